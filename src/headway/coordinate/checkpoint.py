@@ -1,0 +1,131 @@
+"""What must survive a restart, and how it gets to disk.
+
+    checkpoints/000007-v42/     state.pkl       everything below, in one file
+                                manifest.json   format, size and SHA-256 of state.pkl
+
+A checkpoint is written into a hidden folder beside, flushed, and renamed: a crash leaves either the whole
+of it or nothing. On load the hash is checked before anything is unpickled. Checkpoints are pickles:
+resume only runs you trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.core.types import Rollout, Score
+
+FORMAT = 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing, damaged, or of another run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run between two updates: what was taken has been trained on, so nothing is half done."""
+
+    version: int
+    updates: int
+    updates_in_version: int
+    wall_s: float
+    ledger: dict[str, Any]
+    lead: dict[str, Any]
+    learner: Any
+    rollouts: dict[int, Rollout]
+    """Landed and not yet taken, payloads and all. What was in flight is in the ledger, as open tickets."""
+    snapshots: dict[int, Any]
+    """The newest weights, and older ones that a pinned ticket or an evaluation still needs."""
+    collectors: dict[int, Any]
+    """What each stateful collector carried after its last landed rollout."""
+    evaluations_due: tuple[int, ...]
+    scores: tuple[Score, ...]
+    evaluations_skipped: int
+    events_position: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class CheckpointStore:
+    """A folder of checkpoints, the last `keep` of them."""
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"keep must be >= 1, received {keep!r}")
+        self.folder = folder
+        self.keep = keep
+
+    def save(self, state: RunState) -> Path:
+        """Write beside, rename, then let the oldest go."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        number = max((_number(path) for path in self.all()), default=-1) + 1
+        final = self.folder / f"{number:06d}-v{state.version}"
+        beside = self.folder / f".writing-{final.name}"
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        content = pickle.dumps(state, protocol=5)
+        _write_durably(beside / "state.pkl", content)
+        manifest = {
+            "format": FORMAT,
+            "version": state.version,
+            "updates": state.updates,
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        _write_durably(beside / "manifest.json", json.dumps(manifest, indent=1).encode())
+        os.replace(beside, final)
+        for old in self.all()[: -self.keep]:
+            shutil.rmtree(old)
+        return final
+
+    def all(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted((p for p in self.folder.iterdir() if p.name[:6].isdigit()), key=_number)
+
+    def load(self, path: Path | None = None) -> RunState:
+        """The newest checkpoint, or the one at `path`, after checking it."""
+        if path is None:
+            found = self.all()
+            if not found:
+                raise CheckpointError(f"no checkpoint in {self.folder}")
+            path = found[-1]
+        try:
+            manifest = json.loads((path / "manifest.json").read_text())
+            content = (path / "state.pkl").read_bytes()
+        except (OSError, json.JSONDecodeError) as error:
+            raise CheckpointError(f"checkpoint {path} cannot be read: {error}{self._older(path)}") from None
+        if manifest.get("format") != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {path} has format {manifest.get('format')!r}, this version reads {FORMAT}"
+            )
+        if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
+            raise CheckpointError(
+                f"checkpoint {path} is damaged: state.pkl has {len(content)} bytes that do not match its "
+                f"SHA-256{self._older(path)}"
+            )
+        state = pickle.loads(content)
+        assert isinstance(state, RunState)
+        return state
+
+    def _older(self, path: Path) -> str:
+        older = [other.name for other in self.all() if other != path]
+        return f"; others there: {', '.join(older)}" if older else ""
+
+
+def _number(path: Path) -> int:
+    return int(path.name[:6])
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

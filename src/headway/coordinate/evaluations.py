@@ -1,0 +1,52 @@
+"""Which versions are to be evaluated, and which one is.
+
+An evaluation that has begun is never cancelled. While one runs in the background, at most one more waits;
+if a later version becomes due meanwhile it takes that place, and the one it replaces is counted as skipped.
+"""
+
+from __future__ import annotations
+
+from headway.core.types import Score
+
+
+class Evaluations:
+    """The state of evaluation: what runs, what waits, what was found."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.running: int | None = None
+        self.waiting: list[int] = []
+        self.scores: list[Score] = []
+        self.skipped = 0
+
+    def is_due(self, version: int) -> bool:
+        return self.every > 0 and version > 0 and version % self.every == 0
+
+    def ask(self, version: int) -> int | None:
+        """`version` is due; returns the version that will not be evaluated because of it."""
+        replaced = self.waiting.pop() if self.waiting else None
+        self.waiting.append(version)
+        if replaced is not None:
+            self.skipped += 1
+        return replaced
+
+    def begin(self) -> int:
+        """The version to evaluate now."""
+        self.running = self.waiting.pop(0)
+        return self.running
+
+    def end(self, score: Score) -> None:
+        self.running = None
+        self.scores.append(score)
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Begun or waiting, oldest first: what a checkpoint must remember."""
+        return (*(() if self.running is None else (self.running,)), *self.waiting)
+
+    @property
+    def best(self) -> float | None:
+        return max((score.value for score in self.scores if score.value is not None), default=None)
+
+    def has_seen(self, version: int) -> bool:
+        return any(score.version == version for score in self.scores)

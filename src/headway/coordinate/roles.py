@@ -1,0 +1,156 @@
+"""What is built where it runs: a thin shell around each station.
+
+The shell checks what the station returns, takes its state along and knows nothing of the run.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from headway.core.protocols import (
+    Collector,
+    Evaluator,
+    Learner,
+    Placement,
+    Reanalyzer,
+    ReplayLearner,
+    Role,
+    Stateful,
+    TakesSnapshots,
+)
+from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
+
+
+DEFAULT_PLACEMENT = Placement()
+
+
+@dataclass(frozen=True, slots=True)
+class Stations:
+    """How to build each station, and where. Factories are called in the place where the role runs.
+
+    `collector` gets the collector's number, 0 to collectors - 1.
+    """
+
+    collector: Callable[[int], Collector]
+    learner: Callable[[], Learner]
+    evaluator: Callable[[], Evaluator] | None = None
+    reanalyzer: Callable[[], Reanalyzer] | None = None
+    collector_placement: Placement = DEFAULT_PLACEMENT
+    learner_placement: Placement = DEFAULT_PLACEMENT
+    evaluator_placement: Placement = DEFAULT_PLACEMENT
+
+    def roles(self, num_collectors: int) -> list[Role]:
+        """Learner first: it makes the snapshot everybody else starts with."""
+        roles = [Role(LEARNER, partial(LearnerRole, self.learner), self.learner_placement)]
+        for number in range(num_collectors):
+            factory = partial(CollectorRole, partial(self.collector, number))
+            roles.append(Role(collector_name(number), factory, self.collector_placement))
+        if self.evaluator is not None:
+            roles.append(Role(EVALUATOR, partial(EvaluatorRole, self.evaluator), self.evaluator_placement))
+        if self.reanalyzer is not None:
+            roles.append(Role(REANALYZER, partial(ReanalyzerRole, self.reanalyzer), self.evaluator_placement))
+        return roles
+
+
+LEARNER, EVALUATOR, REANALYZER = "learner", "evaluator", "reanalyzer"
+
+
+def collector_name(number: int) -> str:
+    return f"collector-{number}"
+
+
+class CollectorRole:
+    """A collector and what it carries from one ticket to the next."""
+
+    def __init__(self, build: Callable[[], Collector]) -> None:
+        self.collector = build()
+        self.is_stateful = isinstance(self.collector, Stateful)
+
+    def traits(self) -> tuple[bool, bool]:
+        """(carries state, holds the weights itself)."""
+        return self.is_stateful, isinstance(self.collector, TakesSnapshots)
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, Any]:
+        rollout = self.collector.collect(ticket, snapshot)
+        if not isinstance(rollout, Rollout):
+            raise TypeError(f"collect must return a Rollout, received {type(rollout).__name__}")
+        return replace(rollout, ticket=ticket.index), self.state()
+
+    def state(self) -> Any:
+        return copy.deepcopy(self.collector.state_dict()) if isinstance(self.collector, Stateful) else None
+
+    def restore(self, state: Any) -> None:
+        assert isinstance(self.collector, Stateful)
+        self.collector.load_state_dict(copy.deepcopy(state))
+
+    def apply(self, snapshot: Snapshot) -> None:
+        assert isinstance(self.collector, TakesSnapshots)
+        self.collector.apply(snapshot)
+
+
+class LearnerRole:
+    """A learner; learning and the snapshot that follows it are one call."""
+
+    def __init__(self, build: Callable[[], Learner]) -> None:
+        self.learner = build()
+
+    def has_replay(self) -> bool:
+        return isinstance(self.learner, ReplayLearner)
+
+    def learn(self, batch: Batch, publish_as: int | None) -> tuple[LearnReport, Snapshot | None, str]:
+        """The report, and with `publish_as` the snapshot of that version (or why it failed)."""
+        report = self.learner.learn(batch)
+        if not isinstance(report, LearnReport):
+            raise TypeError(f"learn must return a LearnReport, received {type(report).__name__}")
+        if publish_as is None:
+            return report, None, ""
+        try:
+            return report, self.snapshot(publish_as), ""
+        except Exception as error:  # the update itself succeeded and must not be lost: the caller retries
+            return report, None, f"{type(error).__name__}: {error}"
+
+    def insert(self, batch: Batch) -> None:
+        assert isinstance(self.learner, ReplayLearner)
+        self.learner.insert(batch)
+
+    def snapshot(self, version: int) -> Snapshot:
+        return Snapshot(version, self.learner.snapshot())
+
+    def state(self) -> Any:
+        return copy.deepcopy(self.learner.state_dict())
+
+    def restore(self, state: Any) -> None:
+        self.learner.load_state_dict(state)
+
+
+class EvaluatorRole:
+    """An evaluator; a plain number is a score too."""
+
+    def __init__(self, build: Callable[[], Evaluator]) -> None:
+        self.evaluator = build()
+
+    def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
+        score = self.evaluator.evaluate(snapshot, seed)
+        if isinstance(score, numbers.Real):
+            score = Score(snapshot.version, float(score))
+        if not isinstance(score, Score):
+            raise TypeError(f"evaluate must return a Score or a number, received {type(score).__name__}")
+        if score.value is None or math.isnan(score.value):
+            raise ValueError(f"evaluate returned {score.value!r} as the score of version {snapshot.version}")
+        return replace(score, version=snapshot.version)
+
+
+class ReanalyzerRole:
+    """A reanalyzer, as it is."""
+
+    def __init__(self, build: Callable[[], Reanalyzer]) -> None:
+        self.reanalyzer = build()
+
+    def reanalyze(self, snapshot: Snapshot) -> bool:
+        return self.reanalyzer.reanalyze(snapshot)

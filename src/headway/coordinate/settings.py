@@ -1,0 +1,273 @@
+"""Everything a coordinator can be told, checked when it is said.
+
+The three knobs of asynchrony (`max_lead`, `order`, `max_staleness` with `on_stale`), how a run is cut into
+batches and versions, when it evaluates, saves and stops, how long anything may take, and how often
+anything may fail. Derived values are properties; nothing changes after construction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from headway.core.lead import AutoLead, FixedLead, Lead, starting_lead
+from headway.core.ledger import Ledger, check_expiry
+from headway.core.order import OLDEST, Expiry, OnStale, Order
+from headway.core.rules import AllOf, Budget, MaxLead, ReplayRatio, Rule
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How long each kind of work may take before its role is given up, in seconds."""
+
+    collect_s: float = 600.0
+    learn_s: float = 600.0
+    evaluate_s: float = 1800.0
+    publish_s: float = 60.0
+    """One attempt to hand a snapshot on. Raise it for large models on slow links."""
+    start_s: float = 120.0
+    """Building a role, imports and model loading included."""
+    data_s: float | None = None
+    """How long the learner may wait for a batch. Default: until every other deadline must have struck."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            _require(value is None or value > 0, f"{item.name} must be > 0 seconds, received {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often anything may fail before the run stops (or drops the ticket)."""
+
+    attempts_on_error: int = 1
+    """Attempts at one ticket when the collector's own code raises. 1: the first exception counts."""
+    attempts_on_loss: int = 3
+    """Attempts at one ticket when its collector dies or does not answer in time."""
+    on_failure: Literal["stop", "drop"] = "stop"
+    """When the attempts are used up: stop the run with a clear error, or drop the ticket as failed."""
+    max_restarts: int = 10
+    """Restarts of any one role in the whole run."""
+    publish_attempts: int = 4
+    """Attempts to hand a snapshot on: one and three retries."""
+    publish_delay_s: float = 1.0
+    """Pause between two of them."""
+    evaluate_attempts: int = 2
+    """Attempts at one evaluation; after that its score is recorded as failed and the run goes on."""
+
+    def __post_init__(self) -> None:
+        for name in ("attempts_on_error", "attempts_on_loss", "publish_attempts", "evaluate_attempts"):
+            value = getattr(self, name)
+            _require(value >= 1, f"{name} must be >= 1, received {value!r}")
+        _require(self.max_restarts >= 0, f"max_restarts must be >= 0, received {self.max_restarts!r}")
+        _require(
+            self.on_failure in ("stop", "drop"),
+            f"on_failure must be 'stop' or 'drop', received {self.on_failure!r}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """When to stop, evaluate and save. At least one way to stop must be given."""
+
+    updates: int | None = None
+    """Stop after this many learn calls."""
+    steps: int | None = None
+    """Stop once this many environment steps have been trained on."""
+    wall_s: float | None = None
+    """Stop after this many seconds (those of earlier sessions of a resumed run included)."""
+    target_score: float | None = None
+    """Stop when an evaluation reaches this value."""
+    evaluate_every: int = 0
+    """Evaluate every n versions, and the last one in any case; 0: never."""
+    save_every: int = 0
+    """Write a checkpoint every n versions, and at the end in any case; 0: only at the end."""
+    warmup_s: float = 0.0
+    """The learner starts this much later than the collectors."""
+
+    def __post_init__(self) -> None:
+        stops = ("updates", "steps", "wall_s", "target_score")
+        _require(
+            any(getattr(self, name) is not None for name in stops),
+            f"a run needs an end: set at least one of {', '.join(stops)}",
+        )
+        for name in ("updates", "steps", "wall_s"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"{name} must be > 0, received {value!r}")
+        for name in ("evaluate_every", "save_every", "warmup_s"):
+            value = getattr(self, name)
+            _require(value >= 0, f"{name} must be >= 0, received {value!r}")
+        _require(
+            self.target_score is None or self.evaluate_every > 0,
+            f"target_score={self.target_score!r} needs evaluations: set evaluate_every",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One run of the coordinator."""
+
+    plan: Plan
+    collectors: int = 1
+    max_lead: float | Literal["auto"] = 1
+    """How far collection may run ahead of learning, in versions. 0 is the synchronous loop."""
+    order: Order = OLDEST
+    """Which ready rollout the learner takes next."""
+    max_staleness: int | None = None
+    """The age one rollout may reach, in versions."""
+    on_stale: OnStale = OnStale.WAIT
+    """What happens to a rollout that is older."""
+    dispatch: Literal["pinned", "free"] | None = None
+    """pinned: version and collector of each ticket are fixed, so the seed determines every bit.
+    free: newest snapshot, first idle collector. Default: pinned where the other settings allow it."""
+    tickets_per_batch: int = 1
+    publish_every: int = 1
+    """Updates per published version. Raising it makes publishing cheaper and the data older."""
+    replay: ReplayRatio | None = None
+    """Set for a learner with a replay: how collection and learning keep step."""
+    evaluate_in_background: bool = False
+    """False: collection and learning pause for an evaluation. True: it runs beside them."""
+    lead_limit: int = 64
+    """The largest lead `max_lead="auto"` may choose."""
+    lead_buffer_size: int | None = None
+    """Tickets the buffer is meant to hold; `auto` starts from a tenth of it."""
+    lead_interval: int = 8
+    """Versions between two looks of the auto lead."""
+    target_effective_sample_size: float = 0.7
+    """`auto` halves the lead when the effective sample size falls below this."""
+    seed: int = 0
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    retries: Retries = field(default_factory=Retries)
+
+    def __post_init__(self) -> None:
+        _require(self.collectors >= 1, f"collectors must be >= 1, received {self.collectors!r}")
+        _require(
+            self.tickets_per_batch >= 1, f"tickets_per_batch must be >= 1, received {self.tickets_per_batch!r}"
+        )
+        _require(self.publish_every >= 1, f"publish_every must be >= 1, received {self.publish_every!r}")
+        _require(self.lead_interval >= 1, f"lead_interval must be >= 1, received {self.lead_interval!r}")
+        if isinstance(self.max_lead, str):
+            _require(
+                self.max_lead == "auto",
+                f"max_lead must be a number >= 0 or 'auto', received {self.max_lead!r}",
+            )
+        _require(
+            self.dispatch in (None, "pinned", "free"),
+            f"dispatch must be 'pinned' or 'free', received {self.dispatch!r}",
+        )
+        if self.dispatch == "pinned":
+            _require(self.why_not_pinned == "", f"dispatch='pinned' is impossible: {self.why_not_pinned}")
+        lead = MaxLead(self.build_lead().current, self.tickets_per_version)
+        if self.max_lead != "auto" and self.replay is None:
+            check_expiry(lead, self.effective_order, Expiry(self.max_staleness, self.on_stale))
+        elif self.max_staleness is not None and self.on_stale is OnStale.WAIT:
+            raise ValueError("on_stale='wait' needs a fixed max_lead and a queue; choose drop, requeue or keep")
+
+    @property
+    def tickets_per_version(self) -> int:
+        return self.tickets_per_batch * self.publish_every
+
+    @property
+    def is_synchronous(self) -> bool:
+        return self.max_lead == 0
+
+    @property
+    def effective_order(self) -> Order:
+        """Without a lead there is nothing to choose from: the plain loop takes tickets in order."""
+        return OLDEST if self.is_synchronous else self.order
+
+    @property
+    def why_not_pinned(self) -> str:
+        """What in these settings depends on timing, or nothing."""
+        if not self.effective_order.is_strict:
+            return f"order={self.order} takes rollouts as they come"
+        if self.max_lead == "auto":
+            return "max_lead='auto' follows measured times"
+        if self.max_staleness is not None and self.on_stale is OnStale.REQUEUE:
+            return "on_stale='requeue' collects again with a newer version"
+        if self.retries.on_failure == "drop":
+            return "on_failure='drop' lets faults decide what is trained on"
+        return ""
+
+    @property
+    def is_pinned(self) -> bool:
+        if self.is_synchronous:
+            return True
+        return self.dispatch != "free" and self.why_not_pinned == ""
+
+    @property
+    def staleness_bound(self) -> int | None:
+        """The oldest any trained rollout can be, by construction; None if these settings do not bound it."""
+        limits = []
+        if self.max_staleness is not None and self.on_stale is not OnStale.KEEP:
+            limits.append(self.max_staleness)
+        if self.effective_order.overtakers is not None and self.replay is None:
+            lead = MaxLead(self.build_lead().limit, self.tickets_per_version)
+            limits.append(lead.staleness_bound(self.effective_order.overtakers))
+        return min(limits, default=None)
+
+    @property
+    def data_deadline_s(self) -> float:
+        """No wait may be longer than everything it could be waiting for, one after another."""
+        if self.deadlines.data_s is not None:
+            return self.deadlines.data_s
+        return self.patience_s
+
+    @property
+    def patience_s(self) -> float:
+        limits, retries = self.deadlines, self.retries
+        ticket = limits.collect_s * max(retries.attempts_on_loss, retries.attempts_on_error)
+        publish = (limits.publish_s + retries.publish_delay_s) * retries.publish_attempts
+        restarts = limits.start_s * (retries.max_restarts + 1)
+        evaluate = limits.evaluate_s * (retries.evaluate_attempts + 1)
+        return 2 * ticket + limits.learn_s + publish + restarts + evaluate
+
+    def build_lead(self) -> Lead:
+        if self.max_lead != "auto":
+            return FixedLead(self.max_lead)
+        start = starting_lead(self.lead_buffer_size or self.tickets_per_version, self.tickets_per_version)
+        return AutoLead(
+            min(start, self.lead_limit),
+            self.lead_limit,
+            target_effective_sample_size=self.target_effective_sample_size,
+        )
+
+    def build_ledger(self, lead: MaxLead) -> Ledger:
+        rules: list[Rule] = [lead]
+        if self.replay is not None:
+            rules.append(self.replay)
+        elif self.plan.updates is not None:
+            rules.append(Budget(max_tickets=self.plan.updates * self.tickets_per_batch))
+        if self.plan.steps is not None and not self.is_pinned:
+            rules.append(Budget(max_steps=self.plan.steps))
+        return Ledger(
+            AllOf(*rules),
+            order=self.effective_order,
+            expiry=Expiry(self.max_staleness, self.on_stale),
+            tickets_per_batch=self.tickets_per_batch,
+            updates_per_version=self.publish_every,
+            seed=self.seed,
+            pinned_collectors=self.collectors if self.is_pinned else None,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """What was set and what follows from it, for the log and the statistics."""
+        return {
+            "max_lead": self.max_lead,
+            "order": str(self.effective_order),
+            "dispatch": "pinned" if self.is_pinned else "free",
+            "max_staleness": self.max_staleness,
+            "on_stale": self.on_stale.value,
+            "staleness_bound": self.staleness_bound,
+            "collectors": self.collectors,
+            "tickets_per_batch": self.tickets_per_batch,
+            "publish_every": self.publish_every,
+            "evaluate_in_background": self.evaluate_in_background,
+            "seed": self.seed,
+        }
+

@@ -1,0 +1,570 @@
+"""The tally of a run: who is under way, who is next, what became of each ticket.
+
+    slots (the rule)        order + expiry              publish
+    open ----------> start -------> land -------> choose/take -------> settle
+
+The ledger decides and counts; it never waits, and it knows no clock, no thread and no payload. Every
+change goes through one of its methods, each of which refuses a ticket in the wrong phase. Hence:
+
+* a ticket settles exactly once;                * slots are never exceeded;
+* dropping frees the slot;                      * staleness is measured when taken, under the limit;
+* opened == learned + dropped + live, always; at the end what is live is *returned*.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headway.core.order import OLDEST, Expiry, OnStale, Order, required_by_age
+from headway.core.rules import MaxLead, Rule, Tally
+from headway.core.types import DropReason, Phase, Span, Ticket, derive_seed
+
+
+class LedgerError(RuntimeError):
+    """A ticket was moved in a way its life does not allow: a bug in whoever moved it."""
+
+
+class Entry:
+    """One live ticket. `version` is its birth version: the snapshot it took off with."""
+
+    __slots__ = ("length", "phase", "span", "steps", "ticket", "version")
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.phase = Phase.OPEN
+        self.version: int | None = ticket.version
+        self.span: Span | None = None
+        self.steps = 0
+        self.length = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The ledger's answer to "what next?": a batch (empty: wait), and rollouts that have expired."""
+
+    batch: tuple[int, ...] = ()
+    expired: tuple[int, ...] = ()
+
+
+WAIT = Choice()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatistics:
+    """An immutable copy of the counts. `closes` is the promise that nothing was lost."""
+
+    opened: int
+    learned: int
+    dropped: dict[str, int]
+    returned: int
+    live: int
+    reissued: int
+    requeued: int
+    kept_stale: int
+    staleness: dict[int, int]
+    """Histogram of the age, in versions, of everything taken."""
+    offered_length: float
+    """Mean length of the rollouts that came in."""
+    trained_length: float
+    """Mean length of the rollouts that were taken."""
+    steps: float
+
+    @property
+    def closes(self) -> bool:
+        return self.opened == self.learned + sum(self.dropped.values()) + self.returned + self.live
+
+    @property
+    def mean_staleness(self) -> float:
+        total = sum(self.staleness.values())
+        return sum(age * n for age, n in self.staleness.items()) / total if total else 0.0
+
+    @property
+    def max_staleness(self) -> int:
+        return max(self.staleness, default=0)
+
+    def staleness_quantile(self, q: float) -> int:
+        """The age below which a share `q` of the taken rollouts lies."""
+        left = q * sum(self.staleness.values())
+        for age in sorted(self.staleness):
+            left -= self.staleness[age]
+            if left <= 1e-9:
+                return age
+        return self.max_staleness
+
+    @property
+    def length_bias(self) -> float:
+        """How much shorter the trained rollouts are than the offered ones: 0 is none, -0.2 a fifth."""
+        return self.trained_length / self.offered_length - 1 if self.offered_length else 0.0
+
+
+class Ledger:
+    """Opens tickets while the rule allows, chooses batches by order and expiry, settles each ticket once.
+
+    `updates_per_version` is how many learn calls make one published version. With `pinned_collectors` the
+    version and the collector of a ticket are fixed when it opens (ticket k goes to collector
+    k mod pinned_collectors): as openings happen only at points fixed by the order of learning, the
+    whole run is then determined by its seed.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        *,
+        order: Order = OLDEST,
+        expiry: Expiry | None = None,
+        tickets_per_batch: int = 1,
+        updates_per_version: int = 1,
+        seed: int = 0,
+        pinned_collectors: int | None = None,
+    ) -> None:
+        if tickets_per_batch < 1 or updates_per_version < 1:
+            raise ValueError(
+                f"tickets_per_batch and updates_per_version must be >= 1, received "
+                f"{tickets_per_batch!r} and {updates_per_version!r}"
+            )
+        if pinned_collectors is not None and not order.is_strict:
+            raise ValueError(f"a pinned run consumes in ticket order; order={order} cannot be pinned")
+        self.rule = rule
+        self.order = order
+        self.expiry = expiry or Expiry()
+        self.tickets_per_batch = tickets_per_batch
+        self.updates_per_version = updates_per_version
+        self.seed = seed
+        self.pinned_collectors = pinned_collectors
+        self.tally = Tally()
+        self._discards = self.expiry.max_staleness is not None and (
+            self.expiry.on_stale in (OnStale.DROP, OnStale.REQUEUE)
+        )
+        self._next_index = 0
+        self._entries: dict[int, Entry] = {}  # live, in index order
+        self._untaken: dict[int, Entry] = {}  # open, in flight or ready, in index order
+        self._arrived: dict[int, Entry] = {}  # ready, in order of arrival
+        self._taken: list[int] = []  # with the learner
+        self._births: Counter[int] = Counter()  # untaken tickets that have taken off, by birth version
+        self._drops: Counter[DropReason] = Counter()
+        self._staleness: Counter[int] = Counter()
+        self._reissued = self._requeued = self._kept_stale = self._returned = self._landed = 0
+        self._offered_length = self._trained_length = 0.0
+
+    # -- opening ------------------------------------------------------------------------------------
+
+    def may_open(self) -> bool:
+        return self.rule.may_open(self.tally)
+
+    def open(self, version: int) -> Ticket:
+        """Occupy a slot. `version` is the newest published one: a pinned ticket is born with it."""
+        if not self.rule.may_open(self.tally):
+            raise LedgerError(f"no ticket may open now: {self.rule.why_not_open(self.tally)}")
+        index = self._next_index
+        self._next_index += 1
+        if self.pinned_collectors is None:
+            ticket = Ticket(index, derive_seed(self.seed, "ticket", index))
+        else:
+            collector = index % self.pinned_collectors
+            ticket = Ticket(index, derive_seed(self.seed, "ticket", index), version, collector)
+        entry = Entry(ticket)
+        self._entries[index] = self._untaken[index] = entry
+        self.tally.opened += 1
+        self.tally.live += 1
+        return ticket
+
+    # -- flight -------------------------------------------------------------------------------------
+
+    def start(self, index: int, version: int, collector: int) -> Ticket:
+        """The ticket takes off with the newest snapshot (free) or with its own (pinned)."""
+        entry = self._entry(index, Phase.OPEN, "start")
+        ticket = entry.ticket
+        if self.pinned_collectors is None:
+            ticket = entry.ticket = replace(ticket, version=version, collector=collector)
+        elif (ticket.version, ticket.collector) != (version, collector):
+            raise LedgerError(
+                f"ticket {index} is pinned to version {ticket.version} on collector {ticket.collector}, "
+                f"not to version {version} on collector {collector}"
+            )
+        entry.version = version
+        entry.phase = Phase.IN_FLIGHT
+        if self.expiry.waits:
+            self._births[version] += 1
+        return ticket
+
+    def land(self, index: int, *, span: Span | None = None, steps: int = 1, length: float = 1.0) -> Span:
+        """The rollout is here. Its span may not reach back before the ticket's birth."""
+        entry = self._entry(index, Phase.IN_FLIGHT, "land")
+        born = entry.version
+        assert born is not None
+        span = span or Span(born, born)
+        if span.oldest < born:
+            raise LedgerError(f"ticket {index} was born at version {born}, its rollout claims {span.oldest}")
+        entry.span = span
+        entry.steps = steps
+        entry.length = length
+        entry.phase = Phase.READY
+        self._arrived[index] = entry
+        self.tally.ready += 1
+        self.tally.waiting_steps += steps
+        self._landed += 1
+        self._offered_length += length
+        return span
+
+    def reissue(self, index: int) -> Ticket:
+        """The collector failed: the same ticket flies again, one attempt older."""
+        entry = self._entry(index, Phase.IN_FLIGHT, "reissue")
+        self._forget_birth(entry)
+        self._reissued += 1
+        return self._reopen(entry, attempt=entry.ticket.attempt + 1)
+
+    # -- taking -------------------------------------------------------------------------------------
+
+    def choose(self, version: int, updates_left: int = 1) -> Choice:
+        """What the learner should do next at `version`, with `updates_left` updates until it is published.
+
+        Changes nothing: the caller drops or requeues `expired`, takes `batch`, or waits.
+        """
+        wanted = self.tickets_per_batch
+        if self.tally.ready < wanted and not self._discards:
+            return WAIT
+        batch: list[int] = []
+        if self.expiry.waits:
+            required = self._required(version, updates_left)
+            if isinstance(required, str):
+                return WAIT
+            batch = required
+        chosen = set(batch)
+        expired: list[int] = []
+        for entry in self._candidates():
+            if len(batch) == wanted:
+                break
+            if entry.ticket.index in chosen:
+                continue
+            if self._expires(entry, version):
+                expired.append(entry.ticket.index)
+            else:
+                batch.append(entry.ticket.index)
+        if len(batch) < wanted:
+            return Choice((), tuple(expired)) if expired else WAIT
+        return Choice(tuple(sorted(batch)), tuple(expired))
+
+    def waiting_for(self, version: int, updates_left: int = 1) -> str:
+        """In words, what `choose` is waiting for."""
+        if self.expiry.waits:
+            required = self._required(version, updates_left)
+            if isinstance(required, str):
+                return required
+        missing = next((i for i, e in self._untaken.items() if e.phase is not Phase.READY), None)
+        if self.order.is_first_come or missing is None:
+            return f"{self.tickets_per_batch - self.tally.ready} more of {self.tickets_per_batch} rollouts"
+        return f"the rollout of ticket {missing} (order={self.order})"
+
+    def choose_all(self, version: int) -> Choice:
+        """For replay: everything that is here, which may be nothing."""
+        batch: list[int] = []
+        expired: list[int] = []
+        for entry in self._arrived.values():
+            (expired if self._expires(entry, version) else batch).append(entry.ticket.index)
+        return Choice(tuple(sorted(batch)), tuple(expired))
+
+    def take(self, indices: Iterable[int], version: int) -> None:
+        """The learner has these rollouts now. Their staleness is measured here and nowhere else."""
+        for index in indices:
+            entry = self._entry(index, Phase.READY, "take")
+            assert entry.span is not None
+            staleness = version - entry.span.oldest
+            if self.expiry.is_stale(staleness):
+                if self.expiry.on_stale is not OnStale.KEEP:
+                    raise LedgerError(
+                        f"ticket {index} is {staleness} versions old at version {version}, over "
+                        f"max_staleness={self.expiry.max_staleness}"
+                    )
+                self._kept_stale += 1
+            self._leave_buffer(entry)
+            self._forget_birth(entry)
+            del self._untaken[index]
+            entry.phase = Phase.TAKEN
+            self._taken.append(index)
+            self.tally.taken += 1
+            self.tally.inserted += entry.steps
+            self._staleness[staleness] += 1
+            self._trained_length += entry.length
+
+    def count_samples(self, samples: float) -> None:
+        """The learner says how many samples an update trained on (for the replay ratio)."""
+        self.tally.sampled += samples
+
+    # -- settling -----------------------------------------------------------------------------------
+
+    def settle(self) -> tuple[int, ...]:
+        """A version was published: everything taken is learned, and its slots are free."""
+        done = tuple(self._taken)
+        self._taken.clear()
+        for index in done:
+            self._entries.pop(index).phase = Phase.LEARNED
+        self.tally.live -= len(done)
+        self.tally.taken -= len(done)
+        self.tally.learned += len(done)
+        return done
+
+    def drop(self, index: int, reason: DropReason) -> None:
+        """The ticket ends without being learned from, and its slot is free."""
+        entry = self._entries.get(index)
+        if entry is None:
+            raise LedgerError(f"ticket {index} cannot be dropped: it is not live")
+        if entry.phase is Phase.TAKEN:
+            raise LedgerError(f"ticket {index} cannot be dropped: the learner has it")
+        if entry.phase is Phase.READY:
+            self._leave_buffer(entry)
+        if entry.phase is not Phase.OPEN:
+            self._forget_birth(entry)
+        del self._entries[index], self._untaken[index]
+        entry.phase = Phase.DROPPED
+        self.tally.live -= 1
+        self.tally.dropped += 1
+        self._drops[reason] += 1
+
+    def requeue(self, index: int) -> Ticket:
+        """The rollout came too late: it is thrown away and the same ticket is collected again."""
+        entry = self._entry(index, Phase.READY, "requeue")
+        self._leave_buffer(entry)
+        self._forget_birth(entry)
+        self._requeued += 1
+        return self._reopen(entry, attempt=0)
+
+    def close(self) -> tuple[int, ...]:
+        """The run is over; what is still live is returned, to be collected again if the run is resumed."""
+        returned = tuple(self._entries)
+        self._returned = len(returned)
+        self._entries.clear()
+        self._untaken.clear()
+        self._arrived.clear()
+        self._taken.clear()
+        self._births.clear()
+        self.tally.live = self.tally.ready = self.tally.taken = 0
+        self.tally.waiting_steps = 0.0
+        return returned
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    def entry(self, index: int) -> Entry:
+        """The live ticket `index`."""
+        return self._entries[index]
+
+    def live(self) -> Iterator[Entry]:
+        """Every live ticket, in index order."""
+        return iter(self._entries.values())
+
+    def is_live(self, index: int) -> bool:
+        return index in self._entries
+
+    def oldest_version_needed(self, newest: int) -> int:
+        """The oldest snapshot a pinned ticket still has to take off with; otherwise the newest."""
+        if self.pinned_collectors is None:
+            return newest
+        for entry in self._untaken.values():
+            if entry.phase in (Phase.OPEN, Phase.IN_FLIGHT):
+                assert entry.version is not None
+                return min(entry.version, newest)
+        return newest
+
+    def statistics(self) -> LedgerStatistics:
+        taken = sum(self._staleness.values())
+        return LedgerStatistics(
+            opened=self.tally.opened,
+            learned=self.tally.learned,
+            dropped={reason.value: n for reason, n in self._drops.items()},
+            returned=self._returned,
+            live=self.tally.live,
+            reissued=self._reissued,
+            requeued=self._requeued,
+            kept_stale=self._kept_stale,
+            staleness=dict(sorted(self._staleness.items())),
+            offered_length=self._offered_length / self._landed if self._landed else 0.0,
+            trained_length=self._trained_length / taken if taken else 0.0,
+            steps=self.tally.inserted,
+        )
+
+    # -- surviving a restart ------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as plain values. What is taken must have been trained on by the state saved with it."""
+        arrival = {index: place for place, index in enumerate(self._arrived)}
+        return {
+            "next_index": self._next_index,
+            "seed": self.seed,
+            "learned": self.tally.learned,
+            "inserted": self.tally.inserted,
+            "sampled": self.tally.sampled,
+            "drops": {reason.value: n for reason, n in self._drops.items()},
+            "staleness": dict(self._staleness),
+            "counts": [self._reissued, self._requeued, self._kept_stale, self._landed],
+            "lengths": [self._offered_length, self._trained_length],
+            "live": [
+                {
+                    "index": entry.ticket.index,
+                    "seed": entry.ticket.seed,
+                    "version": entry.ticket.version,
+                    "collector": entry.ticket.collector,
+                    "attempt": entry.ticket.attempt,
+                    "span": (entry.span.oldest, entry.span.newest) if entry.span else None,
+                    "steps": entry.steps,
+                    "length": entry.length,
+                    "taken": entry.phase is Phase.TAKEN,
+                    "arrival": arrival.get(entry.ticket.index),
+                }
+                for entry in self._entries.values()
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume: what was taken or ready is so again, everything that was in flight is open."""
+        if self.tally.opened:
+            raise LedgerError("a ledger that has opened tickets cannot be loaded into")
+        self._next_index = state["next_index"]
+        self.seed = state["seed"]
+        self._drops = Counter({DropReason(name): n for name, n in state["drops"].items()})
+        self._staleness = Counter({int(age): n for age, n in state["staleness"].items()})
+        self._reissued, self._requeued, self._kept_stale, self._landed = state["counts"]
+        self._offered_length, self._trained_length = state["lengths"]
+        tally = self.tally
+        tally.learned = state["learned"]
+        tally.inserted = state["inserted"]
+        tally.sampled = state["sampled"]
+        tally.dropped = sum(self._drops.values())
+        pinned = self.pinned_collectors is not None
+        for saved in state["live"]:
+            landed = saved["span"] is not None
+            known = pinned or landed
+            ticket = Ticket(
+                saved["index"],
+                saved["seed"],
+                saved["version"] if known else None,
+                saved["collector"] if known else None,
+                saved["attempt"],
+            )
+            entry = Entry(ticket)
+            self._entries[ticket.index] = entry
+            entry.steps, entry.length = saved["steps"], saved["length"]
+            if landed:
+                entry.span = Span(*saved["span"])
+            if saved["taken"]:
+                entry.phase = Phase.TAKEN
+                self._taken.append(ticket.index)
+                tally.taken += 1
+                continue
+            self._untaken[ticket.index] = entry
+            if landed:
+                entry.phase = Phase.READY
+                if self.expiry.waits:
+                    assert entry.version is not None
+                    self._births[entry.version] += 1
+                tally.ready += 1
+                tally.waiting_steps += entry.steps
+        arrived = sorted((s["arrival"], s["index"]) for s in state["live"] if s["arrival"] is not None)
+        self._arrived = {index: self._entries[index] for _, index in arrived}
+        tally.live = len(self._entries)
+        tally.opened = tally.live + tally.learned + tally.dropped
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _entry(self, index: int, phase: Phase, verb: str) -> Entry:
+        entry = self._entries.get(index)
+        if entry is None:
+            raise LedgerError(f"cannot {verb} ticket {index}: it is not live")
+        if entry.phase is not phase:
+            raise LedgerError(f"cannot {verb} ticket {index}: it is {entry.phase.value}, not {phase.value}")
+        return entry
+
+    def _reopen(self, entry: Entry, attempt: int) -> Ticket:
+        ticket = replace(entry.ticket, attempt=attempt)
+        if self.pinned_collectors is None:
+            ticket = replace(ticket, version=None, collector=None)
+        entry.ticket = ticket
+        entry.version = ticket.version
+        entry.span = None
+        entry.phase = Phase.OPEN
+        return ticket
+
+    def _leave_buffer(self, entry: Entry) -> None:
+        del self._arrived[entry.ticket.index]
+        self.tally.ready -= 1
+        self.tally.waiting_steps -= entry.steps
+
+    def _forget_birth(self, entry: Entry) -> None:
+        if self.expiry.waits:
+            assert entry.version is not None
+            self._births[entry.version] -= 1
+            if not self._births[entry.version]:
+                del self._births[entry.version]
+
+    def _expires(self, entry: Entry, version: int) -> bool:
+        assert entry.span is not None
+        return self._discards and self.expiry.is_stale(version - entry.span.oldest)
+
+    def _candidates(self) -> Iterator[Entry]:
+        """Ready tickets the order lets the learner take, most wanted first."""
+        if self.order.is_first_come:
+            yield from self._arrived.values()
+            return
+        missing: int | None = None  # the oldest ticket whose rollout is still to come
+        for index, entry in self._untaken.items():
+            if missing is not None and index >= missing + self.order.window:
+                return
+            if entry.phase is Phase.READY:
+                yield entry
+            elif missing is None:
+                missing = index
+
+    def _required(self, version: int, updates_left: int) -> list[int] | str:
+        """Tickets that must be in this batch under `wait`, or what to wait for if they are not here."""
+        limit = self.expiry.max_staleness
+        assert limit is not None
+        chosen: list[int] = []
+        for birth, count in required_by_age(
+            self._births,
+            version=version,
+            max_staleness=limit,
+            updates_left=updates_left,
+            updates_per_version=self.updates_per_version,
+            tickets_per_batch=self.tickets_per_batch,
+        ):
+            have = sum(1 for index in chosen if self._born(index) <= birth)
+            for index, entry in self._untaken.items():
+                if have >= count:
+                    break
+                if entry.phase is Phase.READY and self._born(index) <= birth and index not in chosen:
+                    chosen.append(index)
+                    have += 1
+            if have < count:
+                late = [
+                    index
+                    for index, entry in self._untaken.items()
+                    if entry.phase is Phase.IN_FLIGHT and self._born(index) <= birth
+                ]
+                return (
+                    f"ticket {late[0]} (born at version {birth}), which would otherwise exceed max_staleness={limit}"
+                )
+        return chosen
+
+    def _born(self, index: int) -> int:
+        version = self._entries[index].version
+        assert version is not None
+        return version
+
+
+def check_expiry(rule: MaxLead, order: Order, expiry: Expiry) -> None:
+    """Refuse a limit on age that waiting could not keep.
+
+    `wait` can hold the learner back for one slow rollout, but with more tickets live than
+    (1 + max_staleness) versions consume, some must grow older than the limit whatever the order.
+    """
+    if not expiry.waits:
+        return
+    unavoidable = rule.staleness_bound(0)
+    assert expiry.max_staleness is not None
+    if expiry.max_staleness < unavoidable:
+        raise ValueError(
+            f"max_staleness={expiry.max_staleness} with on_stale=wait cannot hold under "
+            f"max_lead={rule.max_lead:g} (rollouts reach age {unavoidable}); lower max_lead to "
+            f"{expiry.max_staleness} or choose on_stale=drop, requeue or keep"
+        )

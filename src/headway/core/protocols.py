@@ -1,0 +1,174 @@
+"""The seams: what a station must offer, and what a runtime does with it.
+
+A station is built where it runs, by a factory the runtime calls there, and is spoken to only through
+`await runtime.call(role, method, ...)`. Stations never see each other, the coordinator or the runtime.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
+
+T = TypeVar("T")
+
+
+class Collector(Protocol):
+    """Turns a ticket and a snapshot into a rollout."""
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout: ...
+
+
+class Learner(Protocol):
+    """Consumes batches, makes weights.
+
+    `snapshot` may return the live weights: the runtime freezes them before anyone else sees them.
+    """
+
+    def learn(self, batch: Batch) -> LearnReport: ...
+
+    def snapshot(self) -> Any: ...
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+@runtime_checkable
+class ReplayLearner(Protocol):
+    """A learner that keeps rollouts and trains on samples of them: `learn` then gets an empty batch."""
+
+    def insert(self, batch: Batch) -> None: ...
+
+
+class Evaluator(Protocol):
+    """Measures one version. `seed` depends on the run's seed and the version alone."""
+
+    def evaluate(self, snapshot: Snapshot, seed: int) -> Score: ...
+
+
+class Reanalyzer(Protocol):
+    """Recomputes stored targets with a newer policy, beside collection and learning.
+
+    Returns False when there was nothing to do.
+    """
+
+    def reanalyze(self, snapshot: Snapshot) -> bool: ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A collector or evaluator that carries something from one call to the next (open episodes, say).
+
+    Its state comes back with every rollout, so that a restarted collector goes on where it was.
+    """
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+@runtime_checkable
+class TakesSnapshots(Protocol):
+    """A collector that holds the weights itself (an inference engine): they are pushed to it.
+
+    A version becomes the newest one only when every such collector has applied it.
+    """
+
+    def apply(self, snapshot: Snapshot) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a role would like to run. A runtime honours what it can: threads nothing, Ray everything."""
+
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    num_threads: int = 1
+    """Compute threads for numeric libraries inside the role; more than the cores there are is slower."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A running thing: its name, how to build it where it runs, and where that should be."""
+
+    name: str
+    factory: Callable[[], Any]
+    placement: Placement = Placement()
+
+
+class RoleError(RuntimeError):
+    """A call to a role did not give a result. `role` and `method` say which."""
+
+    def __init__(self, role: str, method: str, what: str) -> None:
+        super().__init__(f"{role}.{method}: {what}")
+        self.role = role
+        self.method = method
+        self.what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.role, self.method, self.what)
+
+
+class RoleRaised(RoleError):
+    """The station's own code raised. `details` holds its traceback."""
+
+    def __init__(self, role: str, method: str, what: str, details: str = "") -> None:
+        super().__init__(role, method, what)
+        self.details = details
+
+    @classmethod
+    def of(cls, role: str, method: str, error: BaseException) -> RoleRaised:
+        """What a station raised, as one line and a traceback that can travel."""
+        text = "".join(traceback.format_exception(error))
+        return cls(role, method, f"{type(error).__name__}: {error}", text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.role, self.method, self.what, self.details)
+
+
+class RoleDied(RoleError):
+    """The place where the role ran is gone."""
+
+
+class RoleLate(RoleError):
+    """No answer within the deadline. The role is no longer to be trusted: restart it."""
+
+
+class Runtime(Protocol):
+    """Where the roles run. Calls to one role are executed one after another, in the order made.
+
+    Payloads of snapshots and rollouts may be replaced by references on their way; a runtime resolves them
+    where they are used, `fetch` brings one to the caller, and `release` says it will not be used again.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run the coordinator to its end on this runtime's clock."""
+        ...
+
+    def now(self) -> float: ...
+
+    async def start(self, role: Role) -> None: ...
+
+    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any: ...
+
+    async def restart(self, role: str) -> None:
+        """Kill what runs the role, if anything does, and build it anew."""
+        ...
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Run blocking work of the coordinator itself (a file to write) without stopping its loops."""
+        ...
+
+    def fetch(self, payload: Any) -> Any: ...
+
+    def release(self, payload: Any) -> None: ...
+
+    async def close(self) -> None: ...

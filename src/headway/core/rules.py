@@ -1,0 +1,221 @@
+"""Admission: may another ticket open, may the learner go on?
+
+A rule is a pure predicate on the ledger's tally. It can say in words why it says no, and its constructor
+refuses settings under which both sides could wait for each other.
+
+    MaxLead      live tickets <= floor((1 + max_lead) * tickets_per_version)
+    ReplayRatio  min_size first, then  |samples_per_insert * inserted - sampled - offset| <= slack
+    Budget       no ticket opens that could no longer be learned before the run ends
+    AllOf        all of them
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(slots=True)
+class Tally:
+    """The ledger's running counts. Rules read it, only the ledger writes it."""
+
+    opened: int = 0
+    live: int = 0
+    """Opened and not settled: the occupied slots."""
+    ready: int = 0
+    taken: int = 0
+    learned: int = 0
+    dropped: int = 0
+    inserted: float = 0.0
+    """Steps handed to the learner so far (in a replay recipe: put into the replay)."""
+    waiting_steps: float = 0.0
+    """Steps of the rollouts that wait in the buffer."""
+    sampled: float = 0.0
+    """Samples the learner says it has trained on."""
+
+    @property
+    def untaken(self) -> int:
+        """Tickets the learner does not have yet: open, in flight or ready."""
+        return self.live - self.taken
+
+
+class Rule(Protocol):
+    """May a ticket open? May the learner start an update?"""
+
+    def may_open(self, tally: Tally) -> bool: ...
+
+    def may_learn(self, tally: Tally) -> bool: ...
+
+    def why_not_open(self, tally: Tally) -> str: ...
+
+    def why_not_learn(self, tally: Tally) -> str: ...
+
+
+class MaxLead:
+    """Collection may run `max_lead` versions ahead of learning.
+
+    A version consumes `tickets_per_version` tickets, so `1 + max_lead` versions' worth may be live: those
+    being learned and those ahead of them. 0 is the synchronous loop. Fractions are allowed.
+    """
+
+    def __init__(self, max_lead: float, tickets_per_version: int = 1) -> None:
+        if not (math.isfinite(max_lead) and max_lead >= 0):
+            raise ValueError(f"max_lead must be a finite number >= 0, received {max_lead!r}")
+        if tickets_per_version < 1:
+            raise ValueError(f"tickets_per_version must be >= 1, received {tickets_per_version!r}")
+        self.tickets_per_version = tickets_per_version
+        self.max_lead = max_lead
+        self.slots = slots_for(max_lead, tickets_per_version)
+
+    def retune(self, max_lead: float) -> None:
+        """Move the lead while running. A smaller one takes effect as live tickets settle."""
+        self.max_lead = max_lead
+        self.slots = slots_for(max_lead, self.tickets_per_version)
+
+    def staleness_bound(self, overtakers: int = 0) -> int:
+        """The oldest a rollout can be when taken, if at most `overtakers` younger tickets go before it.
+
+        Between its birth and its turn only the other live tickets (slots - 1) and the overtakers are
+        learned from, and each version takes tickets_per_version of them.
+        """
+        return (self.slots - 1 + overtakers) // self.tickets_per_version
+
+    def may_open(self, tally: Tally) -> bool:
+        return tally.live < self.slots
+
+    def may_learn(self, tally: Tally) -> bool:
+        return True
+
+    def why_not_open(self, tally: Tally) -> str:
+        return f"all {self.slots} slots of max_lead={self.max_lead:g} are occupied"
+
+    def why_not_learn(self, tally: Tally) -> str:
+        return ""
+
+
+def slots_for(max_lead: float, tickets_per_version: int) -> int:
+    """floor((1 + max_lead) * tickets_per_version), without the rounding noise of e.g. 0.1 * 10."""
+    return math.floor((1 + max_lead) * tickets_per_version + 1e-9)
+
+
+class ReplayRatio:
+    """Keep `sampled` near `samples_per_insert * inserted`, once `min_size` steps are in the replay.
+
+    With offset = samples_per_insert * min_size and error = samples_per_insert * inserted - sampled, the
+    learner may go on while the error stays above offset - slack, and a ticket may open while it stays below
+    offset + slack (tickets under way count as inserted). Raising `slack` lets the two sides drift further
+    apart before one waits.
+    """
+
+    def __init__(
+        self,
+        samples_per_insert: float,
+        min_size: float = 1,
+        slack: float | None = None,
+        *,
+        samples_per_update: float = 1,
+        steps_per_ticket: float = 1,
+    ) -> None:
+        for name, value in (
+            ("samples_per_insert", samples_per_insert),
+            ("min_size", min_size),
+            ("samples_per_update", samples_per_update),
+            ("steps_per_ticket", steps_per_ticket),
+        ):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a finite number > 0, received {value!r}")
+        stride = samples_per_update + samples_per_insert * steps_per_ticket
+        slack = stride if slack is None else slack
+        if 2 * slack < stride:
+            raise ValueError(
+                f"slack={slack:g} deadlocks: collection and learning would both wait; it must be at least "
+                f"{stride / 2:g} = (samples_per_update + samples_per_insert * steps_per_ticket) / 2"
+            )
+        self.samples_per_insert = samples_per_insert
+        self.min_size = min_size
+        self.slack = slack
+        self.samples_per_update = samples_per_update
+        self.steps_per_ticket = steps_per_ticket
+        self._offset = samples_per_insert * min_size
+
+    def _error(self, inserted: float, sampled: float) -> float:
+        return self.samples_per_insert * inserted - sampled
+
+    def _coming(self, tally: Tally) -> float:
+        """Steps inserted once every open ticket is: an estimate, so that it does not depend on timing."""
+        return tally.inserted + tally.untaken * self.steps_per_ticket
+
+    def may_open(self, tally: Tally) -> bool:
+        coming = self._coming(tally) + self.steps_per_ticket
+        if self._coming(tally) < self.min_size:
+            return True
+        return self._error(coming, tally.sampled) <= self._offset + self.slack
+
+    def may_learn(self, tally: Tally) -> bool:
+        if tally.inserted < self.min_size:
+            return False
+        return self._error(tally.inserted, tally.sampled + self.samples_per_update) >= self._offset - self.slack
+
+    def why_not_open(self, tally: Tally) -> str:
+        return (
+            f"the learner has drawn {tally.sampled:g} samples for {self._coming(tally):g} inserted steps, "
+            f"behind samples_per_insert={self.samples_per_insert:g} by more than slack={self.slack:g}"
+        )
+
+    def why_not_learn(self, tally: Tally) -> str:
+        if tally.inserted < self.min_size:
+            return f"the replay holds {tally.inserted:g} of min_size={self.min_size:g} steps"
+        return (
+            f"the learner has drawn {tally.sampled:g} samples for {tally.inserted:g} inserted steps, "
+            f"ahead of samples_per_insert={self.samples_per_insert:g} by slack={self.slack:g}"
+        )
+
+
+class Budget:
+    """Nothing is collected that can no longer be learned: a run of N updates opens N batches of tickets.
+
+    A dropped ticket gives its place back, so drops are made up for.
+    """
+
+    def __init__(self, *, max_tickets: int | None = None, max_steps: float | None = None) -> None:
+        for name, value in (("max_tickets", max_tickets), ("max_steps", max_steps)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, received {value!r}")
+        self.max_tickets = max_tickets
+        self.max_steps = max_steps
+
+    def may_open(self, tally: Tally) -> bool:
+        if self.max_tickets is not None and tally.learned + tally.live >= self.max_tickets:
+            return False
+        return self.max_steps is None or tally.inserted + tally.waiting_steps < self.max_steps
+
+    def may_learn(self, tally: Tally) -> bool:
+        return True
+
+    def why_not_open(self, tally: Tally) -> str:
+        return "every ticket this run can still learn from is open"
+
+    def why_not_learn(self, tally: Tally) -> str:
+        return ""
+
+
+class AllOf:
+    """Every rule must agree; the first that does not gives the reason."""
+
+    def __init__(self, *rules: Rule) -> None:
+        if not rules:
+            raise ValueError("AllOf needs at least one rule; without any, collection is unbounded")
+        self.rules = rules
+
+    def may_open(self, tally: Tally) -> bool:
+        return all(rule.may_open(tally) for rule in self.rules)
+
+    def may_learn(self, tally: Tally) -> bool:
+        return all(rule.may_learn(tally) for rule in self.rules)
+
+    def why_not_open(self, tally: Tally) -> str:
+        return next((r.why_not_open(tally) for r in self.rules if not r.may_open(tally)), "")
+
+    def why_not_learn(self, tally: Tally) -> str:
+        return next((r.why_not_learn(tally) for r in self.rules if not r.may_learn(tally)), "")

@@ -1,0 +1,155 @@
+"""What moves through a run.
+
+        open ------> in flight ------> ready ------> taken ------> learned
+         ^  \\           |  \\            |  \\           (the batch was trained on
+         |   \\          |   \\           |   \\           and its version published)
+         +----\\-reissue-+----\\-requeue--+    \\
+               \\               \\               \\
+                +---------------+---------------+--> dropped(reason)
+
+A *ticket* is the permission to collect one unit of experience. It occupies a slot from `open` until it
+settles, and it settles exactly once, as learned or as dropped. `reissue` (the collector died) and
+`requeue` (the rollout came too late) send the same ticket, with the same seed, back to the start.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+class Phase(enum.Enum):
+    """Where a ticket is in its life. `LEARNED` and `DROPPED` are settled: final, the slot is free."""
+
+    OPEN = "open"
+    IN_FLIGHT = "in_flight"
+    READY = "ready"
+    TAKEN = "taken"
+    LEARNED = "learned"
+    DROPPED = "dropped"
+
+
+class DropReason(enum.Enum):
+    """Why a ticket ended without being learned from. Every drop is counted under one of these."""
+
+    STALE = "stale"
+    """Its rollout was older than `max_staleness` when the learner came to take it."""
+    FILTERED = "filtered"
+    """The collector judged its rollout to carry no signal."""
+    FAILED = "failed"
+    """Its collection failed on every permitted attempt."""
+    CLOSED = "closed"
+    """The run ended, and nothing will resume it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The versions that made a rollout: they differ where weights may change in the middle of it."""
+
+    oldest: int
+    newest: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.oldest <= self.newest:
+            raise ValueError(f"a span needs 0 <= oldest <= newest, received {self.oldest}..{self.newest}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The permission to collect one unit of experience.
+
+    `seed` depends on the run's seed and on `index` alone, so a reissued ticket asks the same question.
+    `version` and `collector` are fixed at opening in a pinned run; in a free run they are filled in when
+    the ticket takes off, with the newest snapshot and whichever collector is idle.
+    """
+
+    index: int
+    seed: int
+    version: int | None = None
+    collector: int | None = None
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        version = "" if self.version is None else f" at version {self.version}"
+        attempt = "" if not self.attempt else f" (attempt {self.attempt + 1})"
+        return f"ticket {self.index}{version}{attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The immutable weights of one version. `payload` is the weights, or a runtime's reference to them."""
+
+    version: int
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What one ticket brought back.
+
+    `steps` counts environment steps (or tokens) for budgets and throughput; `length` is whatever makes one
+    rollout slower than another, and is what the length bias is measured on (default: `steps`).
+    `filtered` marks a rollout that carries no signal: it is dropped, counted, and never trained on.
+    """
+
+    payload: Any
+    steps: int = 1
+    length: float | None = None
+    span: Span | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    filtered: bool = False
+    ticket: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one learn call consumes: rollouts in ticket order, and the version they are trained at."""
+
+    version: int
+    rollouts: tuple[Rollout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnReport:
+    """What one learn call says about itself. `samples` counts toward a replay ratio (default: rollouts)."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    samples: float | None = None
+
+    @property
+    def effective_sample_size(self) -> float | None:
+        """Share of the batch that still counts after importance weighting, if the learner measured it."""
+        return self.metrics.get("ess")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One evaluation of one version. `value` is None when the evaluation failed; `error` says why."""
+
+    version: int
+    value: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+
+
+def derive_seed(seed: int, *path: int | str) -> int:
+    """A 63-bit seed that depends on nothing but its arguments: the same on every machine and runtime."""
+    text = "/".join(str(part) for part in (seed, *path))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def map_payloads(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`value` with the payload of every Rollout and Snapshot in it (tuples and batches too) changed.
+
+    This is how runtimes put references in place of big values and back, without knowing the stations.
+    """
+    if isinstance(value, Rollout | Snapshot):
+        return replace(value, payload=change(value.payload))
+    if isinstance(value, Batch):
+        return replace(value, rollouts=tuple(map_payloads(r, change) for r in value.rollouts))
+    if type(value) is tuple:
+        return tuple(map_payloads(item, change) for item in value)
+    return value

@@ -1,0 +1,67 @@
+"""Everything in one thread, one call at a time: for debugging, for tests, as the reference.
+
+A call runs to its end inside the event loop, so a debugger shows plain frames and the order of events is
+always the same. Nothing overlaps, and a call that never returns cannot be interrupted: the deadline is
+checked when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from headway.core.protocols import Role, RoleLate, RoleRaised
+from headway.runtime.freeze import freeze
+
+T = TypeVar("T")
+
+
+class Inline:
+    """Roles are plain objects here."""
+
+    name = "inline"
+
+    def __init__(self) -> None:
+        self._roles: dict[str, Role] = {}
+        self._objects: dict[str, Any] = {}
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(main)
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    async def start(self, role: Role) -> None:
+        self._roles[role.name] = role
+        await self.restart(role.name)
+
+    async def restart(self, role: str) -> None:
+        try:
+            self._objects[role] = self._roles[role].factory()
+        except Exception as error:
+            raise RoleRaised.of(role, "start", error) from error
+
+    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+        await asyncio.sleep(0)  # the other loops act on what has happened before this call begins
+        started = time.perf_counter()
+        try:
+            result = freeze(getattr(self._objects[role], method)(*args))
+        except Exception as error:
+            raise RoleRaised.of(role, method, error) from error
+        if time.perf_counter() - started > deadline_s:
+            raise RoleLate(role, method, f"took longer than {deadline_s:g} s")
+        return result
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def fetch(self, payload: Any) -> Any:
+        return payload
+
+    def release(self, payload: Any) -> None:
+        pass
+
+    async def close(self) -> None:
+        self._objects.clear()
