@@ -87,6 +87,8 @@ class Coordinator:
         resume: RunState | None = None,
     ) -> None:
         self.settings = settings
+        self._is_pinned = settings.is_pinned
+        self._patience_s = settings.patience_s
         self.runtime = runtime
         self.board = Board(runtime.now)
         self.evaluations = Evaluations(settings.plan.evaluate_every if stations.evaluator else 0)
@@ -101,6 +103,7 @@ class Coordinator:
         self._desk = Desk(settings.collectors, pinned=settings.is_pinned)
         self._shelf = Shelf(runtime.release)
         self._recorder = recorder or NoRecorder()
+        self._record: Callable[..., None] = self._write_down if recorder else _ignore
         self._crew = Crew(runtime, self.board, settings, self._record)
         self._checkpoints = checkpoints
         self._resume = resume
@@ -123,6 +126,7 @@ class Coordinator:
         except RoleError as error:
             raise RunFailed(str(error)) from error
         finally:
+            self.board.stop_checking()
             await self.runtime.close()
             self._recorder.close()
 
@@ -240,7 +244,7 @@ class Coordinator:
             ticket = await self._next_ticket(number)
             version = ticket.version if ticket.version is not None else self.version
             ticket = self.ledger.start(ticket.index, version, number)
-            snapshot = self._shelf.get(version) if self.settings.is_pinned else self._shelf.hold(version)
+            snapshot = self._shelf.get(version) if self._is_pinned else self._shelf.hold(version)
             self._record("start", k=ticket.index, c=number, v=version)
             try:
                 rollout = await self._crew.collect(number, ticket, snapshot)
@@ -258,7 +262,7 @@ class Coordinator:
             if self._paused or self._stop_reason:
                 self._desk.note_idle(number)
             cause = "paused" if self._paused else "slot"
-            await self.board.wait(role, cause, self._why_no_ticket, self.settings.patience_s)
+            await self.board.wait(role, cause, self._why_no_ticket, self._patience_s)
 
     def _why_no_ticket(self) -> str:
         if self._stop_reason:
@@ -278,9 +282,10 @@ class Coordinator:
         self._shelf.let_go(ticket.version)
         self._rollouts[index] = rollout
         self._record("land", k=index, v=[span.oldest, span.newest], n=rollout.steps, l=length)
-        if rollout.filtered and not self.settings.is_pinned:
+        if rollout.filtered and not self._is_pinned:
             self._drop(index, DropReason.FILTERED)
-        self.board.wake(LEARNER)
+        if self._paused or self.settings.replay is not None or self.ledger.may_choose():
+            self.board.wake(LEARNER)
 
     async def _collect_failed(self, number: int, ticket: Ticket, error: RoleError) -> None:
         """Fly the ticket again, or give it up; then bring the collector back."""
@@ -290,7 +295,7 @@ class Coordinator:
         attempts = ticket.attempt + 1
         if attempts < allowed:
             again = self.ledger.reissue(ticket.index)
-            if not self.settings.is_pinned:
+            if not self._is_pinned:
                 assert ticket.version is not None
                 self._shelf.let_go(ticket.version)
             self._record("reissue", k=ticket.index, c=number, why=error.what)
@@ -309,8 +314,7 @@ class Coordinator:
         """Open tickets while the rule allows. Called exactly where slots come free."""
         if self._stop_reason:
             return
-        while self.ledger.may_open():
-            ticket = self.ledger.open(self.version)
+        while (ticket := self.ledger.open(self.version)) is not None:
             if ticket.version is not None:
                 self._shelf.hold(ticket.version)
             self._record("open", k=ticket.index)
@@ -360,7 +364,7 @@ class Coordinator:
         insert one ticket, in order; free runs insert all that is there.
         """
         while not self._stop_reason:
-            if self.settings.is_pinned:
+            if self._is_pinned:
                 enough = self.ledger.rule.may_learn(self.ledger.tally)
                 chosen = () if enough else self.ledger.choose(self.version).batch
             else:
@@ -464,6 +468,8 @@ class Coordinator:
 
     def _retune(self) -> None:
         """Let the auto lead look at what the last versions cost."""
+        if self.settings.max_lead != "auto":
+            return
         interval = self._lead_watch.interval(self.version, self.runtime.now(), self.board)
         if interval is not None:
             lead = self._lead.observe(interval)
@@ -506,7 +512,7 @@ class Coordinator:
 
     @property
     def _target_is_pinned(self) -> bool:
-        return self.settings.is_pinned and self.settings.plan.target_score is not None
+        return self._is_pinned and self.settings.plan.target_score is not None
 
     def _hold_for_evaluation(self) -> None:
         self._shelf.hold(self.version)
@@ -518,7 +524,7 @@ class Coordinator:
     async def _wait_until_landed(self) -> None:
         while any(entry.phase is Phase.IN_FLIGHT for entry in self.ledger.live()) and not self._stop_reason:
             await self.board.wait(
-                LEARNER, "landing", "what is in flight to land before an evaluation", self.settings.patience_s
+                LEARNER, "landing", "what is in flight to land before an evaluation", self._patience_s
             )
 
     async def _wait_for_evaluation(self) -> None:
@@ -527,7 +533,7 @@ class Coordinator:
                 LEARNER,
                 "evaluation",
                 lambda: f"the evaluation of version {self.evaluations.unfinished[0]}",
-                self.settings.patience_s,
+                self._patience_s,
             )
 
     async def _evaluate_loop(self) -> None:
@@ -640,7 +646,7 @@ class Coordinator:
         """What decides which tickets exist may not change in the middle of a run."""
         now = self.settings.describe()
         fixed = ["seed", "tickets_per_batch", "publish_every", "dispatch"]
-        if self.settings.is_pinned:
+        if self._is_pinned:
             fixed += ["max_lead", "collectors"]
         for name in fixed:
             if state.settings[name] != now[name]:
@@ -649,26 +655,30 @@ class Coordinator:
                     f"with {name}={now[name]!r}"
                 )
 
-    def _record(self, kind: str, **fields: Any) -> None:
+    def _write_down(self, kind: str, **fields: Any) -> None:
         self._recorder.record(self.runtime.now(), kind, fields)
+
+
+def _ignore(kind: str, **fields: Any) -> None:
+    """Nobody records."""
 
 
 class _LeadWatch:
     """Cuts the run into intervals for the auto lead and says what each one was like."""
 
     def __init__(self, settings: Settings) -> None:
-        self._every = settings.lead_interval if settings.max_lead == "auto" else 0
+        self._every = settings.lead_interval
         self._collectors = settings.collectors
         self._since = 0.0
         self._idle = self._blocked = 0.0
         self._sizes: list[float] = []
 
     def note(self, effective_sample_size: float | None) -> None:
-        if self._every and effective_sample_size is not None:
+        if effective_sample_size is not None:
             self._sizes.append(effective_sample_size)
 
     def interval(self, version: int, now: float, board: Board) -> Interval | None:
-        if not self._every or version % self._every:
+        if version % self._every:
             return None
         spent = board.time_spent()
         idle, blocked = spent.total(LEARNER, "data"), spent.total("collector", "slot")

@@ -70,11 +70,11 @@ class CollectorRole:
 
     def __init__(self, build: Callable[[], Collector]) -> None:
         self.collector = build()
-        self.is_stateful = isinstance(self.collector, Stateful)
+        self._stateful = self.collector if isinstance(self.collector, Stateful) else None
 
     def traits(self) -> tuple[bool, bool]:
         """(carries state, holds the weights itself)."""
-        return self.is_stateful, isinstance(self.collector, TakesSnapshots)
+        return self._stateful is not None, isinstance(self.collector, TakesSnapshots)
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, Any]:
         rollout = self.collector.collect(ticket, snapshot)
@@ -83,11 +83,11 @@ class CollectorRole:
         return replace(rollout, ticket=ticket.index), self.state()
 
     def state(self) -> Any:
-        return copy.deepcopy(self.collector.state_dict()) if isinstance(self.collector, Stateful) else None
+        return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
 
     def restore(self, state: Any) -> None:
-        assert isinstance(self.collector, Stateful)
-        self.collector.load_state_dict(copy.deepcopy(state))
+        assert self._stateful is not None
+        self._stateful.load_state_dict(copy.deepcopy(state))
 
     def apply(self, snapshot: Snapshot) -> None:
         assert isinstance(self.collector, TakesSnapshots)

@@ -1,54 +1,51 @@
 """Who is doing what, since when, and what they wait for.
 
-Each role is in exactly one activity at a time: *busy* (a call is under way) or *waiting* (for a cause, with
-a deadline). The board integrates the time spent in each, so per role they add up to the wall clock, and
-it can say in words what everybody is doing: that is `why()`.
+Each role is in exactly one activity at a time: *busy* (a call is under way), *waiting* (for a cause, with a
+deadline) or *between* (the coordinator is thinking). Entering one leaves the other, so per role the times
+add up to the wall clock exactly; and the board can say in words what everybody does: that is `why()`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+
+BETWEEN = "between"
 
 
 class Stalled(RuntimeError):
     """A wait outlived its deadline. The message says who waited for what, and what all others did."""
 
 
-class Activity:
-    """What one role is doing now."""
+class _Activity:
+    """What one role is doing now, and what it has done."""
 
-    __slots__ = ("deadline_s", "explain", "future", "name", "role", "since")
+    __slots__ = ("counts", "deadline_s", "explain", "future", "name", "role", "seconds", "since")
 
-    def __init__(
-        self,
-        role: str,
-        name: str,
-        since: float,
-        deadline_s: float,
-        explain: object,
-        future: asyncio.Future[None] | None = None,
-    ) -> None:
+    def __init__(self, role: str, now: float) -> None:
         self.role = role
-        self.name = name
-        self.since = since
-        self.deadline_s = deadline_s
-        self.explain = explain
-        self.future = future
+        self.name = BETWEEN
+        self.since = now
+        self.deadline_s = math.inf
+        self.explain: object = ""
+        self.future: asyncio.Future[None] | None = None
+        self.seconds: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
 
     def describe(self, now: float) -> str:
+        if self.name == BETWEEN:
+            return f"{self.role} is idle"
         what = self.explain() if callable(self.explain) else self.explain
         verb = "waits for" if self.future is not None else f"is busy: {self.name},"
-        limit = f", at most {self.deadline_s:g} s" if self.deadline_s < float("inf") else ""
+        limit = "" if math.isinf(self.deadline_s) else f", at most {self.deadline_s:g} s"
         return f"{self.role} {verb} {what} (since {now - self.since:.1f} s{limit})"
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """Seconds per role and activity; what is missing to the wall clock is the coordinator's own time."""
+    """Seconds per role and activity, and how often each was entered."""
 
     seconds: dict[str, dict[str, float]]
     counts: dict[str, dict[str, int]]
@@ -69,27 +66,37 @@ class Board:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._activities: dict[str, Activity] = {}
-        self._seconds: dict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-        self._counts: dict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._activities: dict[str, _Activity] = {}
+        self._checked_at = math.inf  # when the waits will next be checked against their deadlines
+        self._check: asyncio.TimerHandle | None = None
 
-    async def wait(
-        self, role: str, cause: str, explain: object, deadline_s: float
-    ) -> None:
+    def begin(self, role: str, name: str, explain: object, deadline_s: float) -> None:
+        """The role starts a piece of work; `end` must follow."""
+        activity = self._activities.get(role)
+        if activity is None:
+            activity = self._activities[role] = _Activity(role, self._now())
+        self._enter(activity, name, explain, deadline_s, None)
+
+    def end(self, role: str) -> None:
+        self._enter(self._activities[role], BETWEEN, "", math.inf, None)
+
+    async def wait(self, role: str, cause: str, explain: object, deadline_s: float) -> None:
         """Wait until someone calls `wake(role)`. Past the deadline: `Stalled`, with everybody's state.
 
         Only a role that has nothing to do (an evaluator between evaluations) may wait without a deadline.
         """
         loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        timer = None if math.isinf(deadline_s) else loop.call_later(deadline_s, self._expire, future, role)
-        self._activities[role] = Activity(role, cause, self._now(), deadline_s, explain, future)
+        future: asyncio.Future[None] = loop.create_future()
+        activity = self._activities.get(role)
+        if activity is None:
+            activity = self._activities[role] = _Activity(role, self._now())
+        now = self._enter(activity, cause, explain, deadline_s, future)
+        if now + deadline_s < self._checked_at:
+            self._check_at(now + deadline_s, loop)
         try:
             await future
         finally:
-            if timer is not None:
-                timer.cancel()
-            self._finish(role)
+            self._enter(activity, BETWEEN, "", math.inf, None)
 
     def wake(self, role: str) -> None:
         """End the role's wait, if it is waiting."""
@@ -98,40 +105,61 @@ class Board:
             activity.future.set_result(None)
 
     def wake_all(self) -> None:
-        for role in list(self._activities):
+        for role in self._activities:
             self.wake(role)
-
-    def begin(self, role: str, name: str, explain: object, deadline_s: float) -> None:
-        """The role starts a piece of work; `end` must follow."""
-        self._activities[role] = Activity(role, name, self._now(), deadline_s, explain)
-
-    def end(self, role: str) -> None:
-        self._finish(role)
 
     def why(self) -> str:
         """One line per role: what it does or waits for, since when, until when at most."""
         now = self._now()
-        lines = [self._activities[role].describe(now) for role in sorted(self._activities)]
-        return "\n".join(lines) or "nothing is under way"
+        return "\n".join(self._activities[role].describe(now) for role in sorted(self._activities))
 
     def time_spent(self) -> TimeSpent:
         """Seconds so far, unfinished activities included."""
-        seconds = {role: dict(by) for role, by in self._seconds.items()}
-        counts = {role: dict(by) for role, by in self._counts.items()}
         now = self._now()
+        seconds = {}
         for role, activity in self._activities.items():
-            by = seconds.setdefault(role, {})
+            by = seconds[role] = dict(activity.seconds)
             by[activity.name] = by.get(activity.name, 0.0) + now - activity.since
-        return TimeSpent(seconds, counts)
+        return TimeSpent(seconds, {role: dict(a.counts) for role, a in self._activities.items()})
 
-    def _finish(self, role: str) -> None:
-        activity = self._activities.pop(role)
-        self._seconds[role][activity.name] += self._now() - activity.since
-        self._counts[role][activity.name] += 1
+    def stop_checking(self) -> None:
+        """No more deadlines: the run is over."""
+        if self._check is not None:
+            self._check.cancel()
+        self._checked_at, self._check = math.inf, None
 
-    def _expire(self, future: asyncio.Future[None], role: str) -> None:
-        if not future.done():
-            activity = self._activities[role]
-            future.set_exception(
-                Stalled(f"{activity.describe(self._now())}: deadline passed; the others:\n{self.why()}")
-            )
+    def _enter(
+        self, activity: _Activity, name: str, explain: object, deadline_s: float, future: asyncio.Future[None] | None
+    ) -> float:
+        now = self._now()
+        before = activity.name
+        activity.seconds[before] = activity.seconds.get(before, 0.0) + now - activity.since
+        activity.counts[before] = activity.counts.get(before, 0) + 1
+        activity.name = name
+        activity.since = now
+        activity.explain = explain
+        activity.deadline_s = deadline_s
+        activity.future = future
+        return now
+
+    def _check_at(self, when: float, loop: asyncio.AbstractEventLoop) -> None:
+        """One timer serves all waits: setting and cancelling one for each would cost more than waiting."""
+        self.stop_checking()
+        self._checked_at = when
+        self._check = loop.call_later(max(0.0, when - self._now()), self._check_deadlines, loop)
+
+    def _check_deadlines(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = self._now()
+        next_end = math.inf
+        for activity in self._activities.values():
+            if activity.future is None or activity.future.done():
+                continue
+            ends_at = activity.since + activity.deadline_s
+            if ends_at <= now:
+                line = f"{activity.describe(now)}: deadline passed; everybody:\n{self.why()}"
+                activity.future.set_exception(Stalled(line))
+            else:
+                next_end = min(next_end, ends_at)
+        self._checked_at, self._check = math.inf, None
+        if next_end < math.inf:
+            self._check_at(next_end, loop)

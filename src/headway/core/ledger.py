@@ -154,10 +154,10 @@ class Ledger:
     def may_open(self) -> bool:
         return self.rule.may_open(self.tally)
 
-    def open(self, version: int) -> Ticket:
-        """Occupy a slot. `version` is the newest published one: a pinned ticket is born with it."""
+    def open(self, version: int) -> Ticket | None:
+        """Occupy a slot, if the rule allows. `version` is the newest: a pinned ticket is born with it."""
         if not self.rule.may_open(self.tally):
-            raise LedgerError(f"no ticket may open now: {self.rule.why_not_open(self.tally)}")
+            return None
         index = self._next_index
         self._next_index += 1
         if self.pinned_collectors is None:
@@ -178,7 +178,7 @@ class Ledger:
         entry = self._entry(index, Phase.OPEN, "start")
         ticket = entry.ticket
         if self.pinned_collectors is None:
-            ticket = entry.ticket = replace(ticket, version=version, collector=collector)
+            ticket = entry.ticket = Ticket(index, ticket.seed, version, collector, ticket.attempt)
         elif (ticket.version, ticket.collector) != (version, collector):
             raise LedgerError(
                 f"ticket {index} is pinned to version {ticket.version} on collector {ticket.collector}, "
@@ -217,6 +217,18 @@ class Ledger:
         return self._reopen(entry, attempt=entry.ticket.attempt + 1)
 
     # -- taking -------------------------------------------------------------------------------------
+
+    def may_choose(self) -> bool:
+        """A quick look whether `choose` could find a batch or something expired; no means no."""
+        if self._discards:
+            return self.tally.ready > 0
+        if self.tally.ready < self.tickets_per_batch:
+            return False
+        if self.order.window != 1:
+            return True
+        for entry in self._untaken.values():
+            return entry.phase is Phase.READY
+        return False
 
     def choose(self, version: int, updates_left: int = 1) -> Choice:
         """What the learner should do next at `version`, with `updates_left` updates until it is published.

@@ -137,7 +137,7 @@ class Score:
 
 def derive_seed(seed: int, *path: int | str) -> int:
     """A 63-bit seed that depends on nothing but its arguments: the same on every machine and runtime."""
-    text = "/".join(str(part) for part in (seed, *path))
+    text = "/".join(map(str, (seed, *path)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 

@@ -10,8 +10,10 @@ from headway.core.types import Snapshot
 
 def freeze(result: Any) -> Any:
     """`result` with the payload of every snapshot in it copied, so that the learner may go on changing it."""
-    if isinstance(result, Snapshot):
+    if type(result) is Snapshot:
         return Snapshot(result.version, copy.deepcopy(result.payload))
     if type(result) is tuple:
-        return tuple(freeze(item) for item in result)
+        for item in result:
+            if type(item) is Snapshot:
+                return tuple(freeze(item) for item in result)
     return result

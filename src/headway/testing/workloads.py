@@ -52,7 +52,7 @@ class Lognormal:
 
     def quantile(self, u: float) -> float:
         variance = math.log1p(self.cv**2)
-        z = NormalDist().inv_cdf(min(max(u, 1e-12), 1 - 1e-12))
+        z = _STANDARD_NORMAL.inv_cdf(min(max(u, 1e-12), 1 - 1e-12))
         return self.mean * math.exp(math.sqrt(variance) * z - variance / 2)
 
 
@@ -83,6 +83,7 @@ class Empirical:
         return bisect.bisect_left(self._values, seconds) / len(self._values)
 
 
+_STANDARD_NORMAL = NormalDist()
 SHAPES = {"constant": (Constant, 1), "exponential": (Exponential, 1), "lognormal": (Lognormal, 2), "pareto": (Pareto, 2)}
 
 
