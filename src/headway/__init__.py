@@ -1,0 +1,97 @@
+"""Headway: asynchronous reinforcement learning with a bound on how stale the data may be.
+
+                tickets            rollouts            batches             versions
+   +----------+        +---------+         +--------+         +---------+
+   |  ledger  | -----> | collect | ------> | buffer | ------> |  learn  | -----+
+   +----------+        +---------+         +--------+         +---------+      |
+        ^                   ^                                                  v
+        | slots             | snapshot                                   +---------+      +----------+
+        +-------------------+------------------------------------------- | publish | ---> | evaluate |
+                                                                         +---------+      +----------+
+
+A *ticket* is the permission to collect one unit of experience; it occupies a *slot* until the version
+trained on it is published. `max_lead` bounds the slots, `order` says which rollout is learned next,
+`max_staleness` bounds the age of each one. `max_lead=0` is the synchronous loop, bit for bit.
+
+    result = headway.run(collect, train, evaluate, weights=weights, updates=1000, max_lead=2)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway.coordinate.coordinator import Coordinator, RunResult
+    from headway.coordinate.crew import RunFailed
+    from headway.coordinate.facade import AsyncTrainingCoordinator
+    from headway.coordinate.functions import stations_from_functions
+    from headway.coordinate.roles import Stations
+    from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+    from headway.coordinate.waits import Stalled
+    from headway.core.order import OLDEST, READY, OnStale, Order, window
+    from headway.core.protocols import Placement
+    from headway.core.rules import ReplayRatio
+    from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
+    from headway.launch import build_runtime, launch, run
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "headway.coordinate.coordinator": ("Coordinator", "RunResult"),
+    "headway.coordinate.crew": ("RunFailed",),
+    "headway.coordinate.facade": ("AsyncTrainingCoordinator",),
+    "headway.coordinate.functions": ("stations_from_functions",),
+    "headway.coordinate.roles": ("Stations",),
+    "headway.coordinate.settings": ("Deadlines", "Plan", "Retries", "Settings"),
+    "headway.coordinate.waits": ("Stalled",),
+    "headway.core.order": ("OLDEST", "READY", "OnStale", "Order", "window"),
+    "headway.core.protocols": ("Placement",),
+    "headway.core.rules": ("ReplayRatio",),
+    "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),
+    "headway.launch": ("build_runtime", "launch", "run"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "OLDEST",
+    "READY",
+    "AsyncTrainingCoordinator",
+    "Batch",
+    "Coordinator",
+    "Deadlines",
+    "DropReason",
+    "LearnReport",
+    "OnStale",
+    "Order",
+    "Placement",
+    "Plan",
+    "ReplayRatio",
+    "Retries",
+    "Rollout",
+    "RunFailed",
+    "RunResult",
+    "Score",
+    "Settings",
+    "Snapshot",
+    "Span",
+    "Stalled",
+    "Stations",
+    "Ticket",
+    "build_runtime",
+    "launch",
+    "run",
+    "stations_from_functions",
+    "window",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that `import headway` stays light."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'headway' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

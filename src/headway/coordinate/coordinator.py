@@ -23,6 +23,7 @@ What is in flight then is returned to the ledger and, with a checkpoint, collect
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -113,11 +114,14 @@ class Coordinator:
         self._paused = False
         self._first_ticket_at = runtime.now()
         self._earlier_wall_s = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     # -- for whoever runs it ------------------------------------------------------------------------
 
     async def run(self) -> RunResult:
         """Start the roles, run the loops, evaluate and save at the end, close everything."""
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._record("run", runtime=self.runtime.name, **self.settings.describe())
         try:
             await self._begin()
@@ -129,6 +133,18 @@ class Coordinator:
             self.board.stop_checking()
             await self.runtime.close()
             self._recorder.close()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run `callback` in the coordinator's thread, at once if it is waiting. For signal handlers."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(callback)
+        else:
+            callback()
+
+    def abort(self) -> None:
+        """End without saving: roles are stopped, nothing is left running."""
+        if self._task is not None:
+            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def request_stop(self, reason: str = INTERRUPTED) -> None:
         """Finish the update under way, save, and end. Safe to call at any time, more than once."""
@@ -240,8 +256,11 @@ class Coordinator:
         """Consumes open tickets, produces rollouts. Waits for: a ticket it may have. Woken by: a publish
         or a drop that frees a slot, a reissued ticket, the end of a pause. Ends: with the learn loop.
         """
+        next_start = -math.inf
         while True:
             ticket = await self._next_ticket(number)
+            if self.settings.pacing_s:
+                next_start = await self._pace(number, next_start)
             version = ticket.version if ticket.version is not None else self.version
             ticket = self.ledger.start(ticket.index, version, number)
             snapshot = self._shelf.get(version) if self._is_pinned else self._shelf.hold(version)
@@ -263,6 +282,15 @@ class Coordinator:
                 self._desk.note_idle(number)
             cause = "paused" if self._paused else "slot"
             await self.board.wait(role, cause, self._why_no_ticket, self._patience_s)
+
+    async def _pace(self, number: int, next_start: float) -> float:
+        """Keep the collector's distance between two starts; returns the earliest next one."""
+        pause_s = next_start - self.runtime.now()
+        if pause_s > 0:
+            self.board.begin(collector_name(number), "pacing", f"pacing_s={self.settings.pacing_s:g}", pause_s)
+            await asyncio.sleep(pause_s)
+            self.board.end(collector_name(number))
+        return self.runtime.now() + self.settings.pacing_s
 
     def _why_no_ticket(self) -> str:
         if self._stop_reason:
@@ -373,6 +401,7 @@ class Coordinator:
                     self._expire(index)
                 chosen = choice.batch
             if chosen:
+                self._record("insert", k=chosen, v=self.version)
                 await self._crew.insert(self._take(chosen))
             if self.ledger.rule.may_learn(self.ledger.tally):
                 return Batch(self.version, ())
@@ -392,6 +421,7 @@ class Coordinator:
 
     def _take(self, indices: tuple[int, ...]) -> Batch:
         self.ledger.take(indices, self.version)
+        self._admit()  # a place in the buffer is free, if that was what held tickets back
         return Batch(self.version, tuple(self._rollouts[index] for index in indices))
 
     async def _learn(self, batch: Batch) -> None:

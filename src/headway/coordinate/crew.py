@@ -30,9 +30,7 @@ class RunFailed(RuntimeError):
 class Crew:
     """Speaks to the roles; knows what each collector carries and which version it holds."""
 
-    def __init__(
-        self, runtime: Runtime, board: Board, settings: Settings, record: Callable[..., None]
-    ) -> None:
+    def __init__(self, runtime: Runtime, board: Board, settings: Settings, record: Callable[..., None]) -> None:
         self._runtime = runtime
         self._board = board
         self._settings = settings
@@ -150,9 +148,7 @@ class Crew:
             except RoleRaised as error:
                 self._record("publish_retry", role=LEARNER, v=version, why=error.what)
                 what = error.what
-        raise RunFailed(
-            f"version {version} could not be published in {retries.publish_attempts} attempts: {what}"
-        )
+        raise RunFailed(f"version {version} could not be published in {retries.publish_attempts} attempts: {what}")
 
     async def evaluate(self, snapshot: Snapshot) -> Score:
         """One evaluation of one version. A failed one is a score without a value, never an error."""
@@ -181,9 +177,7 @@ class Crew:
 
     async def reanalyze(self, snapshot: Snapshot) -> bool:
         doing = f"targets at version {snapshot.version}"
-        return bool(
-            await self.call(REANALYZER, "reanalyze", doing, self._settings.deadlines.learn_s, snapshot)
-        )
+        return bool(await self.call(REANALYZER, "reanalyze", doing, self._settings.deadlines.learn_s, snapshot))
 
     # -- keeping them alive -------------------------------------------------------------------------
 

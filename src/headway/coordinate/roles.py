@@ -24,8 +24,7 @@ from headway.core.protocols import (
     Stateful,
     TakesSnapshots,
 )
-from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
-
+from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket
 
 DEFAULT_PLACEMENT = Placement()
 
@@ -80,7 +79,10 @@ class CollectorRole:
         rollout = self.collector.collect(ticket, snapshot)
         if not isinstance(rollout, Rollout):
             raise TypeError(f"collect must return a Rollout, received {type(rollout).__name__}")
-        return replace(rollout, ticket=ticket.index), self.state()
+        span = rollout.span
+        if span is None and ticket.version is not None:
+            span = Span(ticket.version, ticket.version)
+        return replace(rollout, ticket=ticket.index, span=span), self.state()
 
     def state(self) -> Any:
         return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())

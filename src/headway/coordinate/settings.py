@@ -13,7 +13,7 @@ from typing import Any, Literal
 from headway.core.lead import AutoLead, FixedLead, Lead, starting_lead
 from headway.core.ledger import Ledger, check_expiry
 from headway.core.order import OLDEST, Expiry, OnStale, Order
-from headway.core.rules import AllOf, Budget, MaxLead, ReplayRatio, Rule
+from headway.core.rules import AllOf, Budget, Capacity, MaxLead, ReplayRatio, Rule
 
 
 def _require(condition: bool, message: str) -> None:
@@ -128,8 +128,12 @@ class Settings:
     tickets_per_batch: int = 1
     publish_every: int = 1
     """Updates per published version. Raising it makes publishing cheaper and the data older."""
+    buffer_capacity: int | None = None
+    """Rollouts the buffer may hold, those on their way included. The lead bounds it too; raise both."""
     replay: ReplayRatio | None = None
     """Set for a learner with a replay: how collection and learning keep step."""
+    pacing_s: float = 0.0
+    """Each collector starts at most one ticket per this many seconds."""
     evaluate_in_background: bool = False
     """False: collection and learning pause for an evaluation. True: it runs beside them."""
     lead_limit: int = 64
@@ -146,10 +150,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         _require(self.collectors >= 1, f"collectors must be >= 1, received {self.collectors!r}")
-        _require(
-            self.tickets_per_batch >= 1, f"tickets_per_batch must be >= 1, received {self.tickets_per_batch!r}"
-        )
+        _require(self.tickets_per_batch >= 1, f"tickets_per_batch must be >= 1, received {self.tickets_per_batch!r}")
         _require(self.publish_every >= 1, f"publish_every must be >= 1, received {self.publish_every!r}")
+        _require(self.pacing_s >= 0, f"pacing_s must be >= 0, received {self.pacing_s!r}")
         _require(self.lead_interval >= 1, f"lead_interval must be >= 1, received {self.lead_interval!r}")
         if isinstance(self.max_lead, str):
             _require(
@@ -162,6 +165,8 @@ class Settings:
         )
         if self.dispatch == "pinned":
             _require(self.why_not_pinned == "", f"dispatch='pinned' is impossible: {self.why_not_pinned}")
+        if self.buffer_capacity is not None:
+            Capacity(self.buffer_capacity, tickets_per_batch=self.tickets_per_batch)
         lead = MaxLead(self.build_lead().current, self.tickets_per_version)
         if self.max_lead != "auto" and self.replay is None:
             check_expiry(lead, self.effective_order, Expiry(self.max_staleness, self.on_stale))
@@ -239,6 +244,8 @@ class Settings:
 
     def build_ledger(self, lead: MaxLead) -> Ledger:
         rules: list[Rule] = [lead]
+        if self.buffer_capacity is not None:
+            rules.append(Capacity(self.buffer_capacity, tickets_per_batch=self.tickets_per_batch))
         if self.replay is not None:
             rules.append(self.replay)
         elif self.plan.updates is not None:
@@ -270,4 +277,3 @@ class Settings:
             "evaluate_in_background": self.evaluate_in_background,
             "seed": self.seed,
         }
-

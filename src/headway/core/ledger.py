@@ -319,17 +319,25 @@ class Ledger:
         return done
 
     def drop(self, index: int, reason: DropReason) -> None:
-        """The ticket ends without being learned from, and its slot is free."""
+        """The ticket ends without being learned from, and its slot is free.
+
+        What the learner has already taken can only fail.
+        """
         entry = self._entries.get(index)
         if entry is None:
             raise LedgerError(f"ticket {index} cannot be dropped: it is not live")
         if entry.phase is Phase.TAKEN:
-            raise LedgerError(f"ticket {index} cannot be dropped: the learner has it")
-        if entry.phase is Phase.READY:
-            self._leave_buffer(entry)
-        if entry.phase is not Phase.OPEN:
-            self._forget_birth(entry)
-        del self._entries[index], self._untaken[index]
+            if reason is not DropReason.FAILED:
+                raise LedgerError(f"ticket {index} cannot be dropped as {reason.value}: the learner has it")
+            self._taken.remove(index)
+            self.tally.taken -= 1
+        else:
+            if entry.phase is Phase.READY:
+                self._leave_buffer(entry)
+            if entry.phase is not Phase.OPEN:
+                self._forget_birth(entry)
+            del self._untaken[index]
+        del self._entries[index]
         entry.phase = Phase.DROPPED
         self.tally.live -= 1
         self.tally.dropped += 1
@@ -531,31 +539,34 @@ class Ledger:
         """Tickets that must be in this batch under `wait`, or what to wait for if they are not here."""
         limit = self.expiry.max_staleness
         assert limit is not None
-        chosen: list[int] = []
-        for birth, count in required_by_age(
+        required = required_by_age(
             self._births,
             version=version,
             max_staleness=limit,
             updates_left=updates_left,
             updates_per_version=self.updates_per_version,
             tickets_per_batch=self.tickets_per_batch,
-        ):
+        )
+        chosen: list[int] = []
+        takeable = sorted(e.ticket.index for e in self._candidates()) if required else []  # waiting overrules no order
+        for birth, count in required:
+            if count > self.tickets_per_batch:
+                raise LedgerError(
+                    f"max_staleness={limit} cannot be kept at version {version}: {count} tickets born at version "
+                    f"{birth} or before would have to be in one batch of {self.tickets_per_batch}"
+                )
             have = sum(1 for index in chosen if self._born(index) <= birth)
-            for index, entry in self._untaken.items():
+            for index in takeable:
                 if have >= count:
                     break
-                if entry.phase is Phase.READY and self._born(index) <= birth and index not in chosen:
+                if self._born(index) <= birth and index not in chosen:
                     chosen.append(index)
                     have += 1
             if have < count:
-                late = [
-                    index
-                    for index, entry in self._untaken.items()
-                    if entry.phase is Phase.IN_FLIGHT and self._born(index) <= birth
-                ]
-                return (
-                    f"ticket {late[0]} (born at version {birth}), which would otherwise exceed max_staleness={limit}"
-                )
+                missing = {index: entry for index, entry in self._untaken.items() if entry.phase is not Phase.READY}
+                aging = (i for i, e in missing.items() if e.phase is Phase.IN_FLIGHT and self._born(i) <= birth)
+                late = next(aging, next(iter(missing)))  # if all that age are here, the order holds them back
+                return f"ticket {late}: tickets born at version {birth} would otherwise exceed max_staleness={limit}"
         return chosen
 
     def _born(self, index: int) -> int:

@@ -22,8 +22,8 @@ class Order:
     window: float
 
     def __post_init__(self) -> None:
-        if not self.window >= 1:
-            raise ValueError(f"an order's window must be >= 1, received {self.window!r}")
+        if not (self.window >= 1 and (math.isinf(self.window) or self.window == int(self.window))):
+            raise ValueError(f"an order's window must be a whole number >= 1, received {self.window!r}")
 
     @property
     def is_strict(self) -> bool:

@@ -5,6 +5,7 @@ refuses settings under which both sides could wait for each other.
 
     MaxLead      live tickets <= floor((1 + max_lead) * tickets_per_version)
     ReplayRatio  min_size first, then  |samples_per_insert * inserted - sampled - offset| <= slack
+    Capacity     rollouts in the buffer or on their way to it <= max_tickets
     Budget       no ticket opens that could no longer be learned before the run ends
     AllOf        all of them
 """
@@ -60,16 +61,15 @@ class MaxLead:
     """
 
     def __init__(self, max_lead: float, tickets_per_version: int = 1) -> None:
-        if not (math.isfinite(max_lead) and max_lead >= 0):
-            raise ValueError(f"max_lead must be a finite number >= 0, received {max_lead!r}")
         if tickets_per_version < 1:
             raise ValueError(f"tickets_per_version must be >= 1, received {tickets_per_version!r}")
         self.tickets_per_version = tickets_per_version
-        self.max_lead = max_lead
-        self.slots = slots_for(max_lead, tickets_per_version)
+        self.retune(max_lead)
 
     def retune(self, max_lead: float) -> None:
         """Move the lead while running. A smaller one takes effect as live tickets settle."""
+        if not (math.isfinite(max_lead) and max_lead >= 0):
+            raise ValueError(f"max_lead must be a finite number >= 0, received {max_lead!r}")
         self.max_lead = max_lead
         self.slots = slots_for(max_lead, self.tickets_per_version)
 
@@ -150,7 +150,8 @@ class ReplayRatio:
         coming = self._coming(tally) + self.steps_per_ticket
         if self._coming(tally) < self.min_size:
             return True
-        return self._error(coming, tally.sampled) <= self._offset + self.slack
+        rounding = 1e-9 * self.samples_per_insert * coming  # else the smallest slack can deadlock on the last bit
+        return self._error(coming, tally.sampled) <= self._offset + self.slack + rounding
 
     def may_learn(self, tally: Tally) -> bool:
         if tally.inserted < self.min_size:
@@ -172,23 +173,56 @@ class ReplayRatio:
         )
 
 
+class Capacity:
+    """The buffer holds this many rollouts, those on their way to it included."""
+
+    def __init__(self, max_tickets: int, *, tickets_per_batch: int = 1) -> None:
+        if max_tickets < tickets_per_batch:
+            raise ValueError(
+                f"a buffer of {max_tickets} deadlocks: the learner waits for batches of {tickets_per_batch}"
+            )
+        self.max_tickets = max_tickets
+
+    def may_open(self, tally: Tally) -> bool:
+        return tally.untaken < self.max_tickets
+
+    def may_learn(self, tally: Tally) -> bool:
+        return True
+
+    def why_not_open(self, tally: Tally) -> str:
+        return f"the buffer of {self.max_tickets} is full"
+
+    def why_not_learn(self, tally: Tally) -> str:
+        return ""
+
+
 class Budget:
     """Nothing is collected that can no longer be learned: a run of N updates opens N batches of tickets.
 
-    A dropped ticket gives its place back, so drops are made up for.
+    A dropped ticket gives its place back, so drops are made up for. Under `max_steps` a batch that has been
+    begun is filled up to `tickets_per_batch`, or the learner would wait for tickets that never open.
     """
 
-    def __init__(self, *, max_tickets: int | None = None, max_steps: float | None = None) -> None:
-        for name, value in (("max_tickets", max_tickets), ("max_steps", max_steps)):
+    def __init__(
+        self, *, max_tickets: int | None = None, max_steps: float | None = None, tickets_per_batch: int = 1
+    ) -> None:
+        for name, value in (
+            ("max_tickets", max_tickets),
+            ("max_steps", max_steps),
+            ("tickets_per_batch", tickets_per_batch),
+        ):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be >= 1, received {value!r}")
         self.max_tickets = max_tickets
         self.max_steps = max_steps
+        self.tickets_per_batch = tickets_per_batch
 
     def may_open(self, tally: Tally) -> bool:
         if self.max_tickets is not None and tally.learned + tally.live >= self.max_tickets:
             return False
-        return self.max_steps is None or tally.inserted + tally.waiting_steps < self.max_steps
+        if self.max_steps is None or tally.inserted + tally.waiting_steps < self.max_steps:
+            return True
+        return tally.untaken % self.tickets_per_batch > 0
 
     def may_learn(self, tally: Tally) -> bool:
         return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,6 +54,24 @@ class MemoryRecorder:
 
     def close(self) -> None:
         pass
+
+
+class PrintingRecorder:
+    """Prints every event as it happens, and passes it on."""
+
+    def __init__(self, behind: Recorder) -> None:
+        self._behind = behind
+
+    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+        details = " ".join(f"{name}={value}" for name, value in fields.items())
+        print(f"[{time_s:.3f}] {kind} {details}", file=sys.stderr)
+        self._behind.record(time_s, kind, fields)
+
+    def flush(self) -> int:
+        return self._behind.flush()
+
+    def close(self) -> None:
+        self._behind.close()
 
 
 class EventLog:

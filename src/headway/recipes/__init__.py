@@ -1,0 +1,32 @@
+"""What you run: one readable file each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from headway.coordinate.roles import Stations
+from headway.core.naming import unknown
+
+RECIPES = {
+    "functions": "three plain functions on a bandit with contexts; no dependencies, seconds to run",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A recipe's name, its configuration, and how its stations are built from one."""
+
+    name: str
+    config: type[Any]
+    stations: Callable[[Any], Stations]
+
+
+def load_recipe(name: str) -> Recipe:
+    """A recipe by name. Its module is imported only now: it may need packages others do not."""
+    if name not in RECIPES:
+        raise ValueError(unknown("recipe", name, RECIPES))
+    module = import_module(f"headway.recipes.{name}")
+    return Recipe(name, module.CONFIG, module.stations)

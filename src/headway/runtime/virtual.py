@@ -54,7 +54,7 @@ class Virtual:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._loop = VirtualLoop()
+        self._loop = VirtualLoop()  # type: ignore[abstract]  # it does no input or output
         self._roles: dict[str, Role] = {}
         self._objects: dict[str, Any] = {}  # the living
         self.now: Callable[[], float] = self._loop.time
@@ -174,7 +174,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     self._run_until(other)
                     if not other.cancelled():
                         other.exception()
-            return task.result()
+            result: T = task.result()
+            return result
         finally:
             self._is_running = False
             asyncio.events._set_running_loop(None)
@@ -216,15 +217,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         handle = _Handle(callback, args, context)
         self._due.append(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         return self.call_at(self._clock + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         handle = _Handle(callback, args, context)
         self._sequence += 1
         heapq.heappush(self._timers, (max(when, self._clock), self._sequence, handle))

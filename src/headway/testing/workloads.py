@@ -64,7 +64,7 @@ class Pareto:
     alpha: float
 
     def quantile(self, u: float) -> float:
-        return self.mean * (self.alpha - 1) / self.alpha * (1 - u) ** (-1 / self.alpha)
+        return float(self.mean * (self.alpha - 1) / self.alpha * (1 - u) ** (-1 / self.alpha))
 
 
 class Empirical:
@@ -84,7 +84,12 @@ class Empirical:
 
 
 _STANDARD_NORMAL = NormalDist()
-SHAPES = {"constant": (Constant, 1), "exponential": (Exponential, 1), "lognormal": (Lognormal, 2), "pareto": (Pareto, 2)}
+SHAPES = {
+    "constant": (Constant, 1),
+    "exponential": (Exponential, 1),
+    "lognormal": (Lognormal, 2),
+    "pareto": (Pareto, 2),
+}
 
 
 def parse_duration(text: str) -> Duration:
@@ -94,6 +99,7 @@ def parse_duration(text: str) -> Duration:
     if shape not in SHAPES:
         raise ValueError(f"unknown duration {text!r}; allowed: {allowed}")
     kind, count = SHAPES[shape]
+    duration: Duration
     try:
         numbers = [float(part) for part in rest.split(",")]
     except ValueError:
@@ -102,7 +108,8 @@ def parse_duration(text: str) -> Duration:
         raise ValueError(f"duration {text!r} is not understood; allowed: {allowed}")
     if shape == "pareto" and numbers[1] <= 1:
         raise ValueError(f"pareto needs alpha > 1 to have a mean, received {numbers[1]:g}")
-    return kind(*numbers)
+    duration = kind(*numbers)
+    return duration
 
 
 def unit(seed: int) -> float:

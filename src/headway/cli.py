@@ -1,0 +1,316 @@
+"""headway run | resume | simulate | explain
+
+headway run functions --max_lead 2 --collectors 2
+headway run --config runs/functions-20260401-101500/config.yaml --seed 1
+headway run --replay runs/functions-20260401-101500
+headway resume runs/functions-20260401-101500
+headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
+headway simulate --run runs/functions-20260401-101500
+headway explain off_policy_degree=-1
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from headway.coordinate.checkpoint import CheckpointError
+from headway.coordinate.coordinator import RunResult
+from headway.coordinate.crew import RunFailed
+from headway.coordinate.replay import ReplayError, replay
+from headway.coordinate.waits import Stalled
+from headway.core.naming import unknown
+from headway.launch import launch, statistics_rows
+from headway.observe.fingerprint import fingerprint
+from headway.observe.folder import RunFolder, read_config
+from headway.observe.recorder import read_events
+from headway.observe.statistics import statistics_block
+from headway.recipes import RECIPES, load_recipe
+from headway.recipes.config import ConfigError, RunConfig, read_values
+from headway.recipes.known_names import KNOWN_NAMES
+from headway.testing.simulation import Outcome, Workshop, compare, fit, recommend
+from headway.testing.workloads import parse_duration
+
+OUT = Console(highlight=False, soft_wrap=True)
+
+
+class UsageError(ValueError):
+    """The command line is not understood."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The `headway` command. 0: done; 1: the run failed; 2: the input is wrong; 130: ended by hand."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    commands = {"run": run, "resume": resume, "simulate": simulate, "explain": explain}
+    try:
+        if not words or words[0] in ("-h", "--help"):
+            OUT.print(__doc__, markup=False)
+            return 0
+        if words[0] not in commands:
+            raise UsageError(unknown("command", words[0], commands))
+        return commands[words[0]](words[1:])
+    except (UsageError, ConfigError, CheckpointError, ReplayError, ValueError) as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return 2
+    except (RunFailed, Stalled) as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("headway: ended by hand; nothing was saved since the last checkpoint", file=sys.stderr)
+        return 130
+
+
+# -- run --------------------------------------------------------------------------------------------
+
+
+def run(words: list[str]) -> int:
+    """headway run [RECIPE] [--config FILE] [--replay RUN] [--runs FOLDER] [--quiet] [--FIELD VALUE ...]"""
+    recipe_name = words.pop(0) if words and not words[0].startswith("-") else ""
+    if not recipe_name and words[:1] in (["-h"], ["--help"]):
+        return _help_run()
+    options = _options(words)
+    if "replay" in options:
+        return _replay(Path(str(options.pop("replay"))))
+    values: dict[str, Any] = {}
+    if "config" in options:
+        named, values = read_config(Path(str(options.pop("config"))))
+        recipe_name = recipe_name or named
+    if not recipe_name:
+        raise UsageError(f"run needs a recipe: {', '.join(RECIPES)}")
+    recipe = load_recipe(recipe_name)
+    if "help" in options or "h" in options:
+        return _help_recipe(recipe_name, recipe.config)
+    root = Path(str(options.pop("runs", "runs")))
+    quiet = bool(options.pop("quiet", False))
+    config = read_values(recipe.config, {**values, **options})
+    folder = RunFolder.create(root, recipe_name)
+    folder.write_config(recipe_name, config.model_dump(mode="json"))
+    return _launch(recipe_name, config, folder, resume=False, quiet=quiet)
+
+
+def resume(words: list[str]) -> int:
+    """headway resume RUN [--FIELD VALUE ...]: go on from the last checkpoint, with a longer plan if you like."""
+    if not words or words[0].startswith("-"):
+        raise UsageError("resume needs the folder of a run: headway resume RUN")
+    folder = RunFolder.existing(Path(words[0]))
+    options = _options(words[1:])
+    quiet = bool(options.pop("quiet", False))
+    name, values = folder.read_config()
+    config = read_values(load_recipe(name).config, {**values, **options})
+    return _launch(name, config, folder, resume=True, quiet=quiet)
+
+
+def _launch(name: str, config: RunConfig, folder: RunFolder, *, resume: bool, quiet: bool) -> int:
+    OUT.print(f"{name}: {'resumed in' if resume else 'running in'} {folder.path}", markup=False)
+    result = launch(
+        load_recipe(name).stations(config),
+        config.settings(),
+        runtime=config.runtime,
+        folder=folder,
+        keep_checkpoints=config.keep_checkpoints,
+        resume=resume,
+        show_status=not quiet,
+        print_events=config.log_level == "debug",
+    )
+    _print_result(result, folder)
+    return 0
+
+
+def _print_result(result: RunResult, folder: RunFolder) -> None:
+    OUT.print(statistics_block(statistics_rows(result)), markup=False)
+    OUT.print(f"weights {fingerprint(result.weights)}, version {result.version}; in {folder.path}", markup=False)
+    if not result.is_complete:
+        OUT.print(f"to go on: headway resume {folder.path}", markup=False)
+
+
+def _replay(path: Path) -> int:
+    folder = RunFolder.existing(path)
+    name, values = folder.read_config()
+    recipe = load_recipe(name)
+    stations = recipe.stations(read_values(recipe.config, values))
+    done = replay(stations, read_events(folder.events))
+    print_now = fingerprint(done.weights)
+    OUT.print(f"replayed {done.updates} updates to version {done.version}: weights {print_now}", markup=False)
+    recorded = folder.recorded_fingerprint()
+    if recorded is None:
+        OUT.print("the run did not finish, so there is nothing to compare with", markup=False)
+        return 0
+    same = recorded == print_now
+    OUT.print("the same bits as recorded" if same else f"NOT the recorded {recorded}", markup=False)
+    return 0 if same else 1
+
+
+# -- simulate ---------------------------------------------------------------------------------------
+
+SIMULATE_OPTIONS = {
+    "collect": "seconds per rollout: 1.0, exponential:1, lognormal:1,0.5 or pareto:1,1.5 (default 1.0)",
+    "learn": "seconds per update, likewise (default 1.0)",
+    "evaluate": "seconds per evaluation, likewise (default 0)",
+    "evaluate_every": "versions between evaluations (default 0: none)",
+    "evaluate_in_background": "evaluations beside the rest (default false)",
+    "collectors": "collectors at once (default 1)",
+    "tickets_per_batch": "rollouts per update (default 1)",
+    "publish_every": "updates per version (default 1)",
+    "order": "oldest, window(N) or ready (default oldest)",
+    "max_staleness": "age limit of one rollout",
+    "on_stale": "wait, drop, requeue or keep (default wait)",
+    "dispatch": "pinned or free (default: pinned where possible)",
+    "updates": "updates to simulate (default 500)",
+    "seed": "of the durations (default 0)",
+    "leads": "the leads to compare (default 0,1,2,4,8)",
+    "run": "fit durations and cut to this recorded run; other options override",
+}
+
+
+def simulate(words: list[str]) -> int:
+    """headway simulate [--run RUN] [--collect D] [--learn D] [--leads 0,1,2,4,8] ...: what each lead would give."""
+    options = _options(words)
+    if "help" in options or "h" in options:
+        _print_table(["option", "meaning"], [[f"--{name}", meaning] for name, meaning in SIMULATE_OPTIONS.items()])
+        return 0
+    for name in options:
+        if name not in SIMULATE_OPTIONS:
+            raise UsageError(unknown("option", name, SIMULATE_OPTIONS))
+    leads = _leads(options.pop("leads", "0,1,2,4,8"))
+    path = options.pop("run", None)
+    if path is None:
+        workshop = Workshop(collect=parse_duration("1.0"), learn=parse_duration("1.0"))
+    else:
+        workshop = fit(read_events(RunFolder.existing(Path(str(path))).events))
+    for name in ("collect", "learn", "evaluate"):
+        if name in options:
+            options[name] = parse_duration(str(options[name]))
+    outcomes = compare(replace(workshop, **options), leads)
+    _print_outcomes(outcomes)
+    return 0
+
+
+def _leads(value: Any) -> list[float]:
+    try:
+        leads = [float(part) for part in str(value).split(",")]
+    except ValueError:
+        leads = []
+    if not leads or min(leads) < 0:
+        raise UsageError(f"leads must be numbers >= 0 such as 0,1,2,4, received {value!r}")
+    return leads
+
+
+def _print_outcomes(outcomes: list[Outcome]) -> None:
+    base = outcomes[0]
+    rows = [
+        [
+            f"{outcome.lead:g}",
+            f"{outcome.updates_per_s:.4g}",
+            f"{outcome.updates_per_s / base.updates_per_s:.2f}x",
+            f"{100 * outcome.learner_idle:.1f}%",
+            f"{100 * outcome.collectors_idle:.1f}%",
+            f"{outcome.staleness_mean:.2f} / {outcome.staleness_p99} / {outcome.staleness_max}",
+            str(outcome.dropped),
+            f"{100 * outcome.length_bias:+.1f}%",
+        ]
+        for outcome in outcomes
+    ]
+    heads = [
+        "lead",
+        "updates/s",
+        f"over lead {base.lead:g}",
+        "learner idle",
+        "collectors idle",
+        "staleness mean / p99 / max",
+        "dropped",
+        "length bias",
+    ]
+    _print_table(heads, rows)
+    best = recommend(outcomes)
+    OUT.print(
+        f"recommended: max_lead={best.lead:g} (the smallest within 2 % of the best throughput; "
+        f"mean staleness {best.staleness_mean:.2f})",
+        markup=False,
+    )
+
+
+# -- explain ----------------------------------------------------------------------------------------
+
+
+def explain(words: list[str]) -> int:
+    """headway explain [NAME | NAME=VALUE ...]: what names known from other systems are here."""
+    if words:
+        for word in words:
+            name, has_value, text = word.lstrip("-").partition("=")
+            known = KNOWN_NAMES.get(name)
+            if known is None:
+                ours = RunConfig.model_fields
+                if name in ours:
+                    OUT.print(f"{name}: {ours[name].description}", markup=False)
+                    continue
+                raise UsageError(unknown("name", name, [*KNOWN_NAMES, *ours]))
+            value = yaml.safe_load(text) if has_value else known.example
+            OUT.print(f"{name}={value}  ->  {_assignments(known.translate(value))}   ({known.meaning})", markup=False)
+        return 0
+    rows = [
+        [f"{known.name}={known.example}", _assignments(known.translate(known.example)), known.meaning]
+        for known in KNOWN_NAMES.values()
+    ]
+    _print_table(["known name", "in Headway", "meaning"], rows)
+    return 0
+
+
+def _assignments(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items()) or "(the default)"
+
+
+# -- the command line -------------------------------------------------------------------------------
+
+
+def _options(words: Sequence[str]) -> dict[str, Any]:
+    """`--name value`, `--name=value` and bare `--flag`, values as YAML scalars, dashes as underscores."""
+    options: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            raise UsageError(f"expected --name value, received {word!r}")
+        name, has_value, text = word.lstrip("-").partition("=")
+        if not has_value and rest and not (rest[0].startswith("--") or rest[0] == "-h"):
+            text, has_value = rest.pop(0), "="
+        value = yaml.safe_load(text) if has_value else True
+        options[name.replace("-", "_")] = text if isinstance(value, dict | list) else value
+    return options
+
+
+def _help_run() -> int:
+    OUT.print(run.__doc__, markup=False)
+    _print_table(["recipe", "what it is"], [[name, what] for name, what in RECIPES.items()])
+    OUT.print("headway run RECIPE --help lists its settings", markup=False)
+    return 0
+
+
+def _help_recipe(name: str, config: type[RunConfig]) -> int:
+    rows = []
+    for field_name, field in config.model_fields.items():
+        choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
+        what = (field.description or "").replace("\n", " ")
+        rows.append([f"--{field_name}", str(field.default), what + (f" [{', '.join(choices)}]" if choices else "")])
+    OUT.print(f"headway run {name}: {RECIPES[name]}", markup=False)
+    _print_table(["setting", "default", "what it does"], rows)
+    return 0
+
+
+def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for place, head in enumerate(heads):
+        table.add_column(head, overflow="fold", no_wrap=place == 0)
+    for row in rows:
+        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+    OUT.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

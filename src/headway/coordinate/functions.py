@@ -1,0 +1,104 @@
+"""Three plain functions become the three stations.
+
+    collect(weights, ticket)    -> anything          ticket.seed decides what is random about it
+    train(weights, rollouts)    -> weights           or (weights, {"loss": 0.1})
+    evaluate(weights)           -> a number
+
+`weights` is whatever `train` returns: a dictionary of arrays, a state dict, an object. Collectors and the
+evaluator get an immutable copy, so `train` may change it in place.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from headway.coordinate.roles import Stations
+from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
+
+CollectFunction = Callable[[Any, Ticket], Any]
+TrainFunction = Callable[[Any, list[Any]], Any]
+EvaluateFunction = Callable[[Any], Any]
+
+
+class FunctionCollector:
+    """Calls `collect`; what it returns is the rollout's payload, unless it is a Rollout already."""
+
+    def __init__(self, collect: CollectFunction) -> None:
+        self._collect = collect
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        result = self._collect(snapshot.payload, ticket)
+        if result is None:
+            raise TypeError("collect must return what was collected, received None")
+        return result if isinstance(result, Rollout) else Rollout(result)
+
+
+class FunctionLearner:
+    """Holds the weights between calls of `train`."""
+
+    def __init__(self, train: TrainFunction, weights: Any) -> None:
+        self._train = train
+        self._weights = weights
+
+    def learn(self, batch: Batch) -> LearnReport:
+        result = self._train(self._weights, [rollout.payload for rollout in batch.rollouts])
+        metrics: Mapping[str, float] = {}
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+            result, metrics = result
+        if result is None:
+            raise TypeError("train must return the new weights, received None")
+        self._weights = result
+        return LearnReport({name: float(value) for name, value in metrics.items()})
+
+    def snapshot(self) -> Any:
+        return self._weights
+
+    def state_dict(self) -> Any:
+        return self._weights
+
+    def load_state_dict(self, state: Any) -> None:
+        self._weights = state
+
+
+class FunctionEvaluator:
+    """Calls `evaluate`, which may return a number, (number, metrics) or a Score."""
+
+    def __init__(self, evaluate: EvaluateFunction) -> None:
+        self._evaluate = evaluate
+
+    def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
+        result = self._evaluate(snapshot.payload)
+        if isinstance(result, Score):
+            return replace(result, version=snapshot.version)
+        metrics: Mapping[str, float] = {}
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+            result, metrics = result
+        if not isinstance(result, numbers.Real):
+            raise TypeError(f"evaluate must return a number, received {type(result).__name__}")
+        return Score(snapshot.version, float(result), dict(metrics))
+
+
+def _collector(collect: CollectFunction, number: int) -> FunctionCollector:
+    return FunctionCollector(collect)
+
+
+def stations_from_functions(
+    collect: CollectFunction,
+    train: TrainFunction,
+    evaluate: EvaluateFunction | None = None,
+    *,
+    weights: Any,
+) -> Stations:
+    """The three functions (module-level ones, if they are to run in other processes) as stations."""
+    for name, function in (("collect", collect), ("train", train), ("evaluate", evaluate)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} must be a function, received {type(function).__name__}")
+    return Stations(
+        collector=partial(_collector, collect),
+        learner=partial(FunctionLearner, train, weights),
+        evaluator=None if evaluate is None else partial(FunctionEvaluator, evaluate),
+    )

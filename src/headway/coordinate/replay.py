@@ -1,0 +1,128 @@
+"""Do a recorded run again, in the recorded order, and come out with the same bits.
+
+Which rollouts met in which batch, at which version and on which collector: that is all that was decided by
+timing, and it is in the event log. Everything else follows from seeds. So the log is read as a script:
+
+    publish v     the learner's weights become version v
+    start k, c, v ticket k takes off on collector c with version v
+    land k        it is collected now
+    learn [k..]   these rollouts are trained on
+    insert [k..]  these go into the replay
+    drop, requeue the rollout is forgotten
+
+Evaluations change nothing and are left out. Attempts that failed left no trace in any state.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.coordinate.roles import CollectorRole, LearnerRole, Stations
+from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
+
+
+class ReplayError(ValueError):
+    """The log is not the log of a whole run, or the stations do not do again what they did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What the run came to the second time."""
+
+    weights: Any
+    version: int
+    updates: int
+
+
+def replay(stations: Stations, events: Iterable[dict[str, Any]], *, until_version: int | None = None) -> Replayed:
+    """Execute the work of a recorded run in this thread, in order; stop early at `until_version`."""
+    script = list(events)
+    if not script or script[0]["e"] != "run":
+        raise ReplayError("the log does not begin with a run")
+    return _Replayer(stations, script, until_version).run()
+
+
+class _Replayer:
+    """The state a run has: stations, snapshots, rollouts."""
+
+    def __init__(self, stations: Stations, script: Sequence[dict[str, Any]], until: int | None) -> None:
+        self._stations = stations
+        self._script = script
+        self._until = until
+        self._seed = script[0]["seed"]
+        self._learner = LearnerRole(stations.learner)
+        self._collectors: dict[int, CollectorRole] = {}
+        self._snapshots: dict[int, Snapshot] = {}
+        self._flights: dict[int, tuple[int, int]] = {}  # ticket -> (collector, version)
+        self._rollouts: dict[int, Rollout] = {}
+        self._attempts: Counter[int] = Counter()
+        self._last_use = {event["v"]: at for at, event in enumerate(script) if event["e"] == "start"}
+        self._version = -1
+        self._updates = 0
+
+    def run(self) -> Replayed:
+        steps: dict[str, Callable[[dict[str, Any]], None]] = {
+            "publish": self._publish,
+            "start": self._start,
+            "reissue": self._reissue,
+            "land": self._land,
+            "learn": self._learn,
+            "insert": self._insert,
+            "drop": self._forget,
+            "requeue": self._forget,
+        }
+        for at, event in enumerate(self._script):
+            step = steps.get(event["e"])
+            if step is not None:
+                try:
+                    step(event)
+                except KeyError as missing:
+                    raise ReplayError(f"event {at} ({event['e']}) refers to {missing}, which is not there") from None
+            if event["e"] == "publish" and self._version == self._until:
+                break
+            for version in [v for v in self._snapshots if v != self._version and self._last_use.get(v, -1) <= at]:
+                del self._snapshots[version]
+        if self._version < 0:
+            raise ReplayError("the log has no published version")
+        return Replayed(self._snapshots[self._version].payload, self._version, self._updates)
+
+    def _publish(self, event: dict[str, Any]) -> None:
+        self._version = event["v"]
+        snapshot = self._learner.snapshot(self._version)
+        self._snapshots[self._version] = Snapshot(self._version, copy.deepcopy(snapshot.payload))
+
+    def _start(self, event: dict[str, Any]) -> None:
+        self._flights[event["k"]] = (event["c"], event["v"])
+
+    def _reissue(self, event: dict[str, Any]) -> None:
+        self._attempts[event["k"]] += 1
+
+    def _land(self, event: dict[str, Any]) -> None:
+        index = event["k"]
+        number, version = self._flights.pop(index)
+        ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, number, self._attempts[index])
+        if number not in self._collectors:
+            self._collectors[number] = CollectorRole(lambda: self._stations.collector(number))
+        rollout, _ = self._collectors[number].collect(ticket, self._snapshots[version])
+        if rollout.steps != event["n"]:
+            raise ReplayError(
+                f"ticket {index} had {event['n']} steps when it was recorded and has {rollout.steps} now: its "
+                f"collector depends on something besides ticket, snapshot and its own state"
+            )
+        self._rollouts[index] = rollout
+
+    def _learn(self, event: dict[str, Any]) -> None:
+        rollouts = tuple(self._rollouts.pop(index) for index in event["k"])
+        self._learner.learn(Batch(event["v"], rollouts), None)
+        self._updates = event["u"]
+
+    def _insert(self, event: dict[str, Any]) -> None:
+        self._learner.insert(Batch(event["v"], tuple(self._rollouts.pop(index) for index in event["k"])))
+
+    def _forget(self, event: dict[str, Any]) -> None:
+        self._rollouts.pop(event["k"], None)
+        self._attempts.pop(event["k"], None)

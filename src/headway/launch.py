@@ -1,0 +1,263 @@
+"""From stations and settings to a finished run: runtime, folder, signals and status around a coordinator.
+
+SIGINT, SIGTERM   finish the update, save, end (a second one ends at once)
+SIGUSR1           print who waits for what
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinate.coordinator import INTERRUPTED, Coordinator, RunResult
+from headway.coordinate.functions import (
+    CollectFunction,
+    EvaluateFunction,
+    TrainFunction,
+    stations_from_functions,
+)
+from headway.coordinate.roles import LEARNER, Stations
+from headway.coordinate.settings import Plan, Settings
+from headway.core.naming import unknown
+from headway.core.order import OnStale, parse_order
+from headway.core.protocols import Runtime
+from headway.observe.console import Status, StatusDisplay
+from headway.observe.fingerprint import fingerprint
+from headway.observe.folder import RunFolder
+from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder
+from headway.observe.statistics import seconds
+
+RUNTIMES = ("inline", "threads", "processes")
+
+
+def build_runtime(name: str) -> Runtime:
+    """A runtime by name."""
+    if name == "inline":
+        from headway.runtime.inline import Inline
+
+        return Inline()
+    if name == "threads":
+        from headway.runtime.threads import Threads
+
+        return Threads()
+    if name == "processes":
+        from headway.runtime.processes import Processes
+
+        return Processes()
+    raise ValueError(unknown("runtime", name, RUNTIMES))
+
+
+def run(
+    collect: CollectFunction,
+    train: TrainFunction,
+    evaluate: EvaluateFunction | None = None,
+    *,
+    weights: Any,
+    updates: int | None = None,
+    target_score: float | None = None,
+    wall_s: float | None = None,
+    evaluate_every: int = 0,
+    save_every: int = 0,
+    max_lead: float | str = 1,
+    order: str = "oldest",
+    max_staleness: int | None = None,
+    on_stale: str = "wait",
+    collectors: int = 1,
+    tickets_per_batch: int = 1,
+    seed: int = 0,
+    runtime: str | Runtime = "threads",
+    folder: str | Path | None = None,
+    resume: bool = False,
+    show_status: bool = False,
+    **settings: Any,
+) -> RunResult:
+    """Collect, train and evaluate with three functions of your own, at the same time.
+
+    `collect(weights, ticket)`, `train(weights, rollouts) -> weights`, `evaluate(weights) -> number`. Any other
+    field of `Settings` may be given as a keyword too. With `folder`, events and checkpoints are kept there,
+    and `resume=True` goes on from the last checkpoint.
+    """
+    plan = Plan(
+        updates=updates,
+        target_score=target_score,
+        wall_s=wall_s,
+        evaluate_every=evaluate_every or (1 if target_score is not None else 0),
+        save_every=save_every,
+    )
+    return launch(
+        stations_from_functions(collect, train, evaluate, weights=weights),
+        Settings(
+            plan=plan,
+            collectors=collectors,
+            max_lead=max_lead,  # type: ignore[arg-type]  # Settings says what is allowed
+            order=parse_order(order),
+            max_staleness=max_staleness,
+            on_stale=OnStale(on_stale),
+            tickets_per_batch=tickets_per_batch,
+            seed=seed,
+            **settings,
+        ),
+        runtime=runtime,
+        folder=None if folder is None else RunFolder(Path(folder)),
+        resume=resume,
+        show_status=show_status,
+    )
+
+
+def launch(
+    stations: Stations,
+    settings: Settings,
+    *,
+    runtime: str | Runtime = "threads",
+    folder: RunFolder | None = None,
+    keep_checkpoints: int = 2,
+    resume: bool = False,
+    show_status: bool = False,
+    print_events: bool = False,
+) -> RunResult:
+    """Run to the end, or until a signal asks for it."""
+    place = build_runtime(runtime) if isinstance(runtime, str) else runtime
+    store = state = None
+    recorder: Recorder | None = None
+    if folder is not None:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
+        if resume:
+            state = store.load()
+        recorder = EventLog(folder.events, position=state.events_position if state else None)
+    elif resume:
+        raise ValueError("resume needs the folder of the run")
+    if print_events:
+        recorder = PrintingRecorder(recorder or NoRecorder())
+    coordinator = Coordinator(stations, settings, place, recorder=recorder, checkpoints=store, resume=state)
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            stack.enter_context(_signals(coordinator))
+        if show_status:
+            stack.enter_context(StatusDisplay(lambda: status_of(coordinator)))
+        result = place.run(coordinator.run())
+    if folder is not None:
+        folder.write_summary(summary_of(result))
+    return result
+
+
+def status_of(coordinator: Coordinator) -> Status:
+    """A moment of the run, read from another thread: numbers may be an instant apart."""
+    plan = coordinator.settings.plan
+    statistics = coordinator.ledger.statistics()
+    done, total, unit = float(coordinator.updates), plan.updates, "update"
+    if plan.updates is None and plan.steps is not None:
+        done, total, unit = statistics.steps, plan.steps, "step"
+    elif plan.updates is None and plan.wall_s is not None:
+        done, total, unit = coordinator.wall_s, int(plan.wall_s), "second"
+    scores = [score.value for score in coordinator.evaluations.scores if score.value is not None]
+    return Status(
+        done=done,
+        total=total,
+        unit=unit,
+        version=coordinator.version,
+        lead=coordinator.lead,
+        staleness=statistics.mean_staleness,
+        updates_per_s=coordinator.updates / max(coordinator.wall_s, 1e-9),
+        score=scores[-1] if scores else None,
+        roles=coordinator.board.why(),
+    )
+
+
+def statistics_rows(result: RunResult) -> dict[str, str]:
+    """The lines of the statistics block: the familiar ones first."""
+    ledger, spent, settings = result.ledger, result.time_spent, result.settings
+    mode = "SYNCHRONOUS" if settings.is_synchronous else "ASYNCHRONOUS"
+    collected = spent.count("collector", "collect")
+    dropped = ", ".join(f"{n} {reason}" for reason, n in ledger.dropped.items()) or "none"
+    scored = [score.value for score in result.scores if score.value is not None]
+    wall = max(result.wall_s, 1e-9)
+    rows = {
+        "Mode": mode,
+        "Collect iterations": str(collected),
+        "Train iterations": str(result.updates),
+        "Final lag": str(ledger.opened - ledger.learned - sum(ledger.dropped.values())),
+        "Avg collect time": seconds(spent.mean("collector", "collect")),
+        "Avg train time": seconds(spent.mean(LEARNER, "learn")),
+        "Avg eval time": seconds(spent.mean("evaluator", "evaluate")),
+        "Wall time": seconds(result.wall_s),
+        "Updates per second": f"{result.updates / wall:.2f}",
+        "Lead / order / dispatch": f"{result.lead:g} / {settings.effective_order} / "
+        + ("pinned" if settings.is_pinned else "free"),
+        "Staleness mean / max": f"{ledger.mean_staleness:.2f} / {ledger.max_staleness}",
+        "Learner waited for data": f"{100 * spent.total(LEARNER, 'data') / wall:.1f}%",
+        "Length bias": f"{100 * ledger.length_bias:+.1f}%",
+        "Dropped": dropped,
+        "Restarts": str(result.restarts),
+        "Last score": f"{scored[-1]:.3f}" if scored else "-",
+        "Stopped": result.stop_reason,
+    }
+    return rows
+
+
+def summary_of(result: RunResult) -> dict[str, Any]:
+    """`summary.json`."""
+    ledger = result.ledger
+    return {
+        "stop_reason": result.stop_reason,
+        "complete": result.is_complete,
+        "version": result.version,
+        "updates": result.updates,
+        "fingerprint": fingerprint(result.weights),
+        "wall_s": result.wall_s,
+        "scores": [{"version": s.version, "value": s.value, "error": s.error} for s in result.scores],
+        "tickets": {
+            "opened": ledger.opened,
+            "learned": ledger.learned,
+            "dropped": ledger.dropped,
+            "returned": ledger.returned,
+            "reissued": ledger.reissued,
+            "requeued": ledger.requeued,
+        },
+        "staleness": ledger.staleness,
+        "length_bias": ledger.length_bias,
+        "restarts": result.restarts,
+        "lead": result.lead,
+        "seconds": result.time_spent.seconds,
+    }
+
+
+@contextmanager
+def _signals(coordinator: Coordinator) -> Iterator[None]:
+    """Route the signals to the coordinator; put the old handlers back at the end."""
+    asked = 0
+
+    def stop(number: int, frame: Any) -> None:
+        nonlocal asked
+        asked += 1
+        name = signal.Signals(number).name
+        if asked > 1:
+            print(f"{name} again: ending now", file=sys.stderr)
+            coordinator.abort()
+        else:
+            print(f"{name}: saving and ending after this update (again: at once)", file=sys.stderr)
+            coordinator.call_soon(lambda: coordinator.request_stop(f"{INTERRUPTED} by {name}"))
+
+    def explain(number: int, frame: Any) -> None:
+        print(coordinator.why(), file=sys.stderr, flush=True)
+
+    handlers: dict[int, Callable[[int, Any], None]] = {
+        signal.SIGINT: stop,
+        signal.SIGTERM: stop,
+        signal.SIGUSR1: explain,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

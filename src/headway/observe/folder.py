@@ -1,0 +1,91 @@
+"""What a run leaves behind.
+
+runs/functions-20260401-101500/
+    config.yaml       complete; `headway run --config` accepts it
+    events.jsonl      every ticket's life, every version
+    checkpoints/      what `headway resume` goes on from
+    summary.json      how it ended: scores, counts, times, the weights' fingerprint
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class RunFolder:
+    """The paths of one run, and files that appear whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.events = path / "events.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.summary = path / "summary.json"
+
+    @classmethod
+    def create(cls, root: Path, recipe: str) -> RunFolder:
+        """A new folder, named after the recipe and the time."""
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        for attempt in range(1000):
+            path = root / (f"{recipe}-{stamp}" if attempt == 0 else f"{recipe}-{stamp}-{attempt}")
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return cls(path)
+        raise FileExistsError(f"a thousand runs named {recipe}-{stamp} in {root}")
+
+    @classmethod
+    def existing(cls, path: Path) -> RunFolder:
+        """The folder of a run that exists; anything else is one clear error."""
+        folder = cls(path)
+        if not path.is_dir():
+            raise ValueError(f"no run folder at {path}")
+        if not folder.config.is_file():
+            raise ValueError(f"{path} is not a run folder: it has no config.yaml")
+        return folder
+
+    def write_config(self, recipe: str, config: dict[str, Any]) -> None:
+        write_whole(self.config, yaml.safe_dump({"recipe": recipe, **config}, sort_keys=False))
+
+    def read_config(self) -> tuple[str, dict[str, Any]]:
+        """The recipe's name and its settings."""
+        return read_config(self.config)
+
+    def recorded_fingerprint(self) -> str | None:
+        """The weights a finished run ended with."""
+        if not self.summary.is_file():
+            return None
+        return str(json.loads(self.summary.read_text())["fingerprint"])
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write_whole(self.summary, json.dumps(summary, indent=1) + "\n")
+
+
+def read_config(path: Path) -> tuple[str, dict[str, Any]]:
+    """A config file: a mapping with `recipe` in it."""
+    try:
+        config = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} must hold a mapping of names to values, received {type(config).__name__}")
+    return str(config.pop("recipe", "")), config
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write beside, then rename."""
+    beside = path.with_name(f".{path.name}.writing")
+    with open(beside, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)

@@ -1,0 +1,205 @@
+"""What every recipe's configuration shares, and how it is read.
+
+One frozen, validated model per recipe. A value comes from, in rising order: the default, `--config
+file.yaml`, `--field value`. Names known from other systems are translated (`known_names.py`). Unknown names
+are refused with the nearest known one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.core.naming import unknown
+from headway.core.order import OnStale, parse_order
+from headway.recipes.known_names import translate
+
+
+class ConfigError(ValueError):
+    """A setting cannot be. One line."""
+
+
+class RunConfig(BaseModel):
+    """The knobs of the coordinator, the same for every recipe."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    # -- asynchrony
+    max_lead: float | Literal["auto"] = 1
+    """How far collection may run ahead of learning, in versions. 0 is the synchronous loop; raising it hides
+    longer waits and makes the data older; auto steers it."""
+    order: str = "oldest"
+    """Which ready rollout is learned next: oldest, window(N) or ready. Looser orders wait less for slow
+    rollouts and let them grow older."""
+    max_staleness: int | None = Field(None, ge=0)
+    """The age one rollout may reach, in versions. Lowering it waits or throws away more (see on_stale)."""
+    on_stale: Literal["wait", "drop", "requeue", "keep"] = "wait"
+    """What happens to a rollout that would be older: hold the learner back, drop it, collect it again, or
+    train on it all the same."""
+    dispatch: Literal["pinned", "free"] | None = None
+    """pinned: the seed determines every bit, at any lead. free: newest snapshot, first idle collector.
+    Default: pinned where the order allows it."""
+    collectors: int = Field(1, ge=1)
+    """How many collectors work at once. Raise it when the learner waits and slots are free."""
+    tickets_per_batch: int = Field(1, ge=1)
+    """Rollouts per learn call."""
+    publish_every: int = Field(1, ge=1)
+    """Updates per published version. Raising it makes publishing cheaper and the data older."""
+    buffer_capacity: int | None = Field(None, ge=1)
+    """Rollouts the buffer may hold, those on their way included."""
+    pacing_s: float = Field(0.0, ge=0)
+    """Each collector starts at most one ticket per this many seconds."""
+    runtime: str = "threads"
+    """Where the work runs: inline, threads or processes."""
+
+    # -- the auto lead
+    lead_limit: int = Field(64, ge=1)
+    """The largest lead that max_lead=auto may choose."""
+    lead_buffer_size: int | None = Field(None, ge=1)
+    """Rollouts the buffer is meant to hold; auto starts from a tenth of it, in batches."""
+    target_effective_sample_size: float = Field(0.7, gt=0, le=1)
+    """Auto halves the lead when the learner reports an effective sample size below this."""
+
+    # -- when to do what
+    updates: int | None = Field(None, ge=1)
+    """Stop after this many learn calls."""
+    steps: int | None = Field(None, ge=1)
+    """Stop once this many environment steps have been trained on."""
+    wall_s: float | None = Field(None, gt=0)
+    """Stop after this many seconds."""
+    target_score: float | None = None
+    """Stop when an evaluation reaches this."""
+    evaluate_every: int = Field(0, ge=0)
+    """Evaluate every n versions and at the end; 0: never."""
+    evaluate_in_background: bool = False
+    """Evaluate beside collection and learning instead of pausing them."""
+    save_every: int = Field(0, ge=0)
+    """Write a checkpoint every n versions and at the end; 0: only at the end."""
+    keep_checkpoints: int = Field(2, ge=1)
+    """How many checkpoints to keep."""
+    warmup_s: float = Field(0.0, ge=0)
+    """The learner starts this much later than the collectors."""
+    seed: int = Field(0, ge=0)
+    """Everything random in the run derives from it."""
+    log_level: Literal["info", "debug"] = "info"
+    """debug prints every event as it happens."""
+
+    # -- what may go wrong
+    collect_deadline_s: float = Field(600.0, gt=0)
+    """A collect call that takes longer is given up and its collector restarted."""
+    learn_deadline_s: float = Field(600.0, gt=0)
+    """A learn call that takes longer ends the run."""
+    evaluate_deadline_s: float = Field(1800.0, gt=0)
+    """An evaluation that takes longer is given up."""
+    publish_deadline_s: float = Field(60.0, gt=0)
+    """One attempt to hand a snapshot on."""
+    start_deadline_s: float = Field(120.0, gt=0)
+    """Building a role, imports included."""
+    data_deadline_s: float | None = Field(None, gt=0)
+    """How long the learner may wait for a batch before the run ends with an explanation."""
+    attempts_on_error: int = Field(1, ge=1)
+    """Attempts at a ticket when the collector's code raises."""
+    attempts_on_loss: int = Field(3, ge=1)
+    """Attempts at a ticket when its collector dies or hangs."""
+    on_failure: Literal["stop", "drop"] = "stop"
+    """When they are used up: stop the run, or drop the ticket and count it."""
+    max_restarts: int = Field(10, ge=0)
+    """Restarts of any one role."""
+    publish_attempts: int = Field(4, ge=1)
+    """Attempts to hand a snapshot on."""
+    publish_delay_s: float = Field(1.0, ge=0)
+    """Pause between two of them."""
+
+    @field_validator("runtime")
+    @classmethod
+    def _runtime_is_known(cls, value: str) -> str:
+        from headway.launch import RUNTIMES
+
+        if value not in RUNTIMES:
+            raise ValueError(unknown("runtime", value, RUNTIMES))
+        return value
+
+    @model_validator(mode="after")
+    def _can_work(self) -> RunConfig:
+        self.settings()
+        return self
+
+    def settings(self) -> Settings:
+        """The coordinator's settings; refuses combinations that deadlock or cannot hold."""
+        return Settings(
+            plan=Plan(
+                updates=self.updates,
+                steps=self.steps,
+                wall_s=self.wall_s,
+                target_score=self.target_score,
+                evaluate_every=self.evaluate_every,
+                save_every=self.save_every,
+                warmup_s=self.warmup_s,
+            ),
+            collectors=self.collectors,
+            max_lead=self.max_lead,
+            order=parse_order(self.order),
+            max_staleness=self.max_staleness,
+            on_stale=OnStale(self.on_stale),
+            dispatch=self.dispatch,
+            tickets_per_batch=self.tickets_per_batch,
+            publish_every=self.publish_every,
+            buffer_capacity=self.buffer_capacity,
+            pacing_s=self.pacing_s,
+            evaluate_in_background=self.evaluate_in_background,
+            lead_limit=self.lead_limit,
+            lead_buffer_size=self.lead_buffer_size,
+            target_effective_sample_size=self.target_effective_sample_size,
+            seed=self.seed,
+            deadlines=Deadlines(
+                collect_s=self.collect_deadline_s,
+                learn_s=self.learn_deadline_s,
+                evaluate_s=self.evaluate_deadline_s,
+                publish_s=self.publish_deadline_s,
+                start_s=self.start_deadline_s,
+                data_s=self.data_deadline_s,
+            ),
+            retries=Retries(
+                attempts_on_error=self.attempts_on_error,
+                attempts_on_loss=self.attempts_on_loss,
+                on_failure=self.on_failure,
+                max_restarts=self.max_restarts,
+                publish_attempts=self.publish_attempts,
+                publish_delay_s=self.publish_delay_s,
+            ),
+        )
+
+
+def read_values(kind: type[RunConfig], values: Mapping[str, Any]) -> RunConfig:
+    """A configuration from names and values, known names translated; one clear line if it cannot be."""
+    fields = kind.model_fields
+    merged: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in fields:
+            merged[name] = value
+            continue
+        translated = translate(name, value)
+        if translated is None:
+            raise ConfigError(unknown("setting", name, fields))
+        for ours, meaning in translated.items():
+            if ours not in fields:
+                raise ConfigError(f"setting {name!r} means {ours!r}, which this recipe does not have")
+            if ours in values and values[ours] != meaning:
+                raise ConfigError(f"{name}={value!r} means {ours}={meaning!r}, but {ours}={values[ours]!r} is set too")
+            merged[ours] = meaning
+    try:
+        return kind(**merged)
+    except ValidationError as error:
+        raise ConfigError(_one_line(error)) from None
+
+
+def _one_line(error: ValidationError) -> str:
+    parts = []
+    for problem in error.errors():
+        name = ".".join(str(part) for part in problem["loc"][:1])
+        message = problem["msg"].removeprefix("Value error, ")
+        parts.append(f"{name}={problem['input']!r}: {message}" if name else message)
+    return "; ".join(dict.fromkeys(parts))

@@ -1,0 +1,80 @@
+"""Names that users of other systems know, and what they are here. The one place where they are translated.
+
+`headway explain` prints this table; `headway explain off_policy_degree=-1` one line of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class KnownName:
+    """A known name, where it is known from, and what a value of it sets here."""
+
+    name: str
+    meaning: str
+    translate: Callable[[Any], dict[str, Any]]
+    example: Any
+
+
+def _same(ours: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {ours: value}
+
+
+def _degree(value: Any) -> dict[str, Any]:
+    return {"max_lead": "auto" if value == -1 else value}
+
+
+def _queue_size(value: Any) -> dict[str, Any]:
+    return {"max_lead": value, "order": "oldest"}
+
+
+def _async_training(value: Any) -> dict[str, Any]:
+    return {} if value else {"max_lead": 0}
+
+
+KNOWN_NAMES = {
+    known.name: known
+    for known in (
+        KnownName("off_policy_degree", "batches training may be behind; 0 synchronous, -1 auto", _degree, 4),
+        KnownName("enable_async_eval", "evaluate in the background", _same("evaluate_in_background"), True),
+        KnownName("data_queue_size", "batches between collector and learner", _queue_size, 10),
+        KnownName("enable_async_training", "off: the synchronous loop", _async_training, False),
+        KnownName(
+            "enable_async_debug_log",
+            "print every event",
+            lambda value: {"log_level": "debug" if value else "info"},
+            True,
+        ),
+        KnownName("num_workers", "collectors at once", _same("collectors"), 4),
+        KnownName("weight_sync_interval", "updates per published version", _same("publish_every"), 10),
+        KnownName("warmup_seconds", "the learner starts later", _same("warmup_s"), 5),
+        KnownName("num_iterations", "updates in all", _same("updates"), 1000),
+        KnownName("eval_interval", "versions between evaluations", _same("evaluate_every"), 100),
+        KnownName("save_interval", "versions between checkpoints", _same("save_every"), 500),
+        KnownName("staleness_threshold", "versions collection may run ahead", _same("max_lead"), 3),
+        KnownName("max_staleness_allowed", "age limit of one sample", _same("max_staleness"), 5),
+        KnownName("max_queue_size", "samples the queue holds", _same("buffer_capacity"), 1000),
+        KnownName("min_batch_count", "samples per batch", _same("tickets_per_batch"), 1),
+        KnownName("batch_timeout", "longest wait for a batch, seconds", _same("data_deadline_s"), 30.0),
+        KnownName("generation_timeout", "longest generation, seconds", _same("collect_deadline_s"), 30.0),
+        KnownName("batch_generation_interval", "pause between generations, seconds", _same("pacing_s"), 0.1),
+        KnownName("max_sync_retries", "retries of a publish", lambda value: {"publish_attempts": int(value) + 1}, 3),
+        KnownName("sync_timeout", "longest publish, seconds", _same("publish_deadline_s"), 30.0),
+        KnownName("sync_retry_delay", "pause between publish attempts, seconds", _same("publish_delay_s"), 1.0),
+        KnownName("async_generation_ratio", "batches generation may be ahead; fractions too", _same("max_lead"), 0.5),
+        KnownName("rollout_batch_size", "rollouts per update", _same("tickets_per_batch"), 64),
+        KnownName("max_steps", "updates in all", _same("updates"), 100),
+        KnownName("eval_steps", "versions between evaluations", _same("evaluate_every"), 10),
+        KnownName("save_steps", "versions between checkpoints", _same("save_every"), 10),
+    )
+}
+
+
+def translate(name: str, value: Any) -> dict[str, Any] | None:
+    """What `name=value` sets here, or None if the name is not known."""
+    known = KNOWN_NAMES.get(name)
+    return None if known is None else known.translate(value)
