@@ -100,8 +100,10 @@ class CheckpointStore:
         try:
             manifest = json.loads((path / "manifest.json").read_text())
             content = (path / "state.pkl").read_bytes()
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"checkpoint {path} cannot be read: {error}{self._older(path)}") from None
+        if not isinstance(manifest, dict):
+            raise CheckpointError(f"checkpoint {path} cannot be read: manifest.json is no mapping{self._older(path)}")
         if manifest.get("format") != FORMAT:
             raise CheckpointError(
                 f"checkpoint {path} has format {manifest.get('format')!r}, this version reads {FORMAT}"

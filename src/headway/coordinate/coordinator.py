@@ -37,7 +37,7 @@ from headway.coordinate.settings import Settings
 from headway.coordinate.shelf import Shelf
 from headway.coordinate.waits import Board, Stalled, TimeSpent
 from headway.core.lead import Interval
-from headway.core.ledger import LedgerError, LedgerStatistics
+from headway.core.ledger import WAIT, LedgerError, LedgerStatistics
 from headway.core.order import OnStale
 from headway.core.protocols import RoleError, RoleRaised, Runtime
 from headway.core.rules import MaxLead
@@ -394,21 +394,20 @@ class Coordinator:
         while not self._stop_reason:
             if self._is_pinned:
                 enough = self.ledger.rule.may_learn(self.ledger.tally)
-                chosen = () if enough else self.ledger.choose(self.version).batch
+                choice = WAIT if enough else self.ledger.choose(self.version)
             else:
                 choice = self.ledger.choose_all(self.version)
-                for index in choice.expired:
-                    self._expire(index)
-                chosen = choice.batch
-            if chosen:
-                self._record("insert", k=chosen, v=self.version)
-                await self._crew.insert(self._take(chosen))
+            for index in choice.expired:
+                self._expire(index)
+            if choice.batch:
+                self._record("insert", k=choice.batch, v=self.version)
+                await self._crew.insert(self._take(choice.batch))
             if self.ledger.rule.may_learn(self.ledger.tally):
                 return Batch(self.version, ())
-            if chosen:
+            if self.ledger.tally.taken:  # their credit is spent
                 self._settle()
                 self._admit()
-            else:
+            elif not choice.expired:
                 await self._wait_for_rollouts(lambda: self.ledger.rule.why_not_learn(self.ledger.tally))
         return None
 
@@ -486,7 +485,10 @@ class Coordinator:
         else:
             self.runtime.release(self._rollouts.pop(index).payload)
             self._record("requeue", k=index)
-            self._put(self.ledger.requeue(index), first=True)
+            ticket = self.ledger.requeue(index, self.version)
+            if ticket.version is not None:
+                self._shelf.hold(ticket.version)
+            self._put(ticket, first=True)
 
     def _drop(self, index: int, reason: DropReason, why: str = "") -> None:
         self.ledger.drop(index, reason)

@@ -16,6 +16,8 @@ follows what it measures.
 from __future__ import annotations
 
 import inspect
+import math
+import numbers
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -57,12 +59,15 @@ class AsyncTrainingCoordinator:
                 f"off_policy_degree must be 0 (synchronous), a positive whole number or -1 (auto), "
                 f"received {off_policy_degree!r}"
             )
+        for name, size in (("buffer_size", buffer_size), ("batch_size", batch_size)):
+            if size is not None and size < 1:
+                raise ValueError(f"{name} must be >= 1, received {size!r}")
         if off_policy_degree == -1 and not (buffer_size and batch_size):
             raise ValueError("off_policy_degree=-1 (auto) starts from the buffer: give buffer_size and batch_size")
         if num_workers < 1:
             raise ValueError(f"num_workers must be >= 1, received {num_workers!r}")
-        if deadline_s <= 0:
-            raise ValueError(f"deadline_s must be > 0, received {deadline_s!r}")
+        if not (math.isfinite(deadline_s) and deadline_s > 0):
+            raise ValueError(f"deadline_s must be a finite number > 0, received {deadline_s!r}")
         self.enable_async_eval = enable_async_eval
         self.is_async = off_policy_degree != 0
         self._lead: Lead
@@ -101,14 +106,14 @@ class AsyncTrainingCoordinator:
     def can_train(self) -> bool:
         """Would `run_train` start at once?"""
         with self._changed:
-            return bool(self._ledger.choose(self.train_count).batch)
+            return self._may_train()
 
     @property
     def collect_train_lag(self) -> int:
         """Collected batches that are not trained yet. At most off_policy_degree + 1: the one being trained
         (or next to be) and those ahead of it. Never negative."""
         with self._changed:
-            return self.collect_count - self.train_count
+            return self._lag
 
     @property
     def off_policy_degree(self) -> float:
@@ -128,6 +133,7 @@ class AsyncTrainingCoordinator:
 
         The future holds its result. A failure in the background is raised by the next call as well.
         """
+        self._collectors.check_open()
         with self._changed:
             self._wait_until(self._ledger.may_open, "slot", "a slot for run_collect")
             ticket = self._ledger.open(self.train_count)
@@ -153,10 +159,11 @@ class AsyncTrainingCoordinator:
     def run_train(self, train: Callable[..., Any]) -> Any:
         """Wait for the oldest collected batch, then run `train` here and return its result.
 
-        If `train` takes an argument, it gets what that collect returned.
+        If `train` takes an argument, it gets what that collect returned. Threads train one after another, so that
+        each batch has a version of its own.
         """
         with self._changed:
-            self._wait_until(lambda: bool(self._ledger.choose(self.train_count).batch), "data", "a batch for run_train")
+            self._wait_until(self._may_train, "data", "a batch for run_train")
             (index,) = self._ledger.choose(self.train_count).batch
             self._ledger.take([index], self.train_count)
             collected = self._results.pop(index)
@@ -178,13 +185,14 @@ class AsyncTrainingCoordinator:
 
         In the background it must not read weights that training changes: hand it a copy.
         """
+        self._evaluators.check_open()
         version = self.train_count
         answer: Future[Any] = Future()
 
         def work() -> None:
             result, error = self._timed("eval", evaluate)
             with self._changed:
-                if isinstance(result, int | float):
+                if isinstance(result, numbers.Real):
                     self._scores.append(Score(version, float(result)))
             _answer(answer, result, error)
 
@@ -220,7 +228,7 @@ class AsyncTrainingCoordinator:
                 "off_policy_degree": self.off_policy_degree,
                 "collect_iterations": self.collect_count,
                 "train_iterations": self.train_count,
-                "final_lag": self.collect_count - self.train_count,
+                "final_lag": self._lag,
                 "avg_collect_time": self._mean_time("collect"),
                 "avg_train_time": self._mean_time("train"),
                 "avg_eval_time": self._mean_time("eval"),
@@ -242,6 +250,13 @@ class AsyncTrainingCoordinator:
             return self._why()
 
     # -- inside -------------------------------------------------------------------------------------
+
+    @property
+    def _lag(self) -> int:
+        return self._ledger.tally.ready + self._ledger.tally.taken
+
+    def _may_train(self) -> bool:
+        return not self._ledger.tally.taken and bool(self._ledger.choose(self.train_count).batch)
 
     def _why(self) -> str:
         tally = self._ledger.tally
@@ -271,11 +286,11 @@ class AsyncTrainingCoordinator:
             answer.result()  # raises here what was raised there
         return answer
 
-    def _timed(self, name: str, function: Callable[..., Any], *args: Any) -> tuple[Any, Exception | None]:
+    def _timed(self, name: str, function: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
         started = time.perf_counter()
         try:
             return function(*args), None
-        except Exception as error:  # handed to whoever waits for the result
+        except BaseException as error:  # handed to whoever waits for the result; no slot may stay behind
             return None, error
         finally:
             elapsed = time.perf_counter() - started
@@ -306,6 +321,10 @@ class _Hands:
         self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(size)]
         for thread in self._threads:
             thread.start()
+
+    def check_open(self) -> None:
+        if self.size and not self._threads:
+            raise RuntimeError("the coordinator is shut down: nothing runs in the background any more")
 
     def put(self, work: Callable[[], None]) -> None:
         self._inbox.put(work)

@@ -60,7 +60,7 @@ class _Replayer:
         self._flights: dict[int, tuple[int, int]] = {}  # ticket -> (collector, version)
         self._rollouts: dict[int, Rollout] = {}
         self._attempts: Counter[int] = Counter()
-        self._last_use = {event["v"]: at for at, event in enumerate(script) if event["e"] == "start"}
+        self._last_use = _last_uses(script)
         self._version = -1
         self._updates = 0
 
@@ -126,3 +126,15 @@ class _Replayer:
     def _forget(self, event: dict[str, Any]) -> None:
         self._rollouts.pop(event["k"], None)
         self._attempts.pop(event["k"], None)
+
+
+def _last_uses(script: Sequence[dict[str, Any]]) -> dict[int, int]:
+    """For each version, the event at which a rollout is collected with it for the last time."""
+    flights: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for at, event in enumerate(script):
+        if event["e"] == "start":
+            flights[event["k"]] = event["v"]
+        elif event["e"] == "land" and event["k"] in flights:
+            last[flights.pop(event["k"])] = at
+    return last

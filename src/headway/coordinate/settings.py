@@ -7,6 +7,7 @@ anything may fail. Derived values are properties; nothing changes after construc
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -64,7 +65,9 @@ class Retries:
         for name in ("attempts_on_error", "attempts_on_loss", "publish_attempts", "evaluate_attempts"):
             value = getattr(self, name)
             _require(value >= 1, f"{name} must be >= 1, received {value!r}")
-        _require(self.max_restarts >= 0, f"max_restarts must be >= 0, received {self.max_restarts!r}")
+        for name in ("max_restarts", "publish_delay_s"):
+            value = getattr(self, name)
+            _require(value >= 0, f"{name} must be >= 0, received {value!r}")
         _require(
             self.on_failure in ("stop", "drop"),
             f"on_failure must be 'stop' or 'drop', received {self.on_failure!r}",
@@ -102,6 +105,10 @@ class Plan:
         for name in ("evaluate_every", "save_every", "warmup_s"):
             value = getattr(self, name)
             _require(value >= 0, f"{name} must be >= 0, received {value!r}")
+        _require(
+            self.target_score is None or math.isfinite(self.target_score),
+            f"target_score must be a finite number, received {self.target_score!r}",
+        )
         _require(
             self.target_score is None or self.evaluate_every > 0,
             f"target_score={self.target_score!r} needs evaluations: set evaluate_every",
@@ -194,7 +201,7 @@ class Settings:
         if self.max_lead == "auto":
             return "max_lead='auto' follows measured times"
         if self.max_staleness is not None and self.on_stale is OnStale.REQUEUE:
-            return "on_stale='requeue' collects again with a newer version"
+            return "on_stale='requeue' collects again out of turn"
         if self.retries.on_failure == "drop":
             return "on_failure='drop' lets faults decide what is trained on"
         return ""

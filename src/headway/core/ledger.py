@@ -343,12 +343,17 @@ class Ledger:
         self.tally.dropped += 1
         self._drops[reason] += 1
 
-    def requeue(self, index: int) -> Ticket:
-        """The rollout came too late: it is thrown away and the same ticket is collected again."""
+    def requeue(self, index: int, version: int) -> Ticket:
+        """The rollout came too late: it is thrown away and the same ticket is collected again.
+
+        `version` is the newest: a pinned ticket is born anew with it.
+        """
         entry = self._entry(index, Phase.READY, "requeue")
         self._leave_buffer(entry)
         self._forget_birth(entry)
         self._requeued += 1
+        if self.pinned_collectors is not None:
+            entry.ticket = replace(entry.ticket, version=version)
         return self._reopen(entry, attempt=0)
 
     def close(self) -> tuple[int, ...]:

@@ -127,7 +127,7 @@ class ReplayRatio:
                 raise ValueError(f"{name} must be a finite number > 0, received {value!r}")
         stride = samples_per_update + samples_per_insert * steps_per_ticket
         slack = stride if slack is None else slack
-        if 2 * slack < stride:
+        if not 2 * slack >= stride:  # nan too
             raise ValueError(
                 f"slack={slack:g} deadlocks: collection and learning would both wait; it must be at least "
                 f"{stride / 2:g} = (samples_per_update + samples_per_insert * steps_per_ticket) / 2"

@@ -1,0 +1,220 @@
+"""Stations whose every bit can be checked.
+
+The toy problem has no meaning, only memory: a rollout depends on the weights, the ticket's seed and what its
+collector carried; the weights depend on every rollout and on their order. Whatever the coordinator gets
+wrong (a stale snapshot, a swapped order, a lost state, a rollout trained twice) changes the fingerprint.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from headway.coordinate.roles import Stations
+from headway.coordinate.settings import Settings
+from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket, derive_seed
+
+SIZE = 16
+Vector = np.ndarray
+
+
+class ToyCollector:
+    """Carries a running sum from one rollout to the next. `work` is called first: to wait, or to fail."""
+
+    def __init__(self, number: int, work: Callable[[Ticket], None] | None = None) -> None:
+        self._number = number
+        self._work = work
+        self._carried = np.full(SIZE, float(number))
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        if self._work is not None:
+            self._work(ticket)
+        noise = np.random.default_rng(ticket.seed).normal(size=SIZE)
+        self._carried = 0.9 * self._carried + noise
+        seen = np.sin(snapshot.payload["weights"]) + 0.1 * self._carried
+        return Rollout({"seen": seen, "ticket": np.array([ticket.index])}, steps=1 + ticket.seed % 7)
+
+    def state_dict(self) -> Any:
+        return self._carried
+
+    def load_state_dict(self, state: Any) -> None:
+        self._carried = state
+
+
+class ToyLearner:
+    """Folds rollouts into the weights one by one, in place."""
+
+    def __init__(self, work: Callable[[Batch], None] | None = None) -> None:
+        self._work = work
+        self._weights = np.linspace(-1.0, 1.0, SIZE)
+        self._momentum = np.zeros(SIZE)
+        self._trained: list[int] = []
+
+    def learn(self, batch: Batch) -> LearnReport:
+        if self._work is not None:
+            self._work(batch)
+        for rollout in batch.rollouts:
+            self._momentum *= 0.7
+            self._momentum += rollout.payload["seen"]
+            self._weights += 0.05 * np.cos(self._momentum)
+            self._trained.append(int(rollout.payload["ticket"][0]))
+        return LearnReport({"norm": float(np.linalg.norm(self._weights))})
+
+    def snapshot(self) -> dict[str, Vector]:
+        return {"weights": self._weights}
+
+    def state_dict(self) -> Any:
+        return {"weights": self._weights, "momentum": self._momentum, "trained": list(self._trained)}
+
+    def load_state_dict(self, state: Any) -> None:
+        self._weights, self._momentum = np.array(state["weights"]), np.array(state["momentum"])
+        self._trained = list(state["trained"])
+
+
+class ToyEvaluator:
+    """The norm of the weights."""
+
+    def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
+        return Score(snapshot.version, float(np.linalg.norm(snapshot.payload["weights"])))
+
+
+class ToyReplayLearner(ToyLearner):
+    """Keeps what it was given and trains on draws from it."""
+
+    def __init__(self, draws: int = 4) -> None:
+        super().__init__()
+        self._draws = draws
+        self._kept: list[Rollout] = []
+        self._random = np.random.default_rng(3)
+
+    def insert(self, batch: Batch) -> None:
+        self._kept += batch.rollouts
+
+    def learn(self, batch: Batch) -> LearnReport:
+        drawn = self._random.integers(len(self._kept), size=self._draws)
+        super().learn(Batch(batch.version, tuple(self._kept[i] for i in drawn)))
+        return LearnReport(samples=self._draws)
+
+
+class Pause:
+    """Waits a while that depends on the seed alone: uneven, so that collectors overtake each other."""
+
+    def __init__(self, at_most_s: float) -> None:
+        self._at_most_s = at_most_s
+
+    def __call__(self, ticket: Ticket) -> None:
+        time.sleep(self._at_most_s * (derive_seed(ticket.seed, "pause") % 1000) / 1000)
+
+
+def _toy_collector(work: Callable[[Ticket], None] | None, number: int) -> ToyCollector:
+    return ToyCollector(number, work)
+
+
+def toy_stations(
+    work: Callable[[Ticket], None] | None = None,
+    learn_work: Callable[[Batch], None] | None = None,
+    *,
+    evaluates: bool = True,
+) -> Stations:
+    """The toy problem, picklable if `work` is."""
+    return Stations(
+        collector=partial(_toy_collector, work),
+        learner=partial(ToyLearner, learn_work),
+        evaluator=ToyEvaluator if evaluates else None,
+    )
+
+
+def plain_loop(settings: Settings) -> dict[str, Vector]:
+    """The loop without us: collect, train, again. What `max_lead=0` must equal bit for bit."""
+    learner = ToyLearner()
+    crew = [ToyCollector(number) for number in range(settings.collectors)]
+    snapshot = Snapshot(0, copy.deepcopy(learner.snapshot()))
+    assert settings.plan.updates is not None
+    for update in range(settings.plan.updates):
+        rollouts = []
+        for place in range(settings.tickets_per_batch):
+            index = update * settings.tickets_per_batch + place
+            ticket = Ticket(index, derive_seed(settings.seed, "ticket", index))
+            rollouts.append(crew[index % len(crew)].collect(ticket, snapshot))
+        learner.learn(Batch(snapshot.version, tuple(rollouts)))
+        if (update + 1) % settings.publish_every == 0:
+            snapshot = Snapshot(snapshot.version + 1, copy.deepcopy(learner.snapshot()))
+    return learner.snapshot()
+
+
+def pinned_loop(settings: Settings) -> dict[str, Vector]:
+    """A pinned run as one serial program: ticket k with version max(0, ceil((k + 1 - slots) / per version))."""
+    learner = ToyLearner()
+    crew = [ToyCollector(number) for number in range(settings.collectors)]
+    weights = [copy.deepcopy(learner.snapshot())]
+    per_version = settings.tickets_per_version
+    assert settings.plan.updates is not None
+    assert isinstance(settings.max_lead, int | float)
+    slots = int((1 + settings.max_lead) * per_version)
+    rollouts: list[Rollout] = []
+    for update in range(settings.plan.updates):
+        for index in range(update * settings.tickets_per_batch, (update + 1) * settings.tickets_per_batch):
+            version = max(0, -((slots - index - 1) // per_version))
+            ticket = Ticket(index, derive_seed(settings.seed, "ticket", index))
+            rollouts.append(crew[index % len(crew)].collect(ticket, Snapshot(version, weights[version])))
+        learner.learn(Batch(len(weights) - 1, tuple(rollouts)))
+        rollouts.clear()
+        if (update + 1) % settings.publish_every == 0:
+            weights.append(copy.deepcopy(learner.snapshot()))
+    return learner.snapshot()
+
+
+class Echo:
+    """A role for testing runtimes: answers, keeps count, fails and hangs on demand."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._weights = np.zeros(1000)
+        self._never = threading.Event()
+
+    def echo(self, *values: Any) -> Any:
+        return values if len(values) != 1 else values[0]
+
+    def count(self) -> int:
+        self._count += 1
+        return self._count
+
+    def fail(self, message: str) -> None:
+        raise ValueError(message)
+
+    def leave(self) -> None:
+        raise SystemExit(3)
+
+    def hang(self) -> None:
+        self._never.wait()
+
+    def snapshot(self, version: int) -> Snapshot:
+        return Snapshot(version, self._weights)
+
+    def change_weights(self, value: float) -> None:
+        self._weights += value
+
+    def rollout(self, size: int, value: float) -> Rollout:
+        return Rollout({"values": np.full(size, value), "name": "rollout"})
+
+    def total(self, batch: Batch) -> float:
+        return float(sum(rollout.payload["values"].sum() for rollout in batch.rollouts))
+
+    def weigh(self, snapshot: Snapshot) -> float:
+        return float(snapshot.payload.sum())
+
+    def unpicklable(self) -> Any:
+        return threading.Lock()
+
+
+class Broken:
+    """A role that cannot be built."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no such simulator")
