@@ -86,9 +86,7 @@ def test_fractions_of_a_lead_and_longer_versions_are_pinned_too(lead: float, bat
 
 
 def test_different_seeds_and_leads_give_different_bits() -> None:
-    prints = {
-        fingerprint(run(settings_for(lead, seed=seed)).weights) for lead in (0, 1, 2) for seed in (0, 1)
-    }
+    prints = {fingerprint(run(settings_for(lead, seed=seed)).weights) for lead in (0, 1, 2) for seed in (0, 1)}
     assert len(prints) == 6
 
 

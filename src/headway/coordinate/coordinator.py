@@ -243,12 +243,22 @@ class Coordinator:
             return f"reached {plan.updates} updates"
         if plan.steps is not None and self.ledger.tally.inserted >= plan.steps:
             return f"reached {plan.steps} steps"
-        best = self.evaluations.best
-        if plan.target_score is not None and best is not None and best >= plan.target_score:
-            return f"reached a score of {best:g} (target {plan.target_score:g})"
+        if not self._defers_target and self._target_reached():
+            return self._target_reached()
         if plan.wall_s is not None and self.wall_s >= plan.wall_s:
             return f"reached {plan.wall_s:g} seconds"
         return ""
+
+    def _target_reached(self) -> str:
+        target, best = self.settings.plan.target_score, self.evaluations.best
+        if target is None or best is None or best < target:
+            return ""
+        return f"reached a score of {best:g} (target {target:g})"
+
+    @property
+    def _defers_target(self) -> bool:
+        """A pinned run looks at a background score when the next evaluation is due, not when it arrives."""
+        return self._is_pinned and self.settings.evaluate_in_background
 
     # -- collect ------------------------------------------------------------------------------------
 
@@ -526,7 +536,7 @@ class Coordinator:
         """Blocking: wait for what is in flight, evaluate, go on. Background: leave it to the loop.
 
         A pinned run with a target score must not depend on how long an evaluation takes: it waits for the
-        one before, and only then looks whether the target was reached.
+        one before, and looks here whether that reached the target.
         """
         if not self.settings.evaluate_in_background:
             await self._wait_until_landed()
@@ -536,15 +546,11 @@ class Coordinator:
             for number in self._desk.idle_with_work():
                 self.board.wake(collector_name(number))
         else:
-            if self._target_is_pinned:
+            if self._defers_target and self.settings.plan.target_score is not None:
                 await self._wait_for_evaluation()
-                self._stop_reason = self._stop_reason or self._plan_reached()
+                self._stop_reason = self._stop_reason or self._target_reached()
             self._hold_for_evaluation()
             self.board.wake(EVALUATOR)
-
-    @property
-    def _target_is_pinned(self) -> bool:
-        return self._is_pinned and self.settings.plan.target_score is not None
 
     def _hold_for_evaluation(self) -> None:
         self._shelf.hold(self.version)
@@ -588,8 +594,7 @@ class Coordinator:
         self.evaluations.end(score)
         self._shelf.let_go(version)
         self._record("score", v=version, value=score.value, m=dict(score.metrics), error=score.error)
-        if not (self._target_is_pinned and self.settings.evaluate_in_background):
-            self._stop_reason = self._stop_reason or self._plan_reached()
+        self._stop_reason = self._stop_reason or self._plan_reached()
         self.board.wake(LEARNER)
 
     # -- reanalyze ----------------------------------------------------------------------------------
