@@ -1,0 +1,211 @@
+"""A run that was interrupted and resumed is the run that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from audit import audit
+
+from headway.cli import main
+from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
+from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.settings import Plan, Settings
+from headway.core.order import READY
+from headway.core.rules import ReplayRatio
+from headway.launch import build_runtime
+from headway.observe.fingerprint import fingerprint
+from headway.observe.recorder import EventLog, read_events
+from headway.runtime.virtual import Virtual
+from headway.testing.fakes import Pause, ToyReplayLearner, pinned_loop, toy_stations
+from headway.testing.workloads import Constant, Lognormal, SteadyWorkload
+
+
+def session(
+    folder: Path, settings: Settings, runtime: str, *, stop_after: int | None = None, stations: Any = None
+) -> RunResult:
+    """One session of a run: from its last checkpoint, if there is one, to its end or to an interruption."""
+    place = (
+        Virtual(SteadyWorkload(Lognormal(1.0, 1.0), Constant(0.5), Constant(2.0)))
+        if runtime == "virtual"
+        else build_runtime(runtime)
+    )
+    store = CheckpointStore(folder / "checkpoints")
+    state = store.load() if store.all() else None
+    log = EventLog(folder / "events.jsonl", position=state.events_position if state else None)
+    stopper = StopAfter(stop_after)
+    coordinator = Coordinator(
+        stations or toy_stations(None if runtime == "virtual" else Pause(0.002)),
+        settings,
+        place,
+        recorder=Stopping(log, stopper),
+        checkpoints=store,
+        resume=state,
+    )
+    stopper.coordinator = coordinator
+    return place.run(coordinator.run())
+
+
+class StopAfter:
+    def __init__(self, updates: int | None) -> None:
+        self.updates = updates
+        self.coordinator: Coordinator | None = None
+
+
+class Stopping:
+    """An event log that asks for a stop when an update is recorded."""
+
+    def __init__(self, log: EventLog, stopper: StopAfter) -> None:
+        self._log = log
+        self._stopper = stopper
+
+    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+        self._log.record(time_s, kind, fields)
+        if kind == "learn" and fields["u"] == self._stopper.updates:
+            assert self._stopper.coordinator is not None
+            self._stopper.coordinator.request_stop()
+
+    def flush(self) -> int:
+        return self._log.flush()
+
+    def close(self) -> None:
+        self._log.close()
+
+
+@pytest.mark.parametrize("runtime", ["inline", "threads", "virtual"])
+@pytest.mark.parametrize(
+    ("lead", "batch", "every"), [(0, 1, 1), (0, 2, 3), (1, 1, 1), (2, 2, 1), (4, 1, 2), (0.5, 4, 1)]
+)
+def test_a_pinned_run_interrupted_twice_ends_with_the_same_bits(
+    tmp_path: Path, runtime: str, lead: float, batch: int, every: int
+) -> None:
+    settings = Settings(
+        plan=Plan(updates=24, evaluate_every=6, save_every=5),
+        max_lead=lead,
+        collectors=3,
+        tickets_per_batch=batch,
+        publish_every=every,
+    )
+    for stop_after in (7, 16):
+        result = session(tmp_path, settings, runtime, stop_after=stop_after)
+        assert result.stop_reason == "interrupted"
+        assert result.updates == stop_after
+    result = session(tmp_path, settings, runtime)
+    assert result.updates == 24
+    assert fingerprint(result.weights) == fingerprint(pinned_loop(settings))
+    seen = audit(read_events(tmp_path / "events.jsonl"))
+    assert sorted(seen.learned) == list(range(24 * batch))
+    assert set(seen.learned.values()) == {1}
+    assert [score.version for score in result.scores] == [
+        *(v for v in range(1, result.version + 1) if v % 6 == 0),
+        *([result.version] if result.version % 6 else []),
+    ]
+
+
+@pytest.mark.parametrize("runtime", ["threads", "virtual", "processes"])
+def test_resume_keeps_the_bound(tmp_path: Path, runtime: str) -> None:
+    settings = Settings(
+        plan=Plan(updates=30, evaluate_every=7), max_lead=2, collectors=3, tickets_per_batch=2, order=READY
+    )
+    for stop_after in (4, 9, 20):
+        session(tmp_path, settings, runtime, stop_after=stop_after)
+    result = session(tmp_path, settings, runtime)
+    seen = audit(read_events(tmp_path / "events.jsonl"))
+    assert seen.max_live <= 6
+    assert sorted(seen.learned) == seen.opened == list(range(60))
+    assert set(seen.learned.values()) == {1}
+    assert result.ledger.closes
+    assert result.ledger.opened == result.ledger.learned == 60
+
+
+def test_a_replay_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    ratio = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)
+    settings = Settings(plan=Plan(updates=20), max_lead=1, collectors=2, replay=ratio)
+    toy = toy_stations(evaluates=False)
+    stations = type(toy)(collector=toy.collector, learner=SavingReplayLearner)
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole = session(tmp_path / "whole", settings, "inline", stations=stations)
+    session(tmp_path / "parts", settings, "inline", stop_after=8, stations=stations)
+    parts = session(tmp_path / "parts", settings, "inline", stations=stations)
+    assert fingerprint(parts.weights) == fingerprint(whole.weights)
+
+
+class SavingReplayLearner(ToyReplayLearner):
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "kept": self._kept, "random": self._random.bit_generator.state}
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        self._kept = list(state["kept"])
+        self._random.bit_generator.state = state["random"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", 1), ("tickets_per_batch", 2), ("collectors", 2), ("max_lead", 3)])
+def test_what_decides_which_tickets_exist_cannot_change_in_the_middle(tmp_path: Path, name: str, value: int) -> None:
+    first = {"max_lead": 1, "seed": 0}
+    session(tmp_path, Settings(plan=Plan(updates=10), **first), "inline", stop_after=4)
+    with pytest.raises(CheckpointError, match=rf"written with {name}=\d+; it cannot be resumed with {name}={value}"):
+        session(tmp_path, Settings(plan=Plan(updates=10), **{**first, name: value}), "inline")
+
+
+def test_an_evaluation_under_way_when_the_run_is_interrupted_is_done_on_resume(tmp_path: Path) -> None:
+    settings = Settings(plan=Plan(updates=12, evaluate_every=4), max_lead=1, evaluate_in_background=True)
+    first = session(tmp_path, settings, "virtual", stop_after=5)
+    assert first.scores == ()
+    second = session(tmp_path, settings, "virtual")
+    assert [score.version for score in second.scores] == [4, 8, 12]
+
+
+# -- kill -9 of the whole run -------------------------------------------------------------------------
+
+
+def command(root: Path, *more: str) -> list[str]:
+    options = ["--collect_ms", "3", "--train_ms", "3", "--evaluate_ms", "1", "--save_every", "4"]
+    return [sys.executable, "-m", "headway.cli", "run", "functions", "--runs", str(root), *options, *more]
+
+
+@pytest.mark.parametrize(("runtime", "dispatch"), [("threads", "pinned"), ("threads", "free"), ("processes", "pinned")])
+def test_kill_nine_at_random_moments_then_resume_loses_and_repeats_nothing(
+    tmp_path: Path, runtime: str, dispatch: str
+) -> None:
+    rng = random.Random(os.urandom(8))
+    more = ["--updates", "150", "--collectors", "2", "--max_lead", "2", "--dispatch", dispatch, "--quiet"]
+    process = subprocess.Popen(command(tmp_path, *more, "--runtime", runtime), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (saved := list(tmp_path.glob("*/checkpoints/*/manifest.json"))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    run = saved[0].parents[2]
+    kills = 0
+    for _ in range(2):
+        try:
+            process.wait(rng.uniform(0.0, 0.4))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headway.cli", "resume", str(run), "--quiet"], stdout=subprocess.DEVNULL
+        )
+        time.sleep(rng.uniform(0.0, 1.0))  # not to hide a race: to land the next kill anywhere, start-up included
+    assert process.wait(timeout=100) == 0
+    assert kills >= 1
+    seen = audit(read_events(run / "events.jsonl"))
+    assert sorted(seen.learned) == list(range(150))
+    assert set(seen.learned.values()) == {1}
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["complete"]
+    if dispatch == "pinned":
+        assert main(["run", "functions", "--runs", str(tmp_path / "whole"), *more, *command(tmp_path)[7:]]) == 0
+        whole = json.loads(next((tmp_path / "whole").glob("*/summary.json")).read_text())
+        assert summary["fingerprint"] == whole["fingerprint"]
