@@ -1,5 +1,6 @@
-"""headway run | resume | simulate | explain
+"""headway demo | run | resume | simulate | explain
 
+    headway demo
 headway run functions --max_lead 2 --collectors 2
 headway run --config runs/functions-20260401-101500/config.yaml --seed 1
 headway run --replay runs/functions-20260401-101500
@@ -27,6 +28,7 @@ from headway.coordinate.crew import RunFailed
 from headway.coordinate.replay import ReplayError, replay
 from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown
+from headway.demo import demo as demonstrate
 from headway.launch import launch, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder, read_config
@@ -48,7 +50,7 @@ class UsageError(ValueError):
 def main(arguments: Sequence[str] | None = None) -> int:
     """The `headway` command. 0: done; 1: the run failed; 2: the input is wrong; 130: ended by hand."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    commands = {"run": run, "resume": resume, "simulate": simulate, "explain": explain}
+    commands = {"demo": demo, "run": run, "resume": resume, "simulate": simulate, "explain": explain}
     try:
         if not words or words[0] in ("-h", "--help"):
             OUT.print(__doc__, markup=False)
@@ -65,6 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("headway: ended by hand; nothing was saved since the last checkpoint", file=sys.stderr)
         return 130
+
+
+def demo(words: list[str]) -> int:
+    """headway demo [--runs FOLDER]: the toy problem without and with a lead, side by side."""
+    options = _options(words)
+    root = Path(str(options.pop("runs", "runs")))
+    for name in options:
+        raise UsageError(unknown("option", name, ["runs"]))
+    OUT.print(demonstrate(root), markup=False)
+    return 0
 
 
 # -- run --------------------------------------------------------------------------------------------
@@ -89,7 +101,7 @@ def run(words: list[str]) -> int:
         return _help_recipe(recipe_name, recipe.config)
     root = Path(str(options.pop("runs", "runs")))
     quiet = bool(options.pop("quiet", False))
-    config = read_values(recipe.config, {**values, **options})
+    config = read_values(recipe.config, values, options)
     folder = RunFolder.create(root, recipe_name)
     folder.write_config(recipe_name, config.model_dump(mode="json"))
     return _launch(recipe_name, config, folder, resume=False, quiet=quiet)
@@ -97,14 +109,19 @@ def run(words: list[str]) -> int:
 
 def resume(words: list[str]) -> int:
     """headway resume RUN [--FIELD VALUE ...]: go on from the last checkpoint, with a longer plan if you like."""
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(resume.__doc__, markup=False)
+        return 0
     if not words or words[0].startswith("-"):
         raise UsageError("resume needs the folder of a run: headway resume RUN")
     folder = RunFolder.existing(Path(words[0]))
     options = _options(words[1:])
     quiet = bool(options.pop("quiet", False))
     name, values = folder.read_config()
-    config = read_values(load_recipe(name).config, {**values, **options})
-    return _launch(name, config, folder, resume=True, quiet=quiet)
+    config = read_values(load_recipe(name).config, values, options)
+    code = _launch(name, config, folder, resume=True, quiet=quiet)
+    folder.write_config(name, config.model_dump(mode="json"))  # only now: a refused change must not stay
+    return code
 
 
 def _launch(name: str, config: RunConfig, folder: RunFolder, *, resume: bool, quiet: bool) -> int:
@@ -169,6 +186,9 @@ SIMULATE_OPTIONS = {
 }
 
 
+COUNTS = ("evaluate_every", "collectors", "tickets_per_batch", "publish_every", "max_staleness", "updates", "seed")
+
+
 def simulate(words: list[str]) -> int:
     """headway simulate [--run RUN] [--collect D] [--learn D] [--leads 0,1,2,4,8] ...: what each lead would give."""
     options = _options(words)
@@ -184,9 +204,13 @@ def simulate(words: list[str]) -> int:
         workshop = Workshop(collect=parse_duration("1.0"), learn=parse_duration("1.0"))
     else:
         workshop = fit(read_events(RunFolder.existing(Path(str(path))).events))
-    for name in ("collect", "learn", "evaluate"):
-        if name in options:
-            options[name] = parse_duration(str(options[name]))
+    for name, value in options.items():
+        if name in ("collect", "learn", "evaluate"):
+            options[name] = parse_duration(str(value))
+        elif name in COUNTS and (isinstance(value, bool) or not isinstance(value, int)):
+            raise UsageError(f"--{name} must be a whole number, received {value!r}")
+        elif name in ("order", "on_stale", "dispatch"):
+            options[name] = str(value)
     outcomes = compare(replace(workshop, **options), leads)
     _print_outcomes(outcomes)
     return 0
@@ -241,6 +265,9 @@ def _print_outcomes(outcomes: list[Outcome]) -> None:
 
 def explain(words: list[str]) -> int:
     """headway explain [NAME | NAME=VALUE ...]: what names known from other systems are here."""
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(explain.__doc__, markup=False)
+        return 0
     if words:
         for word in words:
             name, has_value, text = word.lstrip("-").partition("=")
@@ -251,7 +278,7 @@ def explain(words: list[str]) -> int:
                     OUT.print(f"{name}: {ours[name].description}", markup=False)
                     continue
                 raise UsageError(unknown("name", name, [*KNOWN_NAMES, *ours]))
-            value = yaml.safe_load(text) if has_value else known.example
+            value = _scalar(text) if has_value else known.example
             OUT.print(f"{name}={value}  ->  {_assignments(known.translate(value))}   ({known.meaning})", markup=False)
         return 0
     rows = [
@@ -280,9 +307,17 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
         name, has_value, text = word.lstrip("-").partition("=")
         if not has_value and rest and not (rest[0].startswith("--") or rest[0] == "-h"):
             text, has_value = rest.pop(0), "="
-        value = yaml.safe_load(text) if has_value else True
-        options[name.replace("-", "_")] = text if isinstance(value, dict | list) else value
+        options[name.replace("-", "_")] = _scalar(text) if has_value else True
     return options
+
+
+def _scalar(text: str) -> Any:
+    """A word as YAML reads it, or as it stands."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return text if isinstance(value, dict | list) else value
 
 
 def _help_run() -> int:

@@ -131,6 +131,8 @@ def launch(
         store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
         if resume:
             state = store.load()
+        elif folder.events.exists():
+            raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")
         recorder = EventLog(folder.events, position=state.events_position if state else None)
     elif resume:
         raise ValueError("resume needs the folder of the run")

@@ -82,7 +82,10 @@ class CollectorRole:
         span = rollout.span
         if span is None and ticket.version is not None:
             span = Span(ticket.version, ticket.version)
-        return replace(rollout, ticket=ticket.index, span=span), self.state()
+        stamped = Rollout(
+            rollout.payload, rollout.steps, rollout.length, span, rollout.info, rollout.filtered, ticket.index
+        )
+        return stamped, None if self._stateful is None else self.state()
 
     def state(self) -> Any:
         return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())

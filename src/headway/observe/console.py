@@ -43,9 +43,12 @@ class Status:
 class StatusDisplay:
     """Shows `status()` from a thread of its own until the `with` block ends."""
 
-    def __init__(self, status: Callable[[], Status], console: Console | None = None) -> None:
+    def __init__(
+        self, status: Callable[[], Status], console: Console | None = None, *, line_every_s: float = LINE_EVERY_S
+    ) -> None:
         self._status = status
         self._console = console or Console(file=sys.stderr)
+        self._line_every_s = line_every_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._show, name="status", daemon=True)
 
@@ -63,7 +66,7 @@ class StatusDisplay:
         if self._console.is_terminal:
             self._show_live()
         else:
-            while not self._over.wait(LINE_EVERY_S):
+            while not self._over.wait(self._line_every_s):
                 self._console.print(self._status().line(), highlight=False, soft_wrap=True)
 
     def _show_live(self) -> None:

@@ -23,11 +23,15 @@ def _feed(value: Any, digest: Any) -> None:
         digest.update(f"list{len(value)}".encode())
         for item in value:
             _feed(item, digest)
+    elif isinstance(value, set | frozenset):
+        digest.update(f"set{len(value)}{sorted(map(repr, value))}".encode())
     elif hasattr(value, "detach") and hasattr(value, "cpu"):  # a torch tensor; numpy lacks some of its types
         digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
         flat = value.detach().cpu().contiguous().flatten()
         digest.update(_tensor_bytes(flat))
     elif hasattr(value, "dtype") and hasattr(value, "tobytes"):
+        if value.dtype.hasobject:  # its bytes are addresses
+            raise TypeError("cannot take the fingerprint of an array of objects")
         digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
         digest.update(value.tobytes())
     elif value is None or isinstance(value, bool | int | float | str | bytes):

@@ -38,6 +38,8 @@ class RunFolder:
                 path.mkdir(parents=True)
             except FileExistsError:
                 continue
+            except OSError as error:
+                raise ValueError(f"cannot make a folder in {root}: {error.strerror}") from None
             return cls(path)
         raise FileExistsError(f"a thousand runs named {recipe}-{stamp} in {root}")
 
@@ -74,7 +76,7 @@ def read_config(path: Path) -> tuple[str, dict[str, Any]]:
         config = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(config, dict):
         raise ValueError(f"{path} must hold a mapping of names to values, received {type(config).__name__}")

@@ -120,14 +120,18 @@ def _set_tail_aside(path: Path, position: int) -> None:
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """The events of a run, in order. A last line cut off by a crash is left out; any other is an error."""
-    with open(path, "rb") as file:
+    try:
+        log = open(path, "rb")  # noqa: SIM115 - only opening may fail for a reason worth telling
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    with log as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
             try:
                 event = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not an event ({error.msg})") from None
+            except ValueError:
+                raise ValueError(f"{path}, line {number}: not an event") from None
             if not isinstance(event, dict) or "e" not in event or "t" not in event:
                 raise ValueError(f"{path}, line {number}: not an event")
             yield event

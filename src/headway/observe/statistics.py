@@ -21,7 +21,7 @@ def side_by_side(columns: Mapping[str, Mapping[str, str]], title: str = "Async T
     for rows in columns.values():
         names += [name for name in rows if name not in names]
     first = max(len(name) for name in names)
-    widths = [max(len(head), *(len(value) for value in rows.values())) for head, rows in columns.items()]
+    widths = [max(len(text) for text in (head, *rows.values())) for head, rows in columns.items()]
     lines = ["=" * WIDTH, f"{title}:", _line("", list(columns), first, widths)]
     for name in names:
         lines.append(_line(name, [rows.get(name, "-") for rows in columns.values()], first, widths))

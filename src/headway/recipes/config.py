@@ -28,7 +28,7 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     # -- asynchrony
-    max_lead: float | Literal["auto"] = 1
+    max_lead: float | Literal["auto"] = 1.0
     """How far collection may run ahead of learning, in versions. 0 is the synchronous loop; raising it hides
     longer waits and makes the data older; auto steers it."""
     order: str = "oldest"
@@ -173,27 +173,33 @@ class RunConfig(BaseModel):
         )
 
 
-def read_values(kind: type[RunConfig], values: Mapping[str, Any]) -> RunConfig:
-    """A configuration from names and values, known names translated; one clear line if it cannot be."""
-    fields = kind.model_fields
+def read_values(kind: type[RunConfig], *layers: Mapping[str, Any]) -> RunConfig:
+    """A configuration from names and values, later layers over earlier ones; one clear line if it cannot be."""
     merged: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in fields:
-            merged[name] = value
-            continue
-        translated = translate(name, value)
-        if translated is None:
-            raise ConfigError(unknown("setting", name, fields))
-        for ours, meaning in translated.items():
-            if ours not in fields:
-                raise ConfigError(f"setting {name!r} means {ours!r}, which this recipe does not have")
-            if ours in values and values[ours] != meaning:
-                raise ConfigError(f"{name}={value!r} means {ours}={meaning!r}, but {ours}={values[ours]!r} is set too")
-            merged[ours] = meaning
+    for values in layers:
+        merged |= _in_our_words(kind, values)
     try:
         return kind(**merged)
     except ValidationError as error:
         raise ConfigError(_one_line(error)) from None
+
+
+def _in_our_words(kind: type[RunConfig], values: Mapping[str, Any]) -> dict[str, Any]:
+    """One layer with known names translated. Within it, nothing may be said twice in different ways."""
+    fields = kind.model_fields
+    ours = {name: value for name, value in values.items() if name in fields}
+    for name, value in values.items():
+        if name in fields:
+            continue
+        translated = translate(name, value)
+        if translated is None:
+            raise ConfigError(unknown("setting", str(name), fields))
+        for field, meaning in translated.items():
+            if field not in fields:
+                raise ConfigError(f"setting {name!r} means {field!r}, which this recipe does not have")
+            if ours.setdefault(field, meaning) != meaning:
+                raise ConfigError(f"{name}={value!r} means {field}={meaning!r}, but {field}={ours[field]!r} is set too")
+    return ours
 
 
 def _one_line(error: ValidationError) -> str:

@@ -29,6 +29,7 @@ class FunctionsConfig(RunConfig):
     """The toy problem and its timing."""
 
     updates: int | None = Field(200, ge=1)
+    """Stop after this many learn calls."""
     evaluate_every: int = Field(20, ge=0)
     """Evaluate every n versions and at the end; 0: never."""
     contexts: int = Field(12, ge=1)

@@ -36,6 +36,10 @@ def _async_training(value: Any) -> dict[str, Any]:
     return {} if value else {"max_lead": 0}
 
 
+def _retries(value: Any) -> dict[str, Any]:
+    return {"publish_attempts": value + 1 if isinstance(value, int) else value}
+
+
 KNOWN_NAMES = {
     known.name: known
     for known in (
@@ -62,7 +66,7 @@ KNOWN_NAMES = {
         KnownName("batch_timeout", "longest wait for a batch, seconds", _same("data_deadline_s"), 30.0),
         KnownName("generation_timeout", "longest generation, seconds", _same("collect_deadline_s"), 30.0),
         KnownName("batch_generation_interval", "pause between generations, seconds", _same("pacing_s"), 0.1),
-        KnownName("max_sync_retries", "retries of a publish", lambda value: {"publish_attempts": int(value) + 1}, 3),
+        KnownName("max_sync_retries", "retries of a publish", _retries, 3),
         KnownName("sync_timeout", "longest publish, seconds", _same("publish_deadline_s"), 30.0),
         KnownName("sync_retry_delay", "pause between publish attempts, seconds", _same("publish_delay_s"), 1.0),
         KnownName("async_generation_ratio", "batches generation may be ahead; fractions too", _same("max_lead"), 0.5),

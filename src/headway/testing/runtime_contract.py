@@ -1,7 +1,7 @@
 """What every runtime must do. A new one is accepted when it passes: subclass and say how to make it.
 
-    class TestMine(RuntimeContract):
-        def make(self): return Mine()
+class TestMine(RuntimeContract):
+    def make(self): return Mine()
 """
 
 from __future__ import annotations

@@ -1,0 +1,171 @@
+"""What runs in a role's process: it builds the role's object, then answers calls one after another.
+
+      Start --> prepare as multiprocessing does, build the object --> Reply(0)
+      Call  --> free and map what it names, resolve references --> object.method(...) --> Reply
+      empty frame, or the driver gone --> end
+
+Nothing heavy is imported here: what the process imports is up to the role. The process ignores Ctrl-C,
+which goes to the driver as well: the driver decides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing import spawn
+from typing import Any, NamedTuple
+
+from headway.core.types import Snapshot, map_payloads
+from headway.runtime.transport import Arena, BlockKey, Channel, Frame, SegmentKey, SharedRef, Views, encode
+
+
+class Start(NamedTuple):
+    """The first message to a process."""
+
+    owner: int
+    factory: bytes
+    preparation: dict[str, Any]  # of multiprocessing: sys.path, the user's __main__ and the like
+    num_threads: int
+
+
+class Call(NamedTuple):
+    """What the driver sends. The file descriptors of `segments` come with it."""
+
+    number: int
+    method: str
+    args: SharedRef
+    frees: list[int]  # serials of own blocks that may be used again
+    segments: list[tuple[SegmentKey, int]]  # seen for the first time, with their sizes
+    dropped: list[SegmentKey]  # never to be seen again
+
+
+class Reply(NamedTuple):
+    """What comes back. The file descriptors of `segments` come with it.
+
+    `value` is the result, or (what, traceback) of an exception. Every block lent with the call is given
+    back by its reply, except those in `held`; of those held earlier, the ones in `let_go` are given back.
+    """
+
+    number: int
+    is_result: bool
+    value: SharedRef
+    held: list[BlockKey]
+    let_go: list[BlockKey]
+    segments: list[tuple[int, int]]  # own new ones: index, size
+
+
+def main(fd: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    # The driver takes the end of the socket for the end of the process: the kernel, not an interpreter that is
+    # still shutting down, must be the one to close `fd`, and no child of this process may keep it.
+    channel = Channel(socket.socket(fileno=os.dup(fd)))
+    os.set_inheritable(fd, False)
+    os.register_at_fork(after_in_child=channel.close)
+    os.register_at_fork(after_in_child=partial(os.close, fd))
+    frames = _frames(channel)
+    host = Host(channel, Start(*pickle.loads(next(frames)[0])))
+    if host.build():
+        for body, fds in frames:
+            if not body:
+                break
+            host.answer(Call(*pickle.loads(body)), fds)
+
+
+def _frames(channel: Channel) -> Iterator[Frame]:
+    while True:
+        try:
+            frames = channel.receive()
+        except (EOFError, ConnectionError):
+            return
+        yield from frames
+
+
+class Host:
+    """The role's object and the shared memory of its process."""
+
+    def __init__(self, channel: Channel, start: Start) -> None:
+        self.channel = channel
+        self.start = start
+        self.arena = Arena(start.owner)
+        self.views = Views()
+        self.object: Any = None
+
+    def build(self) -> bool:
+        try:
+            # As in multiprocessing: a __main__ without a guard is told so instead of starting everything again.
+            multiprocessing.current_process()._inheriting = True  # type: ignore[attr-defined]
+            try:
+                spawn.prepare(self.start.preparation)
+            finally:
+                del multiprocessing.current_process()._inheriting  # type: ignore[attr-defined]
+            self.object = pickle.loads(self.start.factory)()
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(self.start.num_threads)
+            self._reply(0, True, encode(None, self.arena))
+        except Exception as error:
+            self._reply(0, False, self._explain(error))
+            return False
+        return True
+
+    def answer(self, call: Call, fds: list[int]) -> None:
+        for serial in call.frees:
+            self.arena.free(serial)
+        for (key, size), fd in zip(call.segments, fds, strict=True):
+            self.views.attach(key, fd, size)
+            os.close(fd)
+        for key in call.dropped:
+            self.views.detach(key)
+        try:
+            is_result, value = True, self._execute(call)
+        except Exception as error:
+            is_result, value = False, self._explain(error)
+        self._reply(call.number, is_result, value)
+
+    def _execute(self, call: Call) -> SharedRef:
+        """A function of its own, so that its references are gone when the reply says what is still held."""
+        args = self._resolve(self.views.copy(call.args))
+        return self._share(call.method, getattr(self.object, call.method)(*args))
+
+    def _resolve(self, value: Any) -> Any:
+        """Put views in place of references: of snapshots read-only, for many look at the same memory."""
+        if type(value) is tuple:
+            return tuple(self._resolve(item) for item in value)
+        is_writable = not isinstance(value, Snapshot)
+        return map_payloads(value, lambda ref: self.views.open(ref, is_writable))
+
+    def _share(self, method: str, result: Any) -> SharedRef:
+        payloads: list[SharedRef] = []
+
+        def share(payload: Any) -> SharedRef:
+            payloads.append(encode(payload, self.arena))
+            return payloads[-1]
+
+        try:
+            return encode(map_payloads(result, share), self.arena)
+        except Exception as error:
+            for ref in payloads:
+                if ref.serial:
+                    self.arena.free(ref.serial)
+            raise TypeError(f"what {method} returned cannot be sent to another process: {error}") from error
+
+    def _explain(self, error: Exception) -> SharedRef:
+        return encode((f"{type(error).__name__}: {error}", traceback.format_exc()), self.arena)
+
+    def _reply(self, number: int, is_result: bool, value: SharedRef) -> None:
+        held, let_go = self.views.settle()
+        new, self.arena.new_segments = self.arena.new_segments, []
+        reply = Reply(number, is_result, value, held, let_go, [(segment.index, segment.size) for segment in new])
+        self.channel.send(pickle.dumps(tuple(reply)), [segment.fd for segment in new])
+        for segment in new:
+            os.close(segment.fd)

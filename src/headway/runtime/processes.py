@@ -1,0 +1,447 @@
+"""Every role in a process of its own; rollouts and weights in shared memory; death is noticed.
+
+      driver (asyncio)                                   role's process (process_host.py)
+      call() --> Loans.lend --> Call with refs, fds  -->  views over the blocks, object.method(...)
+             <-- Loans.settle <--------------- Reply <--  result; what is still held, what was let go
+
+      starting --> ready --> ended (exit, crash, kill, deadline passed, close); restart() begins a new one
+
+Processes are spawned as multiprocessing spawns them (a fresh interpreter, the user's __main__ imported), but
+through subprocess: that gives each its own environment and process group, so that a role's own children end
+with it, and leaves no tracker process behind. Nothing but small frames passes through the driver.
+
+Invariants: `ended` is set exactly once, and from then on every call raises RoleDied; a block is free again
+when it is released and nobody looks at it; a segment is closed when its owner ended and its blocks are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import spawn
+from typing import Any, TypeVar
+
+from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
+from headway.core.types import map_payloads
+from headway.runtime.process_host import Call, Reply, Start
+from headway.runtime.transport import Arena, BlockKey, Frame, LoopChannel, Segment, SegmentKey, SharedRef, Views, encode
+
+T = TypeVar("T")
+
+DRIVER = 0
+KILL_S = 10.0
+"""A killed process is gone in milliseconds, unless the kernel itself holds it."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+class Processes:
+    """The processes runtime. `start_s` bounds how long a role may take to be built, `grace_s` to stop."""
+
+    name = "processes"
+
+    def __init__(self, start_s: float = 120.0, grace_s: float = 1.0) -> None:
+        if not start_s > 0:
+            raise ValueError(f"start_s must be positive, or no role could start; received {start_s}")
+        self._start_s = start_s
+        self._grace_s = grace_s
+        self._roles: dict[str, Role] = {}
+        self._running: dict[str, RoleProcess] = {}
+        self._owners = itertools.count(DRIVER + 1)
+        self._loans = Loans()
+        self._plain: dict[int, tuple[Any, SharedRef]] = {}  # payloads that came from no role, by id, until released
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(main)
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+    def roles(self) -> tuple[str, ...]:
+        return tuple(self._roles)
+
+    def pid(self, role: str) -> int:
+        return self._running[role].process.pid
+
+    @property
+    def num_socket_bytes(self) -> int:
+        """What passed through the driver to and from the processes that run now."""
+        return sum(process.channel.num_bytes for process in self._running.values())
+
+    async def start(self, role: Role) -> None:
+        if role.name in self._roles:
+            raise ValueError(f"role {role.name!r} is started already; restart() builds it anew")
+        await self._spawn(role)
+        self._roles[role.name] = role
+
+    async def restart(self, role: str) -> None:
+        await self._kill([self._running[role]])
+        await self._spawn(self._roles[role])
+
+    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+        process = self._running[role]
+        if process.ended.done():
+            raise RoleDied(role, method, process.ended.result())
+        refs: list[SharedRef] = []
+
+        def refer(payload: Any) -> SharedRef:
+            ref = payload if isinstance(payload, SharedRef) else self._refer_to_plain(payload)
+            self._loans.refuse_if_released(ref)
+            refs.append(ref)
+            return ref
+
+        carrier = self._loans.place(map_payloads(args, refer))
+        parcel = self._loans.lend([*refs, carrier], process.owner)
+        self._loans.release(carrier)
+        return await process.ask(method, carrier, parcel, deadline_s)
+
+    def fetch(self, payload: Any) -> Any:
+        return self._loans.copy(payload) if isinstance(payload, SharedRef) else payload
+
+    def release(self, payload: Any) -> None:
+        if id(payload) in self._plain:
+            _, payload = self._plain.pop(id(payload))
+        if isinstance(payload, SharedRef):
+            self._loans.release(payload)
+
+    async def close(self) -> None:
+        alive = [process for process in self._running.values() if not process.ended.done()]
+        for process in alive:
+            process.stop()
+        if alive:
+            await asyncio.wait([process.ended for process in alive], timeout=self._grace_s)
+        await self._kill(alive)
+        self._loans.close()
+        self._plain.clear()
+
+    async def _spawn(self, role: Role) -> None:
+        try:
+            factory = pickle.dumps(role.factory)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"role {role.name!r}: its factory cannot be sent to a new process ({error}); "
+                "with the processes runtime it must be a function defined at module level"
+            ) from error
+        preparation = spawn.get_preparation_data(role.name)
+        preparation["authkey"] = bytes(preparation["authkey"])  # refuses to be pickled otherwise
+        owner = next(self._owners)
+        process = self._running[role.name] = RoleProcess(role, owner, self._loans)
+        try:
+            await process.build(Start(owner, factory, preparation, role.placement.num_threads), self._start_s)
+        except BaseException:  # cancelled, too: nothing would ever speak to this process again
+            await self._kill([process])
+            raise
+
+    async def _kill(self, processes: Sequence[RoleProcess]) -> None:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            await asyncio.wait([process.ended], timeout=KILL_S)
+            if not process.ended.done():
+                raise RoleLate(process.role, "kill", f"process {process.process.pid} is still there after {KILL_S:g} s")
+
+    def _refer_to_plain(self, payload: Any) -> SharedRef:
+        if id(payload) in self._plain:
+            return self._plain[id(payload)][1]
+        ref = self._loans.place(payload)
+        if ref.serial:
+            self._plain[id(payload)] = payload, ref
+        return ref
+
+
+@dataclass(slots=True)
+class _Pending:
+    method: str
+    future: asyncio.Future[Any]
+    lent: Sequence[BlockKey]
+
+
+class RoleProcess:
+    """The driver's end of one role's process: calls that wait for replies, until it has ended."""
+
+    def __init__(self, role: Role, owner: int, loans: Loans) -> None:
+        self.role = role.name
+        self.owner = owner
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # how
+        self._loans = loans
+        self._pending: dict[int, _Pending] = {}
+        self._numbers = itertools.count(1)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                _command(theirs.fileno(), role.name),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | dict.fromkeys(THREAD_VARIABLES, str(role.placement.num_threads)),
+                process_group=0,
+            )
+        self.channel = LoopChannel(ours, self._receive, self._end)
+        loans.join(owner)
+
+    async def build(self, start: Start, deadline_s: float) -> None:
+        self.channel.send(pickle.dumps(tuple(start)))
+        await self._answer(0, _Pending("start", asyncio.get_running_loop().create_future(), ()), deadline_s)
+
+    async def ask(self, method: str, args: SharedRef, parcel: Parcel, deadline_s: float) -> Any:
+        number = next(self._numbers)
+        call = Call(number, method, args, parcel.frees, parcel.segments, parcel.dropped)
+        self.channel.send(pickle.dumps(tuple(call)), parcel.fds)
+        pending = _Pending(method, asyncio.get_running_loop().create_future(), parcel.lent)
+        return await self._answer(number, pending, deadline_s)
+
+    async def _answer(self, number: int, pending: _Pending, deadline_s: float) -> Any:
+        self._pending[number] = pending
+        future = pending.future
+        timer = asyncio.get_running_loop().call_later(deadline_s, self._expire, pending, deadline_s)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # The reply may have come in the same turn of the loop, after which nobody else would see it.
+            if not future.cancelled() and future.exception() is None:
+                self._discard(future.result())
+            raise
+        finally:
+            timer.cancel()
+
+    def stop(self) -> None:
+        """Let it end by itself if it is idle."""
+        if self._pending:
+            self.kill()
+        else:
+            self.channel.send(b"")
+
+    def kill(self) -> None:
+        if not self.ended.done():
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def _expire(self, pending: _Pending, deadline_s: float) -> None:
+        if not pending.future.done():
+            self.kill()
+            pending.future.set_exception(RoleLate(self.role, pending.method, f"no answer within {deadline_s:g} s"))
+
+    def _receive(self, frame: Frame) -> None:
+        body, fds = frame
+        reply = Reply(*pickle.loads(body))
+        pending = self._pending.pop(reply.number)
+        self._loans.adopt(
+            self.owner, [Segment(index, size, fd) for (index, size), fd in zip(reply.segments, fds, strict=True)]
+        )
+        self._loans.settle(self.owner, pending.lent, reply.held, reply.let_go)
+        future = pending.future
+        try:
+            value = self._loans.take(reply.value)
+        except Exception as error:  # the class of a value may be known there and not here
+            value = f"the driver cannot read what it returned: {type(error).__name__}: {error}", ""
+            reply = reply._replace(is_result=False)
+        if reply.is_result:
+            map_payloads(value, self._loans.register)
+        if future.done():
+            self._discard(value)
+        elif reply.is_result:
+            future.set_result(value)
+        else:
+            future.set_exception(RoleRaised(self.role, pending.method, *value))
+
+    def _discard(self, value: Any) -> None:
+        map_payloads(value, self._loans.release)
+
+    def _end(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)  # its own children, before its number can be given away
+        code = self.process.wait()
+        how = f"its process {_describe_exit(code)}"
+        self.channel.close()
+        self._loans.leave(self.owner)
+        self.ended.set_result(how)
+        for pending in self._pending.values():
+            if not pending.future.done():
+                pending.future.set_exception(RoleDied(self.role, pending.method, how))
+        self._pending.clear()
+
+
+def _command(fd: int, role: str) -> list[str]:
+    program = f"import sys; sys.path[:] = {sys.path!r}; from headway.runtime.process_host import main; main({fd})"
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [os.fsdecode(spawn.get_executable()), *flags, "-c", program, f"headway role {role}"]
+
+
+def _describe_exit(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+# ---------------------------------------------------------------------------------------- who looks at what
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What must travel with a call: the blocks it lends, and news about memory that waited for a message."""
+
+    lent: list[BlockKey]
+    frees: list[int]
+    segments: list[tuple[SegmentKey, int]]
+    fds: list[int]
+    dropped: list[SegmentKey]
+
+
+@dataclass(slots=True)
+class _Block:
+    segment: SegmentKey
+    num_lent: int = 0
+    is_released: bool = False
+
+
+@dataclass(slots=True)
+class _SharedSegment:
+    segment: Segment
+    num_blocks: int = 0
+
+
+@dataclass(slots=True)
+class _Member:
+    borrowed: Counter[BlockKey] = field(default_factory=Counter)
+    mapped: set[SegmentKey] = field(default_factory=set)
+    frees: list[int] = field(default_factory=list)
+    dropped: list[SegmentKey] = field(default_factory=list)
+
+
+class Loans:
+    """All shared memory, as the driver knows it: which blocks there are, who borrows them, when one is free.
+
+    A block is registered, lent any number of times, and released once. It is free when it is released and
+    every loan came back, by a settled call or with the borrower's end. No clock, no sockets, no waiting.
+    """
+
+    def __init__(self) -> None:
+        self._arena = Arena(DRIVER)
+        self._views = Views()
+        self._segments: dict[SegmentKey, _SharedSegment] = {}
+        self._blocks: dict[BlockKey, _Block] = {}
+        self._members: dict[int, _Member] = {}
+
+    def join(self, owner: int) -> None:
+        self._members[owner] = _Member()
+
+    def leave(self, owner: int) -> None:
+        """It ended: what it borrowed is back, what it made stays until released."""
+        member = self._members.pop(owner)
+        for key, count in member.borrowed.items():
+            self._come_back(key, count)
+        for segment_key in [key for key in self._segments if key[0] == owner]:
+            self._drop_if_unused(segment_key)
+
+    def adopt(self, owner: int, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            self._segments[owner, segment.index] = _SharedSegment(segment)
+            self._views.attach((owner, segment.index), segment.fd, segment.size)
+
+    def place(self, value: Any) -> SharedRef:
+        """A value of the driver's own, registered."""
+        ref = encode(value, self._arena)
+        new, self._arena.new_segments = self._arena.new_segments, []
+        self.adopt(DRIVER, new)
+        return self.register(ref)
+
+    def register(self, ref: SharedRef) -> SharedRef:
+        if ref.serial:
+            segment_key = ref.owner, ref.segment
+            self._blocks[ref.key] = _Block(segment_key)
+            self._segments[segment_key].num_blocks += 1
+        return ref
+
+    def lend(self, refs: Iterable[SharedRef], borrower: int) -> Parcel:
+        member = self._members[borrower]
+        refs = [ref for ref in refs if ref.serial]
+        unseen = {self._blocks[ref.key].segment for ref in refs} - member.mapped
+        segments = [(key, self._segments[key].segment) for key in unseen]
+        for ref in refs:
+            self._blocks[ref.key].num_lent += 1
+        lent = [ref.key for ref in refs]
+        member.borrowed.update(lent)
+        member.mapped |= unseen
+        parcel = Parcel(
+            lent,
+            member.frees,
+            [(key, segment.size) for key, segment in segments],
+            [segment.fd for _, segment in segments],
+            member.dropped,
+        )
+        member.frees, member.dropped = [], []
+        return parcel
+
+    def settle(
+        self, borrower: int, lent: Iterable[BlockKey], held: Sequence[BlockKey], let_go: Sequence[BlockKey]
+    ) -> None:
+        """A call is over: its loans are back, except what is held, and so is what was held before and let go."""
+        member = self._members[borrower]
+        back = Counter(lent)
+        back.subtract(held)
+        back.update(let_go)
+        for key, count in back.items():
+            member.borrowed[key] -= count
+            if not member.borrowed[key]:
+                del member.borrowed[key]
+            self._come_back(key, count)
+
+    def release(self, ref: SharedRef) -> None:
+        block = self._blocks.get(ref.key)
+        if block is not None:
+            block.is_released = True
+            self._come_back(ref.key, 0)
+
+    def copy(self, ref: SharedRef) -> Any:
+        self.refuse_if_released(ref)
+        return self._views.copy(ref)
+
+    def take(self, ref: SharedRef) -> Any:
+        """Copy a value that was made for the driver alone; its block is free at once."""
+        if ref.serial:
+            self._members[ref.owner].frees.append(ref.serial)
+        return self._views.copy(ref)
+
+    def close(self) -> None:
+        for shared in self._segments.values():
+            os.close(shared.segment.fd)
+        self._segments.clear()
+        self._blocks.clear()
+        self._arena, self._views = Arena(DRIVER), Views()  # which unmaps
+
+    def refuse_if_released(self, ref: SharedRef) -> None:
+        if ref.serial and (ref.key not in self._blocks or self._blocks[ref.key].is_released):
+            raise ValueError(f"payload {ref.key} was released: it may have been overwritten since")
+
+    def _come_back(self, key: BlockKey, count: int) -> None:
+        block = self._blocks[key]
+        block.num_lent -= count
+        if block.num_lent or not block.is_released:
+            return
+        del self._blocks[key]
+        owner, serial = key
+        if owner == DRIVER:
+            self._arena.free(serial)
+        elif owner in self._members:
+            self._members[owner].frees.append(serial)
+        self._segments[block.segment].num_blocks -= 1
+        self._drop_if_unused(block.segment)
+
+    def _drop_if_unused(self, key: SegmentKey) -> None:
+        """A segment is kept for its owner to fill again, so it goes only when that has ended."""
+        owner, _ = key
+        if owner == DRIVER or owner in self._members or self._segments[key].num_blocks:
+            return
+        os.close(self._segments.pop(key).segment.fd)
+        self._views.detach(key)
+        for member in self._members.values():
+            if key in member.mapped:
+                member.mapped.remove(key)
+                member.dropped.append(key)

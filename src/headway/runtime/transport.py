@@ -1,0 +1,393 @@
+"""How big values cross from one process to another: once through shared memory, by reference.
+
+      producer                            driver                        consumer
+      encode(value, arena) ----ref---->   passes it on   ----ref---->   Views.open(ref): arrays over the block
+        |  a block in a segment           (holds the fd)                  |  a lease, alive while any array is
+        v                                                                 v
+      arena.free(serial)   <--free-----   when released  <--let go---   Views.settle()
+
+A *segment* is anonymous memory (a memfd): whatever is killed, nothing stays behind in the file system, and
+what a dead process wrote lives on while the driver holds the descriptor. A *block* is a piece of a segment;
+it holds one pickled value, header first, then its out-of-band buffers, each aligned. A `SharedRef` names a
+block (or carries a small value in itself) and is all that the sockets ever see.
+
+Invariants: a block has one owner, the arena that made it; a serial is never used twice; a block is written
+before its ref leaves and not again until its owner is told that nobody looks at it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import io
+import itertools
+import mmap
+import os
+import pickle
+import socket
+import struct
+import sys
+import tempfile
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+INLINE_BYTES = 1024
+"""Values up to this size travel in the ref: about where a second copy costs less than a block's bookkeeping."""
+FIRST_SEGMENT_BYTES = 8 << 20
+"""Segments double from here; pages that were never written cost nothing."""
+ALIGNMENT = 64
+
+BlockKey = tuple[int, int]  # (owner, serial)
+SegmentKey = tuple[int, int]  # (owner, index)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRef:
+    """Where one encoded value is. Serial 0: nowhere, `inline` is the value itself."""
+
+    owner: int
+    serial: int
+    segment: int
+    offset: int
+    size: int  # of the whole block
+    sizes: tuple[int, ...]  # bytes of the header and of each buffer
+    inline: bytes = b""
+
+    @property
+    def key(self) -> BlockKey:
+        return self.owner, self.serial
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedRef, (self.owner, self.serial, self.segment, self.offset, self.size, self.sizes, self.inline)
+
+
+# ---------------------------------------------------------------------------------------- values <-> bytes
+
+
+class _Pickler(pickle.Pickler):
+    """Keeps the bytes of arrays and tensors out of the header, also where their own pickling would not."""
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        if numpy is not None and kind is numpy.ndarray:
+            dtype = value.dtype
+            if dtype.hasobject:
+                return NotImplemented
+            if not value.flags.forc:
+                value = numpy.ascontiguousarray(value)
+            if dtype.isbuiltin != 1 or dtype.kind not in "biufc":
+                return value.__reduce_ex__(5)
+            # A plain dtype goes by its letter: numpy's own pickling of it takes longer than all the rest.
+            order = "C" if value.flags.c_contiguous else "F"
+            return kind, (value.shape, dtype.char, pickle.PickleBuffer(value), 0, None, order)
+        if torch is None or (kind is not torch.Tensor and kind is not torch.nn.Parameter):
+            return NotImplemented
+        if value.layout is not torch.strided:
+            return NotImplemented
+        # As bytes, because numpy has no bfloat16; on the CPU, because no CUDA handle may cross.
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        requires_grad = value.requires_grad if kind is torch.nn.Parameter else None
+        return _rebuild_tensor, (pickle.PickleBuffer(flat), value.dtype, tuple(value.shape), requires_grad)
+
+
+def _rebuild_tensor(buffer: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool | None) -> Any:
+    """A tensor over `buffer`. A parameter stays one; any other tensor (None) comes out detached."""
+    import numpy
+    import torch
+
+    flat = numpy.frombuffer(buffer, numpy.uint8)
+    if not flat.flags.writeable:
+        # torch knows no read-only memory and warns of it: go back to the writable block `buffer` was cut from.
+        whole = numpy.frombuffer(buffer.obj, numpy.uint8)
+        start = flat.ctypes.data - whole.ctypes.data
+        flat = whole[start : start + flat.size]
+    tensor = torch.from_numpy(flat).view(dtype).reshape(shape)
+    return tensor if requires_grad is None else torch.nn.Parameter(tensor, requires_grad)
+
+
+def encode(value: Any, arena: Arena) -> SharedRef:
+    """Write `value` into a block of `arena`, or into the ref when it is small."""
+    buffers: list[pickle.PickleBuffer] = []
+    header = io.BytesIO()
+    _Pickler(header, 5, buffer_callback=buffers.append).dump(value)
+    parts = [header.getbuffer(), *(buffer.raw() for buffer in buffers)]
+    sizes = tuple([part.nbytes for part in parts])
+    total = _extent(sizes)
+    if total > INLINE_BYTES:
+        ref, memory = arena.allocate(sizes, total)
+        _write(parts, memory)
+        return ref
+    inline = bytearray(total)
+    _write(parts, memoryview(inline))
+    return SharedRef(arena.owner, 0, 0, 0, total, sizes, bytes(inline))
+
+
+def _write(parts: Sequence[memoryview], memory: memoryview) -> None:
+    start = 0
+    for part in parts:
+        memory[start : start + part.nbytes] = part
+        start += -(-part.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _split(memory: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(memory[start : start + size])
+        start += -(-size // ALIGNMENT) * ALIGNMENT
+    return parts
+
+
+def _extent(sizes: Sequence[int]) -> int:
+    return sum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
+
+
+# ---------------------------------------------------------------------------------------- memory
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Anonymous memory that can be mapped wherever `fd` is sent."""
+
+    index: int
+    size: int
+    fd: int
+
+
+def create_segment(index: int, size: int) -> Segment:
+    if sys.platform == "linux":
+        fd = os.memfd_create("headway")
+    else:
+        with tempfile.TemporaryFile() as file:  # unlinked from the start
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return Segment(index, size, fd)
+
+
+def block_size(size: int) -> int:
+    """The size class of a block: eight classes per doubling, so at most an eighth is wasted."""
+    step = max(ALIGNMENT, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step
+
+
+class Arena:
+    """The blocks one process owns. Freed blocks are used again by their size class, the latest first."""
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.new_segments: list[Segment] = []  # whoever takes one from here closes its fd
+        self._segments: list[memoryview] = []
+        self._unused = 0  # where the last segment has not been cut yet
+        self._serials = itertools.count(1)
+        self._live: dict[int, tuple[int, int, int]] = {}  # serial -> (block size, segment, offset)
+        self._free: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # block size -> (segment, offset)
+
+    @property
+    def capacity_bytes(self) -> int:
+        return sum(memory.nbytes for memory in self._segments)
+
+    def allocate(self, sizes: tuple[int, ...], total: int) -> tuple[SharedRef, memoryview]:
+        size = block_size(total)
+        free = self._free[size]
+        segment, offset = free.pop() if free else self._cut(size)
+        serial = next(self._serials)
+        self._live[serial] = size, segment, offset
+        memory = self._segments[segment][offset : offset + total]
+        return SharedRef(self.owner, serial, segment, offset, size, sizes), memory
+
+    def free(self, serial: int) -> None:
+        size, segment, offset = self._live.pop(serial)
+        self._free[size].append((segment, offset))
+
+    def _cut(self, size: int) -> tuple[int, int]:
+        if not self._segments or self._unused + size > self._segments[-1].nbytes:
+            last = self._segments[-1].nbytes if self._segments else FIRST_SEGMENT_BYTES // 2
+            segment = create_segment(len(self._segments), max(2 * last, _pages(size)))
+            self.new_segments.append(segment)
+            self._segments.append(memoryview(mmap.mmap(segment.fd, segment.size)))
+            self._unused = 0
+        offset, self._unused = self._unused, self._unused + size
+        return len(self._segments) - 1, offset
+
+
+def _pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+@functools.cache
+def _block_type(size: int) -> Any:
+    return ctypes.c_ubyte * size
+
+
+class _Lease(weakref.ref):  # type: ignore[type-arg]
+    """Ends when the last array over its block is gone."""
+
+    __slots__ = ("key",)
+    key: BlockKey
+
+
+class Views:
+    """The segments one process has mapped, and which of their blocks something there still looks at.
+
+    Every array cut from a block keeps one small ctypes object alive; a weak reference to that tells when
+    the last of them is gone, wherever they were copied, sliced or wrapped to.
+    """
+
+    def __init__(self) -> None:
+        self._segments: dict[SegmentKey, mmap.mmap] = {}
+        self._opened: list[_Lease] = []  # since the last settle()
+        self._kept: dict[int, _Lease] = {}  # alive at an earlier settle(), by id
+        self._let_go: deque[BlockKey] = deque()
+
+    def attach(self, key: SegmentKey, fd: int, size: int) -> None:
+        self._segments[key] = mmap.mmap(fd, size)
+
+    def detach(self, key: SegmentKey) -> None:
+        """Unmapped when the last array over it is gone: now, as a rule."""
+        del self._segments[key]
+
+    def open(self, ref: SharedRef, is_writable: bool) -> Any:
+        """The value, its arrays over the block itself."""
+        if ref.serial:
+            segment = self._segments[ref.owner, ref.segment]
+            block = _block_type(ref.size).from_buffer(segment, ref.offset)
+            lease = _Lease(block, self._end)
+            lease.key = ref.key
+            self._opened.append(lease)
+            memory = memoryview(block)
+        else:
+            memory = memoryview(bytearray(ref.inline))
+        header, *buffers = _split(memory if is_writable else memory.toreadonly(), ref.sizes)
+        return pickle.loads(header, buffers=buffers)
+
+    def copy(self, ref: SharedRef) -> Any:
+        """The value, in memory of its own."""
+        memory = memoryview(ref.inline)
+        if ref.serial:
+            memory = memoryview(self._segments[ref.owner, ref.segment])[ref.offset :]
+        header, *buffers = _split(memory, ref.sizes)
+        return pickle.loads(header, buffers=map(bytearray, buffers))
+
+    def settle(self) -> tuple[list[BlockKey], list[BlockKey]]:
+        """(opened since the last settle and still looked at, reported so before and now let go)."""
+        held = []
+        for lease in self._opened:
+            self._kept[id(lease)] = lease  # before the look: the collector of garbage may run at any point
+            if lease() is not None or self._kept.pop(id(lease), None) is None:
+                held.append(lease.key)
+        self._opened.clear()
+        return held, [self._let_go.popleft() for _ in range(len(self._let_go))]
+
+    def _end(self, lease: _Lease) -> None:
+        if self._kept.pop(id(lease), None) is not None:
+            self._let_go.append(lease.key)
+
+
+# ---------------------------------------------------------------------------------------- messages
+
+_FRAME = struct.Struct("<IH")  # bytes of the body, number of file descriptors
+_RECEIVE_BYTES = 1 << 16
+_MAX_FDS = 253  # what one message may carry on Linux
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+Frame = tuple[bytes, list[int]]
+
+
+class Channel:
+    """Framed messages with file descriptors over one end of a Unix socket pair. This is the blocking side."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.num_bytes = 0  # in both directions
+        self._received = b""
+        self._fds: deque[int] = deque()
+
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        frame = _FRAME.pack(len(body), len(fds)) + body
+        if fds:
+            sent = socket.send_fds(self.sock, [frame], fds)
+            self.sock.sendall(frame[sent:])
+        else:
+            self.sock.sendall(frame)
+        self.num_bytes += len(frame)
+
+    def receive(self) -> list[Frame]:
+        """What one read of the socket completes: often several frames, sometimes none. EOFError at the end."""
+        chunk, fds, _, _ = socket.recv_fds(self.sock, _RECEIVE_BYTES, _MAX_FDS, _CLOSE_ON_EXEC)
+        if not chunk:
+            raise EOFError("the other side is gone")
+        self.num_bytes += len(chunk)
+        self._fds.extend(fds)
+        data = self._received + chunk if self._received else chunk
+        frames, start = [], 0
+        while len(data) - start >= _FRAME.size:
+            size, num_fds = _FRAME.unpack_from(data, start)
+            end = start + _FRAME.size + size
+            if end > len(data):
+                break
+            frames.append((data[start + _FRAME.size : end], [self._fds.popleft() for _ in range(num_fds)]))
+            start = end
+        self._received = data[start:]
+        return frames
+
+    def close(self) -> None:
+        self.sock.close()
+        while self._fds:
+            os.close(self._fds.popleft())
+
+
+class LoopChannel(Channel):
+    """The asyncio side: never blocks, and calls back for every frame and once at the end."""
+
+    def __init__(self, sock: socket.socket, on_frame: Callable[[Frame], None], on_end: Callable[[], None]) -> None:
+        super().__init__(sock)
+        sock.setblocking(False)
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._read)
+
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        """Send as much as the socket takes now and the rest when it can. `fds` must stay open until close()."""
+        frame = _FRAME.pack(len(body), len(fds)) + body
+        self.num_bytes += len(frame)
+        self._unsent.append((memoryview(frame), fds))
+        if len(self._unsent) == 1:
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                data, fds = self._unsent[0]
+                sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
+                if sent < len(data):
+                    self._unsent[0] = data[sent:], ()
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            self._loop.add_writer(self.sock, self._write)
+            return
+        except ConnectionError:
+            self._unsent.clear()  # the reading side sees the end too, and says so
+        self._loop.remove_writer(self.sock)
+
+    def _read(self) -> None:
+        try:
+            frames = self.receive()
+        except BlockingIOError:
+            return
+        except (EOFError, ConnectionError):
+            self._on_end()
+            return
+        for frame in frames:
+            self._on_frame(frame)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self.sock)
+        self._loop.remove_writer(self.sock)
+        super().close()
