@@ -1,6 +1,6 @@
 """What the coordinator itself costs: stations that do nothing, so that all time is ours.
 
-    python bench/overhead.py
+python bench/overhead.py
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ class NoLearner:
 
 
 def per_ticket_s(make: Callable[[], Runtime], tickets: int, batch: int, collectors: int, *, log: bool) -> float:
-    settings = Settings(
-        plan=Plan(updates=tickets // batch), max_lead=2, collectors=collectors, tickets_per_batch=batch
-    )
+    settings = Settings(plan=Plan(updates=tickets // batch), max_lead=2, collectors=collectors, tickets_per_batch=batch)
     runtime = make()
     with tempfile.TemporaryDirectory() as folder:
         recorder = EventLog(Path(folder) / "events.jsonl") if log else None

@@ -190,7 +190,7 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Avg train time": seconds(spent.mean(LEARNER, "learn")),
         "Avg eval time": seconds(spent.mean("evaluator", "evaluate")),
         "Wall time": seconds(result.wall_s),
-        "Updates per second": f"{result.updates / wall:.2f}",
+        "Updates per second": f"{spent.count(LEARNER, 'learn') / wall:.2f}",  # of this session, as the time is
         "Lead / order / dispatch": f"{result.lead:g} / {settings.effective_order} / "
         + ("pinned" if settings.is_pinned else "free"),
         "Staleness mean / max": f"{ledger.mean_staleness:.2f} / {ledger.max_staleness}",

@@ -8,7 +8,7 @@ are refused with the nearest known one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -178,6 +178,10 @@ def read_values(kind: type[RunConfig], *layers: Mapping[str, Any]) -> RunConfig:
     merged: dict[str, Any] = {}
     for values in layers:
         merged |= _in_our_words(kind, values)
+    for name, value in merged.items():
+        annotation = kind.model_fields[name].annotation
+        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
+            raise ConfigError(f"{name} needs a value, received {value!r}")  # else a bare --updates would be 1
     try:
         return kind(**merged)
     except ValidationError as error:

@@ -139,7 +139,7 @@ def fit(events: Iterable[dict[str, Any]]) -> Workshop:
         on_stale=head["on_stale"],
         dispatch=head["dispatch"],
         evaluate_in_background=head["evaluate_in_background"],
-        updates=max(len(learn), 200),
+        updates=max(len(learn), 100),
         seed=head["seed"],
     )
     if evaluate:
