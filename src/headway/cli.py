@@ -22,7 +22,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from headway.coordinate.checkpoint import CheckpointError
+from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
 from headway.coordinate.coordinator import RunResult
 from headway.coordinate.crew import RunFailed
 from headway.coordinate.replay import ReplayError, replay
@@ -126,16 +126,21 @@ def resume(words: list[str]) -> int:
 
 def _launch(name: str, config: RunConfig, folder: RunFolder, *, resume: bool, quiet: bool) -> int:
     OUT.print(f"{name}: {'resumed in' if resume else 'running in'} {folder.path}", markup=False)
-    result = launch(
-        load_recipe(name).stations(config),
-        config.settings(),
-        runtime=config.runtime,
-        folder=folder,
-        keep_checkpoints=config.keep_checkpoints,
-        resume=resume,
-        show_status=not quiet,
-        print_events=config.log_level == "debug",
-    )
+    try:
+        result = launch(
+            load_recipe(name).stations(config),
+            config.settings(),
+            runtime=config.runtime,
+            folder=folder,
+            keep_checkpoints=config.keep_checkpoints,
+            resume=resume,
+            show_status=not quiet,
+            print_events=config.log_level == "debug",
+        )
+    except (RunFailed, Stalled):
+        if CheckpointStore(folder.checkpoints).all():
+            print(f"to go on from the last checkpoint: headway resume {folder.path}", file=sys.stderr)
+        raise
     _print_result(result, folder)
     return 0
 

@@ -10,7 +10,7 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.naming import unknown
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
-from headway.observe.console import Status, StatusDisplay
+from headway.observe.console import REFRESH_S, Status, StatusDisplay
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder
@@ -142,16 +142,42 @@ def launch(
     with ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(_signals(coordinator))
+        main = coordinator.run()
         if show_status:
-            stack.enter_context(StatusDisplay(lambda: status_of(coordinator)))
-        result = place.run(coordinator.run())
+            latest = _LatestStatus(coordinator)
+            stack.enter_context(StatusDisplay(latest.get))
+            main = latest.follow(main)
+        result = place.run(main)
     if folder is not None:
         folder.write_summary(summary_of(result))
     return result
 
 
+class _LatestStatus:
+    """Looks at the coordinator in its own thread, where nothing moves meanwhile; others read the last look."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._status = status_of(coordinator)
+
+    def get(self) -> Status:
+        return self._status
+
+    async def follow(self, main: Coroutine[Any, Any, RunResult]) -> RunResult:
+        watching = asyncio.create_task(self._watch())
+        try:
+            return await main
+        finally:
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            self._status = status_of(self._coordinator)
+            await asyncio.sleep(REFRESH_S)
+
+
 def status_of(coordinator: Coordinator) -> Status:
-    """A moment of the run, read from another thread: numbers may be an instant apart."""
+    """A moment of the run. To be called in the coordinator's thread."""
     plan = coordinator.settings.plan
     statistics = coordinator.ledger.statistics()
     done, total, unit = float(coordinator.updates), plan.updates, "update"

@@ -289,13 +289,12 @@ def test_times_of_every_role_add_up_to_the_wall_clock(runtime: str) -> None:
         place,
         recorder=recorder,
     )
-    began = place.now()
     result = place.run(coordinator.run())
-    ended = recorder.events[-1]["t"]
+    began, ended = recorder.events[0]["t"], recorder.events[-1]["t"]
     for role, spent in result.time_spent.seconds.items():
-        assert sum(spent.values()) <= ended - began + 1e-6, role
+        assert sum(spent.values()) <= ended - began + 1e-3, role
         if role != "evaluator":
-            assert sum(spent.values()) == pytest.approx(ended - recorder.events[0]["t"], rel=0.05, abs=0.05), role
+            assert sum(spent.values()) == pytest.approx(ended - began, rel=0.05, abs=0.05), role
 
 
 class Misbehaves(ToyCollector):

@@ -112,8 +112,8 @@ class Coordinator:
         self._updates_in_version = 0
         self._stop_reason = ""
         self._paused = False
-        self._first_ticket_at = runtime.now()
-        self._earlier_wall_s = 0.0
+        self._created_at = self._first_ticket_at = runtime.now()
+        self._earlier_wall_s = resume.wall_s if resume else 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -291,7 +291,8 @@ class Coordinator:
             if self._paused or self._stop_reason:
                 self._desk.note_idle(number)
             cause = "paused" if self._paused else "slot"
-            await self.board.wait(role, cause, self._why_no_ticket, self._patience_s)
+            turns = self._patience_s * self.settings.collectors  # slots may be fewer than collectors
+            await self.board.wait(role, cause, self._why_no_ticket, turns)
 
     async def _pace(self, number: int, next_start: float) -> float:
         """Keep the collector's distance between two starts; returns the earliest next one."""
@@ -654,7 +655,6 @@ class Coordinator:
         self._check_same_run(state)
         self.version, self.updates = state.version, state.updates
         self._updates_in_version = state.updates_in_version
-        self._earlier_wall_s = state.wall_s
         self.evaluations.scores = list(state.scores)
         self.evaluations.skipped = state.evaluations_skipped
         self._lead.load_state_dict(state.lead)
@@ -693,7 +693,7 @@ class Coordinator:
                 )
 
     def _write_down(self, kind: str, **fields: Any) -> None:
-        self._recorder.record(self.runtime.now(), kind, fields)
+        self._recorder.record(self._earlier_wall_s + self.runtime.now() - self._created_at, kind, fields)
 
 
 def _ignore(kind: str, **fields: Any) -> None:

@@ -225,19 +225,22 @@ class Settings:
 
     @property
     def data_deadline_s(self) -> float:
-        """No wait may be longer than everything it could be waiting for, one after another."""
+        """How long the learner may wait for a batch."""
         if self.deadlines.data_s is not None:
             return self.deadlines.data_s
         return self.patience_s
 
     @property
     def patience_s(self) -> float:
+        """The longest a healthy run can keep anyone waiting: every deadline struck, every attempt made."""
         limits, retries = self.deadlines, self.retries
+        slots = MaxLead(self.build_lead().limit, self.tickets_per_version).slots
+        rounds = -(-slots // self.collectors) + 1  # tickets one collector may have before it, and its own
         ticket = limits.collect_s * max(retries.attempts_on_loss, retries.attempts_on_error)
         publish = (limits.publish_s + retries.publish_delay_s) * retries.publish_attempts
         restarts = limits.start_s * (retries.max_restarts + 1)
         evaluate = limits.evaluate_s * (retries.evaluate_attempts + 1)
-        return 2 * ticket + limits.learn_s + publish + restarts + evaluate
+        return rounds * (ticket + self.pacing_s) + limits.learn_s + publish + restarts + evaluate
 
     def build_lead(self) -> Lead:
         if self.max_lead != "auto":

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Any
 
 INLINE_BYTES = 1024
-"""Values up to this size travel in the ref: about where a second copy costs less than a block's bookkeeping."""
+"""Values up to this size travel in the ref: frames stay small, and most calls need no block at all."""
 FIRST_SEGMENT_BYTES = 8 << 20
 """Segments double from here; pages that were never written cost nothing."""
 ALIGNMENT = 64
