@@ -24,7 +24,8 @@ from multiprocessing import spawn
 from typing import Any, NamedTuple
 
 from headway.core.types import Snapshot, map_payloads
-from headway.runtime.transport import Arena, BlockKey, Channel, Frame, SegmentKey, SharedRef, Views, encode
+from headway.runtime.channel import Channel, Frame
+from headway.runtime.transport import Arena, BlockKey, SegmentKey, SharedRef, Views, encode
 
 
 class Start(NamedTuple):

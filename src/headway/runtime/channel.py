@@ -1,0 +1,118 @@
+"""Framed messages with file descriptors over a Unix socket pair: what processes say to each other.
+
+    frame = length of the body, number of descriptors, body; the descriptors travel beside it
+
+Bodies are small: whatever is big goes through shared memory (transport.py), and only its reference is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+
+_FRAME = struct.Struct("<IH")  # bytes of the body, number of file descriptors
+_RECEIVE_BYTES = 1 << 16
+_MAX_FDS = 253  # what one message may carry on Linux
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+Frame = tuple[bytes, list[int]]
+
+
+class Channel:
+    """Framed messages with file descriptors over one end of a Unix socket pair. This is the blocking side."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.num_bytes = 0  # in both directions
+        self._received = b""
+        self._fds: deque[int] = deque()
+
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        frame = _FRAME.pack(len(body), len(fds)) + body
+        if fds:
+            sent = socket.send_fds(self.sock, [frame], fds)
+            self.sock.sendall(frame[sent:])
+        else:
+            self.sock.sendall(frame)
+        self.num_bytes += len(frame)
+
+    def receive(self) -> list[Frame]:
+        """What one read of the socket completes: often several frames, sometimes none. EOFError at the end."""
+        chunk, fds, _, _ = socket.recv_fds(self.sock, _RECEIVE_BYTES, _MAX_FDS, _CLOSE_ON_EXEC)
+        if not chunk:
+            raise EOFError("the other side is gone")
+        self.num_bytes += len(chunk)
+        self._fds.extend(fds)
+        data = self._received + chunk if self._received else chunk
+        frames, start = [], 0
+        while len(data) - start >= _FRAME.size:
+            size, num_fds = _FRAME.unpack_from(data, start)
+            end = start + _FRAME.size + size
+            if end > len(data):
+                break
+            frames.append((data[start + _FRAME.size : end], [self._fds.popleft() for _ in range(num_fds)]))
+            start = end
+        self._received = data[start:]
+        return frames
+
+    def close(self) -> None:
+        self.sock.close()
+        while self._fds:
+            os.close(self._fds.popleft())
+
+
+class LoopChannel(Channel):
+    """The asyncio side: never blocks, and calls back for every frame and once at the end."""
+
+    def __init__(self, sock: socket.socket, on_frame: Callable[[Frame], None], on_end: Callable[[], None]) -> None:
+        super().__init__(sock)
+        sock.setblocking(False)
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._read)
+
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        """Send as much as the socket takes now and the rest when it can. `fds` must stay open until close()."""
+        frame = _FRAME.pack(len(body), len(fds)) + body
+        self.num_bytes += len(frame)
+        self._unsent.append((memoryview(frame), fds))
+        if len(self._unsent) == 1:
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                data, fds = self._unsent[0]
+                sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
+                if sent < len(data):
+                    self._unsent[0] = data[sent:], ()
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            self._loop.add_writer(self.sock, self._write)
+            return
+        except ConnectionError:
+            self._unsent.clear()  # the reading side sees the end too, and says so
+        self._loop.remove_writer(self.sock)
+
+    def _read(self) -> None:
+        try:
+            frames = self.receive()
+        except BlockingIOError:
+            return
+        except (EOFError, ConnectionError):
+            self._on_end()
+            return
+        for frame in frames:
+            self._on_frame(frame)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self.sock)
+        self._loop.remove_writer(self.sock)
+        super().close()
