@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import marshal
 import multiprocessing
 import os
 import pickle
@@ -103,10 +104,11 @@ def headway_producer(fd: int, size: int, num_together: int) -> None:
         while todo and ahead + num_together <= WINDOW:
             refs = [encode(payload, arena) for _ in range(min(num_together, todo))]
             new, arena.new_segments = arena.new_segments, []
-            channel.send(pickle.dumps((refs, [(s.index, s.size) for s in new])), [s.fd for s in new])
+            packed = [ref.pack() for ref in refs]
+            channel.send(marshal.dumps((packed, [(s.index, s.size) for s in new])), [s.fd for s in new])
             todo, ahead = todo - len(refs), ahead + len(refs)
         for body, _ in channel.receive():
-            order, serials = pickle.loads(body)
+            order, serials = marshal.loads(body)
             todo += order
             ahead -= len(serials)
             for serial in serials:
@@ -121,21 +123,21 @@ def headway_way(size: int, num: int, num_together: int) -> Way:
     channel, views = Channel(ours), Views()
 
     def run(num: int) -> None:
-        channel.send(pickle.dumps((num, [])))
+        channel.send(marshal.dumps((num, [])))
         serials: list[int] = []
         while num:
             for body, fds in channel.receive():
-                refs, segments = pickle.loads(body)
+                packed, segments = marshal.loads(body)
                 for (index, length), fd in zip(segments, fds, strict=True):
                     views.attach((1, index), fd, length)
                     os.close(fd)
-                for ref in refs:
+                for ref in itertools.starmap(SharedRef, packed):
                     touch(views.open(ref, is_writable=True))
                     serials.append(ref.serial)
-                num -= len(refs)
+                num -= len(packed)
             assert views.settle() == ([], [])
             if len(serials) >= FREED_TOGETHER or not num:
-                channel.send(pickle.dumps((0, serials)))
+                channel.send(marshal.dumps((0, serials)))
                 serials.clear()
 
     return Way(f"headway transport, refs sent {num_together} at a time", run, num, partial(end, process))

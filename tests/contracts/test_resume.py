@@ -165,6 +165,24 @@ def test_an_evaluation_under_way_when_the_run_is_interrupted_is_done_on_resume(t
     assert [score.version for score in second.scores] == [4, 8, 12]
 
 
+@pytest.mark.parametrize("stop_at", [7, 8])
+@pytest.mark.parametrize("lead", [0, 1])
+def test_a_finished_run_can_be_resumed_with_a_longer_plan(tmp_path: Path, stop_at: int, lead: int) -> None:
+    """Without a lead it is the longer run. With one, the shorter run did not collect ahead of its own end."""
+
+    def plan(updates: int) -> Settings:
+        return Settings(plan=Plan(updates=updates, evaluate_every=2), max_lead=lead, collectors=2, publish_every=3)
+
+    short = session(tmp_path, plan(stop_at), "inline")
+    assert short.is_complete
+    assert short.scores[-1].version == short.version
+    longer = session(tmp_path, plan(17), "inline")
+    assert longer.updates == 17
+    assert longer.ledger.max_staleness <= lead
+    if lead == 0:
+        assert fingerprint(longer.weights) == fingerprint(pinned_loop(plan(17)))
+
+
 # -- kill -9 of the whole run -------------------------------------------------------------------------
 
 

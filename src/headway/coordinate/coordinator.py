@@ -112,6 +112,7 @@ class Coordinator:
         self._updates_in_version = 0
         self._stop_reason = ""
         self._paused = False
+        self._is_saved = False
         self._created_at = self._first_ticket_at = runtime.now()
         self._earlier_wall_s = resume.wall_s if resume else 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -208,7 +209,8 @@ class Coordinator:
                 self._hold_for_evaluation()
             await self._evaluate_all()
         wall_s = self.runtime.now() - self._first_ticket_at
-        await self._save()
+        if not self._is_saved:
+            await self._save()
         weights = self.runtime.fetch(self._shelf.newest.payload)
         time_spent = self.board.time_spent()
         self.ledger.close()
@@ -378,6 +380,9 @@ class Coordinator:
                 await self._learn(batch)
                 self._stop_reason = self._stop_reason or self._plan_reached()
         if self._updates_in_version and not self._is_interrupted:
+            # Saved first: whoever goes on from here completes this version instead of starting a short one.
+            await self._save()
+            self._is_saved = True
             await self._publish(await self._crew.stage(self.version + 1))
 
     async def _next_batch(self) -> Batch | None:
@@ -435,10 +440,8 @@ class Coordinator:
         return Batch(self.version, tuple(self._rollouts[index] for index in indices))
 
     async def _learn(self, batch: Batch) -> None:
-        """One update; publish if it completes a version or the run."""
-        plan = self.settings.plan
-        is_last = plan.updates is not None and self.updates + 1 >= plan.updates
-        completes = is_last or self._updates_in_version + 1 >= self.settings.publish_every
+        """One update; publish if it completes a version."""
+        completes = self._updates_in_version + 1 >= self.settings.publish_every
         began = self.runtime.now()
         report, snapshot = await self._crew.learn(batch, self.version + 1 if completes else None)
         self.updates += 1
@@ -448,8 +451,9 @@ class Coordinator:
             await self._publish(snapshot)
 
     def _account(self, batch: Batch, report: LearnReport, seconds: float) -> None:
-        samples = float(len(batch.rollouts)) if report.samples is None else report.samples
-        self.ledger.count_samples(samples)
+        if report.samples is None and self.settings.replay is not None:
+            raise RunFailed("learn must report how many samples it drew from its replay: LearnReport(samples=...)")
+        self.ledger.count_samples(float(len(batch.rollouts)) if report.samples is None else report.samples)
         self.metrics = dict(report.metrics)
         self._lead_watch.note(report.effective_sample_size)
         self._record(
@@ -477,7 +481,7 @@ class Coordinator:
         if evaluates:
             await self._ask_for_evaluation()
         plan = self.settings.plan
-        if plan.save_every and self.version % plan.save_every == 0:
+        if plan.save_every and self.version % plan.save_every == 0 and not self._is_saved:
             await self._save()
 
     def _settle(self) -> None:
@@ -685,6 +689,8 @@ class Coordinator:
         fixed = ["seed", "tickets_per_batch", "publish_every", "dispatch"]
         if self._is_pinned:
             fixed += ["max_lead", "collectors"]
+        if self.settings.on_stale is OnStale.WAIT:
+            fixed.append("max_staleness")
         for name in fixed:
             if state.settings[name] != now[name]:
                 raise CheckpointError(

@@ -173,16 +173,21 @@ class Settings:
         if self.dispatch == "pinned":
             _require(self.why_not_pinned == "", f"dispatch='pinned' is impossible: {self.why_not_pinned}")
         if self.buffer_capacity is not None:
-            Capacity(self.buffer_capacity, tickets_per_batch=self.tickets_per_batch)
+            Capacity(self.buffer_capacity, tickets_per_batch=self.ledger_batch)
         lead = MaxLead(self.build_lead().current, self.tickets_per_version)
         if self.max_lead != "auto" and self.replay is None:
-            check_expiry(lead, self.effective_order, Expiry(self.max_staleness, self.on_stale))
+            check_expiry(lead, Expiry(self.max_staleness, self.on_stale))
         elif self.max_staleness is not None and self.on_stale is OnStale.WAIT:
             raise ValueError("on_stale='wait' needs a fixed max_lead and a queue; choose drop, requeue or keep")
 
     @property
     def tickets_per_version(self) -> int:
         return self.tickets_per_batch * self.publish_every
+
+    @property
+    def ledger_batch(self) -> int:
+        """Tickets taken at once: a replay takes them one by one, and draws its batches itself."""
+        return 1 if self.replay is not None else self.tickets_per_batch
 
     @property
     def is_synchronous(self) -> bool:
@@ -255,18 +260,18 @@ class Settings:
     def build_ledger(self, lead: MaxLead) -> Ledger:
         rules: list[Rule] = [lead]
         if self.buffer_capacity is not None:
-            rules.append(Capacity(self.buffer_capacity, tickets_per_batch=self.tickets_per_batch))
+            rules.append(Capacity(self.buffer_capacity, tickets_per_batch=self.ledger_batch))
         if self.replay is not None:
             rules.append(self.replay)
         elif self.plan.updates is not None:
             rules.append(Budget(max_tickets=self.plan.updates * self.tickets_per_batch))
         if self.plan.steps is not None and not self.is_pinned:
-            rules.append(Budget(max_steps=self.plan.steps))
+            rules.append(Budget(max_steps=self.plan.steps, tickets_per_batch=self.ledger_batch))
         return Ledger(
             AllOf(*rules),
             order=self.effective_order,
             expiry=Expiry(self.max_staleness, self.on_stale),
-            tickets_per_batch=self.tickets_per_batch,
+            tickets_per_batch=self.ledger_batch,
             updates_per_version=self.publish_every,
             seed=self.seed,
             pinned_collectors=self.collectors if self.is_pinned else None,

@@ -382,16 +382,6 @@ class Ledger:
     def is_live(self, index: int) -> bool:
         return index in self._entries
 
-    def oldest_version_needed(self, newest: int) -> int:
-        """The oldest snapshot a pinned ticket still has to take off with; otherwise the newest."""
-        if self.pinned_collectors is None:
-            return newest
-        for entry in self._untaken.values():
-            if entry.phase in (Phase.OPEN, Phase.IN_FLIGHT):
-                assert entry.version is not None
-                return min(entry.version, newest)
-        return newest
-
     def statistics(self) -> LedgerStatistics:
         taken = sum(self._staleness.values())
         return LedgerStatistics(
@@ -580,7 +570,7 @@ class Ledger:
         return version
 
 
-def check_expiry(rule: MaxLead, order: Order, expiry: Expiry) -> None:
+def check_expiry(rule: MaxLead, expiry: Expiry) -> None:
     """Refuse a limit on age that waiting could not keep.
 
     `wait` can hold the learner back for one slow rollout, but with more tickets live than

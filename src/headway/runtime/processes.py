@@ -197,7 +197,7 @@ class RoleProcess:
     async def ask(self, method: str, args: SharedRef, parcel: Parcel, deadline_s: float) -> Any:
         number = next(self._numbers)
         call = Call(number, method, args, parcel.frees, parcel.segments, parcel.dropped)
-        self.channel.send(pickle.dumps(tuple(call)), parcel.fds)
+        self.channel.send(call.pack(), parcel.fds)
         pending = _Pending(method, asyncio.get_running_loop().create_future(), parcel.lent)
         return await self._answer(number, pending, deadline_s)
 
@@ -233,7 +233,7 @@ class RoleProcess:
 
     def _receive(self, frame: Frame) -> None:
         body, fds = frame
-        reply = Reply(*pickle.loads(body))
+        reply = Reply.parse(body)
         pending = self._pending.pop(reply.number)
         self._loans.adopt(
             self.owner, [Segment(index, size, fd) for (index, size), fd in zip(reply.segments, fds, strict=True)]

@@ -58,8 +58,12 @@ class SharedRef:
     def key(self) -> BlockKey:
         return self.owner, self.serial
 
+    def pack(self) -> tuple[Any, ...]:
+        """The ref as plain values, for frames: `SharedRef(*packed)`."""
+        return self.owner, self.serial, self.segment, self.offset, self.size, self.sizes, self.inline
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return SharedRef, (self.owner, self.serial, self.segment, self.offset, self.size, self.sizes, self.inline)
+        return SharedRef, self.pack()
 
 
 # ---------------------------------------------------------------------------------------- values <-> bytes
@@ -107,8 +111,53 @@ def _rebuild_tensor(buffer: Any, dtype: Any, shape: tuple[int, ...], requires_gr
     return tensor if requires_grad is None else torch.nn.Parameter(tensor, requires_grad)
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a flat dictionary of plain arrays lies in a block: worth remembering, for rollouts are all alike."""
+
+    header: bytes
+    sizes: tuple[int, ...]
+    total: int
+    starts: tuple[int, ...]  # of each array
+    items: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, letter of the dtype, shape
+
+
+_LAYOUTS: dict[Any, _Layout | None] = {}  # by what the arrays are like, and by header (None: not flat)
+_MAX_LAYOUTS = 512
+_PLAIN_LETTERS = frozenset("?bBhHiIlLqQefdFD")
+
+
+def _describe(value: Any) -> tuple[tuple[str, str, tuple[int, ...]], ...] | None:
+    """Names, dtypes and shapes of a flat dictionary of plain contiguous arrays; None for anything else."""
+    numpy = sys.modules.get("numpy")
+    if type(value) is not dict or numpy is None:
+        return None
+    ndarray, items = numpy.ndarray, []
+    for name, array in value.items():
+        if type(array) is not ndarray or type(name) is not str:
+            return None
+        dtype = array.dtype
+        if dtype.char not in _PLAIN_LETTERS or not (dtype.isnative and array.flags.c_contiguous and array.size):
+            return None
+        items.append((name, dtype.char, array.shape))
+    return tuple(items)
+
+
+def _remember(key: Any, layout: _Layout | None) -> None:
+    if len(_LAYOUTS) < _MAX_LAYOUTS:
+        _LAYOUTS[key] = layout
+
+
 def encode(value: Any, arena: Arena) -> SharedRef:
     """Write `value` into a block of `arena`, or into the ref when it is small."""
+    items = _describe(value)
+    layout = _LAYOUTS.get(items) if items else None
+    if layout is not None:
+        ref, memory = arena.allocate(layout.sizes, layout.total)
+        memory[: len(layout.header)] = layout.header
+        for array, start in zip(value.values(), layout.starts, strict=True):
+            memory[start : start + array.nbytes] = memoryview(array).cast("B")
+        return ref
     buffers: list[pickle.PickleBuffer] = []
     header = io.BytesIO()
     _Pickler(header, 5, buffer_callback=buffers.append).dump(value)
@@ -118,10 +167,17 @@ def encode(value: Any, arena: Arena) -> SharedRef:
     if total > INLINE_BYTES:
         ref, memory = arena.allocate(sizes, total)
         _write(parts, memory)
+        if items and len(sizes) == len(items) + 1:  # the same array twice is written once
+            _remember(items, _layout(bytes(parts[0]), sizes, items))
         return ref
     inline = bytearray(total)
     _write(parts, memoryview(inline))
     return SharedRef(arena.owner, 0, 0, 0, total, sizes, bytes(inline))
+
+
+def _layout(header: bytes, sizes: tuple[int, ...], items: tuple[tuple[str, str, tuple[int, ...]], ...]) -> _Layout:
+    ends = list(itertools.accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+    return _Layout(header, sizes, ends[-1], tuple(ends[:-1]), items)
 
 
 def _write(parts: Sequence[memoryview], memory: memoryview) -> None:
@@ -227,6 +283,17 @@ class _Lease(weakref.ref):  # type: ignore[type-arg]
     key: BlockKey
 
 
+def _lay_out(layout: _Layout, block: Any, is_writable: bool) -> dict[str, Any]:
+    """The arrays of a flat dictionary over `block`, without asking pickle again."""
+    ndarray = sys.modules["numpy"].ndarray
+    value = {}
+    for (name, letter, shape), start in zip(layout.items, layout.starts, strict=True):
+        array = value[name] = ndarray(shape, letter, block, start)
+        if not is_writable:
+            array.flags.writeable = False
+    return value
+
+
 class Views:
     """The segments one process has mapped, and which of their blocks something there still looks at.
 
@@ -256,10 +323,18 @@ class Views:
             lease.key = ref.key
             self._opened.append(lease)
             memory = memoryview(block)
+            layout = _LAYOUTS.get(bytes(memory[: ref.sizes[0]]))
+            if layout is not None:
+                return _lay_out(layout, block, is_writable)
         else:
             memory = memoryview(bytearray(ref.inline))
         header, *buffers = _split(memory if is_writable else memory.toreadonly(), ref.sizes)
-        return pickle.loads(header, buffers=buffers)
+        value = pickle.loads(header, buffers=buffers)
+        if ref.serial:
+            items = _describe(value)
+            if items and len(ref.sizes) == len(items) + 1:
+                _remember(bytes(header), _layout(bytes(header), ref.sizes, items))
+        return value
 
     def copy(self, ref: SharedRef) -> Any:
         """The value, in memory of its own."""

@@ -1,0 +1,193 @@
+"""How large the lead is: the fixed one stays, the auto lead finds its place in small closed loops."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.core.lead import AutoLead, FixedLead, Interval, Lead, starting_lead
+
+stable = settings(max_examples=200, deadline=None, derandomize=True)
+
+
+# -- fixed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lead", [-1, -0.5, math.nan, math.inf])
+def test_a_fixed_lead_that_is_no_number_of_versions_is_refused(lead: float) -> None:
+    with pytest.raises(ValueError, match=f"max_lead must be a finite number >= 0 or 'auto', received {lead!r}"):
+        FixedLead(lead)
+
+
+@pytest.mark.parametrize("chosen", [0, 0.5, 1, 64])
+def test_a_fixed_lead_does_not_move_whatever_it_sees(chosen: float) -> None:
+    lead: Lead = FixedLead(chosen)
+    for interval in (Interval(1, 1), Interval(0, 0), Interval(1, 0, 0.01)):
+        assert lead.observe(interval) == chosen
+    assert lead.current == lead.limit == chosen
+    lead.load_state_dict(lead.state_dict())
+    assert lead.current == chosen
+
+
+# -- where auto starts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("buffer_size", "batch_size", "lead"), [(1, 1, 1), (99, 10, 1), (1000, 10, 10), (1009, 10, 10), (640, 32, 2)]
+)
+def test_auto_starts_from_a_tenth_of_the_buffer_in_batches(buffer_size: int, batch_size: int, lead: int) -> None:
+    assert starting_lead(buffer_size, batch_size) == lead
+
+
+@stable
+@given(st.integers(0, 10**6), st.integers(1, 10**4))
+def test_auto_never_starts_below_one(buffer_size: int, batch_size: int) -> None:
+    assert starting_lead(buffer_size, batch_size) == max(1, (buffer_size // batch_size) // 10)
+
+
+@pytest.mark.parametrize(("start", "limit"), [(0, 4), (5, 4), (-1, -1), (1, 0)])
+def test_a_start_outside_the_limits_is_refused(start: int, limit: int) -> None:
+    with pytest.raises(ValueError, match=f"received start={start}, limit={limit}"):
+        AutoLead(start, limit)
+
+
+@pytest.mark.parametrize("target", [0, -0.1, 1.1, math.nan])
+def test_a_target_that_no_batch_can_meet_is_refused(target: float) -> None:
+    with pytest.raises(ValueError, match=f"target_effective_sample_size must be in .* received {target!r}"):
+        AutoLead(target_effective_sample_size=target)
+
+
+@pytest.mark.parametrize("idle", [0, 1, -0.1, math.nan])
+def test_a_share_of_idle_time_that_is_all_or_nothing_is_refused(idle: float) -> None:
+    with pytest.raises(ValueError, match=f"negligible_idle must be in .* received {idle!r}"):
+        AutoLead(negligible_idle=idle)
+
+
+# -- one look ---------------------------------------------------------------------------------------
+
+
+def test_waiting_on_both_sides_raises_the_lead_by_one() -> None:
+    assert AutoLead(3).observe(Interval(learner_idle=0.5, collectors_blocked=0.5)) == 4
+
+
+def test_a_learner_that_waits_while_no_collector_is_blocked_leaves_the_lead_alone() -> None:
+    assert AutoLead(3).observe(Interval(learner_idle=0.9, collectors_blocked=0.0)) == 3
+
+
+def test_a_learner_that_hardly_waits_lowers_the_lead_by_one() -> None:
+    assert AutoLead(3).observe(Interval(learner_idle=0.01, collectors_blocked=0.8)) == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 1), (3, 1), (8, 4), (9, 4)])
+def test_a_small_effective_sample_size_halves_the_lead_at_once(before: int, after: int) -> None:
+    starving = Interval(learner_idle=0.9, collectors_blocked=0.9, effective_sample_size=0.69)
+    assert AutoLead(before).observe(starving) == after
+
+
+def test_an_effective_sample_size_on_target_changes_nothing() -> None:
+    assert AutoLead(4).observe(Interval(0.9, 0.9, effective_sample_size=0.7)) == 5
+    assert AutoLead(4).observe(Interval(0.9, 0.0, effective_sample_size=0.7)) == 4
+
+
+def test_the_lead_does_not_return_at_once_to_where_the_learner_was_seen_waiting() -> None:
+    lead = AutoLead(3, patience=8)
+    lead.observe(Interval(0.5, 0.5))
+    assert [lead.observe(Interval(0, 0.5)) for _ in range(7)] == [4] * 7
+    assert lead.observe(Interval(0, 0.5)) == 3  # it asks again after a while
+
+
+# -- closed loops -----------------------------------------------------------------------------------
+
+
+def learner_bound(lead: float, enough: float) -> Interval:
+    """Collectors are fast on average but uneven: from a lead of `enough` on, the learner never waits."""
+    return Interval(learner_idle=max(0.0, 1 - lead / enough) * 0.5, collectors_blocked=0.4)
+
+
+def collector_bound(lead: float) -> Interval:
+    """The learner waits for collectors that never stand before occupied slots, once there is any lead."""
+    return Interval(learner_idle=0.6, collectors_blocked=0.1 if lead < 2 else 0.0)
+
+
+def follow(lead: AutoLead, world: object, looks: int) -> list[float]:
+    return [lead.observe(world(lead.current)) for _ in range(looks)]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("enough", [1, 2, 5, 12])
+@pytest.mark.parametrize("start", [1, 4, 32])
+def test_a_learner_bound_run_settles_at_the_smallest_lead_without_idle_time(start: int, enough: int) -> None:
+    path = follow(AutoLead(start, 64), lambda lead: learner_bound(lead, enough), 400)[100:]
+    assert set(path) <= {enough - 1, enough}
+    assert path.count(enough) >= 0.8 * len(path)  # below it only to ask again, now and then
+
+
+@pytest.mark.parametrize("start", [1, 7])
+def test_a_collector_bound_run_does_not_run_away_to_the_limit(start: int) -> None:
+    path = follow(AutoLead(start, 64), collector_bound, 200)
+    assert set(path[5:]) == {max(2, start)}
+
+
+def test_the_lead_follows_a_world_that_changes() -> None:
+    lead = AutoLead(1, 64)
+    assert follow(lead, lambda lead: learner_bound(lead, 10), 100)[-1] in (9, 10)
+    assert follow(lead, lambda lead: learner_bound(lead, 3), 200)[-1] in (2, 3)
+    assert follow(lead, lambda lead: learner_bound(lead, 6), 100)[-1] in (5, 6)
+
+
+def test_staleness_that_hurts_keeps_the_lead_below_where_it_hurts() -> None:
+    """The learner would like a lead of 40; the effective sample size falls with the lead, to 0.7 at 10."""
+
+    def world(lead: float) -> Interval:
+        idle = learner_bound(lead, 40)
+        return Interval(idle.learner_idle, idle.collectors_blocked, effective_sample_size=1 - 0.03 * lead)
+
+    path = follow(AutoLead(32, 64), world, 200)[10:]
+    assert max(path) <= 11  # one look above, then halved
+    assert min(path) >= 5
+    assert max(path) - min(path) >= 5  # additive increase, multiplicative decrease
+
+
+def test_a_learner_that_always_waits_takes_the_lead_to_the_limit_and_no_further() -> None:
+    assert follow(AutoLead(1, 5), lambda lead: Interval(0.5, 0.5), 20)[3:] == [5] * 17
+
+
+def test_a_resumed_lead_remembers_how_long_it_has_been_calm() -> None:
+    lead, resumed = AutoLead(3, patience=8), AutoLead(3, patience=8)
+    lead.observe(Interval(0.5, 0.5))
+    for _ in range(7):
+        lead.observe(Interval(0, 0.5))
+    resumed.load_state_dict(lead.state_dict())
+    assert resumed.current == 4
+    assert resumed.observe(Interval(0, 0.5)) == lead.observe(Interval(0, 0.5)) == 3
+
+
+shares = st.floats(0, 1)
+intervals = st.lists(st.builds(Interval, shares, shares, st.none() | shares), max_size=60)
+
+
+@stable
+@given(intervals, st.integers(1, 20), st.integers(0, 20), st.integers(1, 10))
+def test_the_lead_never_leaves_its_limits(seen: list[Interval], start: int, room: int, patience: int) -> None:
+    lead = AutoLead(start, start + room, patience=patience)
+    for interval in seen:
+        before = lead.current
+        after = lead.observe(interval)
+        assert after == lead.current
+        assert 1 <= after <= lead.limit
+        assert after == int(after)
+        assert after <= before + 1
+
+
+@stable
+@given(intervals, intervals)
+def test_a_resumed_lead_goes_on_as_if_nothing_had_happened(before: list[Interval], after: list[Interval]) -> None:
+    lead, resumed = AutoLead(4), AutoLead(4)
+    for interval in before:
+        lead.observe(interval)
+    resumed.load_state_dict(json.loads(json.dumps(lead.state_dict())))
+    assert resumed.current == lead.current
+    assert [resumed.observe(interval) for interval in after] == [lead.observe(interval) for interval in after]
