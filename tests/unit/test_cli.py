@@ -1,0 +1,562 @@
+"""The command line: what it runs, prints and leaves behind, its exit codes, and what signals do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headway.cli import main
+from headway.coordinate.roles import Stations
+from headway.coordinate.settings import Plan, Settings
+from headway.launch import build_runtime, launch, run, statistics_rows, status_of
+from headway.observe.folder import RunFolder
+from headway.observe.recorder import read_events
+from headway.recipes import RECIPES
+from headway.recipes.functions import FunctionsConfig
+from headway.recipes.known_names import KNOWN_NAMES
+from headway.runtime.virtual import Virtual
+from headway.testing.workloads import Constant, SimulatedCollector, SimulatedLearner, SteadyWorkload
+
+pytestmark = pytest.mark.timeout(60)
+
+WAIT_S = 30.0
+AT_ONCE = ["--collect_ms", "0", "--train_ms", "0", "--evaluate_ms", "0"]
+TINY = [*AT_ONCE, "--updates", "6", "--evaluate_every", "3", "--runtime", "inline", "--quiet"]
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def tiny_run(runs: Path, *more: str) -> Path:
+    """A run that ends at once; returns its folder."""
+    before = set(runs.iterdir()) if runs.is_dir() else set()
+    assert main(["run", "functions", *TINY, "--runs", str(runs), *more]) == 0
+    (folder,) = set(runs.iterdir()) - before
+    return folder
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    content = json.loads((folder / "summary.json").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def refused(capsys: Output, *words: str) -> str:
+    """The one line with which a command is refused."""
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("headway: ")
+    assert line.count("\n") == 1, f"more than one line: {line}"
+    return line.removeprefix("headway: ").rstrip("\n")
+
+
+# -- run --------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_a_folder_whose_files_can_be_read(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs, "--save_every", "2")
+    out = capsys.readouterr().out
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoints",
+        "config.yaml",
+        "events.jsonl",
+        "summary.json",
+    ]
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (config["recipe"], config["updates"], config["runtime"]) == ("functions", 6, "inline")
+    assert set(config) == {"recipe", *FunctionsConfig.model_fields}
+    kinds = [event["e"] for event in read_events(folder / "events.jsonl")]
+    assert (kinds[0], kinds[-1], kinds.count("learn"), kinds.count("publish")) == ("run", "end", 6, 7)
+    assert len(list((folder / "checkpoints").iterdir())) == 2
+    ended = summary(folder)
+    assert (ended["complete"], ended["updates"], ended["version"]) == (True, 6, 6)
+    assert [score["version"] for score in ended["scores"]] == [3, 6]
+    assert ended["tickets"]["opened"] == ended["tickets"]["learned"] == 6
+    assert f"functions: running in {folder}" in out
+    assert f"weights {ended['fingerprint']}, version 6; in {folder}" in out
+
+
+def test_a_run_ends_with_the_statistics_block(runs: Path, capsys: Output) -> None:
+    tiny_run(runs, "--max_lead", "0")
+    out = capsys.readouterr().out
+    for line in (
+        "Async Training Statistics:",
+        "  Mode: SYNCHRONOUS",
+        "  Collect iterations: 6",
+        "  Train iterations: 6",
+        "  Final lag: 0",
+        "  Staleness mean / max: 0.00 / 0",
+        "  Dropped: none",
+        "  Stopped: reached 6 updates",
+    ):
+        assert f"{line}\n" in out
+    for start in ("  Avg collect time: ", "  Avg train time: ", "  Avg eval time: ", "  Last score: "):
+        assert start in out
+
+
+def test_the_seed_decides_the_bits_on_every_runtime(runs: Path) -> None:
+    words = ([], ["--runtime", "threads"], ["--runtime", "threads", "--seed", "1"])
+    inline, threads, other_seed = (summary(tiny_run(runs, *more))["fingerprint"] for more in words)
+    assert inline == threads != other_seed
+
+
+def test_a_run_from_its_own_config_has_the_same_fingerprint(runs: Path) -> None:
+    folder = tiny_run(runs, "--seed", "3", "--off_policy_degree", "2", "--learning-rate=2.5")
+    assert main(["run", "--config", str(folder / "config.yaml"), "--runs", str(runs), "--quiet"]) == 0
+    (again,) = set(runs.iterdir()) - {folder}
+    assert summary(again)["fingerprint"] == summary(folder)["fingerprint"]
+    assert (again / "config.yaml").read_text() == (folder / "config.yaml").read_text()
+
+
+def test_options_override_the_config_file_also_under_known_names(runs: Path) -> None:
+    folder = tiny_run(runs)
+    words = ["--runs", str(runs), "--quiet", "--num_iterations", "4", "--seed", "9", "--off_policy_degree", "0"]
+    assert main(["run", "--config", str(folder / "config.yaml"), *words]) == 0
+    (again,) = set(runs.iterdir()) - {folder}
+    config = yaml.safe_load((again / "config.yaml").read_text())
+    assert (config["updates"], config["seed"], config["max_lead"], config["collect_ms"]) == (4, 9, 0, 0)
+
+
+def test_debug_prints_every_event(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs, "--enable_async_debug_log", "true")
+    err = capsys.readouterr().err
+    for event in read_events(folder / "events.jsonl"):
+        assert f"] {event['e']} " in err
+    assert "] learn u=6 " in err
+    tiny_run(runs)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_status_display_changes_nothing_about_a_run(runs: Path) -> None:
+    quiet, shown = tiny_run(runs), tiny_run(runs, "--quiet", "false", "--runtime", "threads")
+    assert summary(quiet)["fingerprint"] == summary(shown)["fingerprint"]
+
+
+# -- resume -----------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_goes_on_with_a_longer_plan(runs: Path, capsys: Output) -> None:
+    whole = tiny_run(runs, "--updates", "10", "--max_lead", "0")
+    part = tiny_run(runs, "--max_lead", "0")
+    assert main(["resume", str(part), "--updates", "10", "--quiet"]) == 0
+    assert f"functions: resumed in {part}" in capsys.readouterr().out
+    assert summary(part)["updates"] == 10
+    assert summary(part)["fingerprint"] == summary(whole)["fingerprint"]
+    assert yaml.safe_load((part / "config.yaml").read_text())["updates"] == 10  # the next resume knows the plan
+
+
+def test_a_finished_run_resumed_as_it_is_stays_as_it_is(runs: Path) -> None:
+    folder = tiny_run(runs)
+    before = summary(folder)
+    assert main(["resume", str(folder), "--quiet"]) == 0
+    after = summary(folder)
+    same = ("fingerprint", "updates", "version", "scores", "tickets", "stop_reason")
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+
+
+def test_resume_knows_the_known_names(runs: Path) -> None:
+    folder = tiny_run(runs)
+    assert main(["resume", str(folder), "--num_iterations", "8", "--quiet"]) == 0
+    assert summary(folder)["updates"] == 8
+
+
+def test_what_decided_the_tickets_cannot_be_changed_on_resume(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs)
+    line = refused(capsys, "resume", str(folder), "--seed", "5", "--quiet")
+    assert line == "the checkpoint was written with seed=0; it cannot be resumed with seed=5"
+    assert yaml.safe_load((folder / "config.yaml").read_text())["seed"] == 0
+    assert main(["resume", str(folder), "--updates", "8", "--quiet"]) == 0  # the refusal broke nothing
+
+
+def test_resume_needs_a_run_with_a_checkpoint(runs: Path, tmp_path: Path, capsys: Output) -> None:
+    assert refused(capsys, "resume") == "resume needs the folder of a run: headway resume RUN"
+    assert refused(capsys, "resume", "--updates", "3").startswith("resume needs the folder of a run")
+    assert refused(capsys, "resume", str(tmp_path / "absent")) == f"no run folder at {tmp_path / 'absent'}"
+    folder = tiny_run(runs)
+    (checkpoint,) = (folder / "checkpoints").iterdir()
+    (checkpoint / "state.pkl").write_bytes(b"damaged")
+    assert refused(capsys, "resume", str(folder)).startswith(f"checkpoint {checkpoint} is damaged: ")
+
+
+# -- replay -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["--runtime", "threads", "--order", "ready", "--collectors", "2", "--max_lead", "3"]]
+)
+def test_a_replay_comes_to_the_same_bits(runs: Path, capsys: Output, more: list[str]) -> None:
+    folder = tiny_run(runs, *more)
+    assert main(["resume", str(folder), "--updates", "9", "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["run", "--replay", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"replayed 9 updates to version 9: weights {summary(folder)['fingerprint']}",
+        "the same bits as recorded",
+    ]
+
+
+def test_a_replay_with_other_bits_says_so_and_fails(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs)
+    recorded = summary(folder)
+    (folder / "summary.json").write_text(json.dumps(recorded | {"fingerprint": "0123456789abcdef"}))
+    capsys.readouterr()
+    assert main(["run", "--replay", str(folder)]) == 1
+    assert capsys.readouterr().out.endswith("NOT the recorded 0123456789abcdef\n")
+
+
+def test_a_run_that_did_not_finish_is_replayed_as_far_as_it_came(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs)
+    (folder / "summary.json").unlink()
+    capsys.readouterr()
+    assert main(["run", "--replay", str(folder)]) == 0
+    assert "the run did not finish, so there is nothing to compare with" in capsys.readouterr().out
+
+
+def test_a_run_without_its_log_cannot_be_replayed_or_fitted(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs)
+    (folder / "events.jsonl").unlink()
+    line = f"cannot read {folder / 'events.jsonl'}: No such file or directory"
+    assert refused(capsys, "run", "--replay", str(folder)) == line
+    assert refused(capsys, "simulate", "--run", str(folder)) == line
+
+
+# -- simulate ---------------------------------------------------------------------------------------
+
+
+def rows(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines() if line[:1].isdigit()]
+
+
+def test_simulate_compares_the_leads_and_recommends_one(capsys: Output) -> None:
+    assert main(["simulate", "--collect", "1", "--learn", "1", "--leads", "0,1,2", "--updates", "200"]) == 0
+    out = capsys.readouterr().out
+    assert [row[:3] for row in rows(out)] == [["0", "0.5", "1.00x"], ["1", "0.995", "1.99x"], ["2", "0.995", "1.99x"]]
+    assert "recommended: max_lead=1 (the smallest within 2 % of the best throughput; mean staleness " in out
+
+
+def test_simulate_takes_every_option_it_lists(capsys: Output) -> None:
+    words = "--collect lognormal:1,0.5 --learn exponential:0.8 --evaluate 2 --evaluate_every 10 --collectors 2"
+    words += " --tickets_per_batch 2 --publish_every 2 --order window(4) --max_staleness 9 --on_stale drop"
+    words += " --dispatch free --updates 40 --seed 3 --leads 1 --evaluate_in_background true"
+    assert main(["simulate", *words.split()]) == 0
+    assert len(rows(capsys.readouterr().out)) == 1
+
+
+def test_simulate_fits_a_recorded_run_and_options_override_the_fit(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs)
+    capsys.readouterr()
+    assert main(["simulate", "--run", str(folder), "--leads", "0,1"]) == 0
+    assert len(rows(capsys.readouterr().out)) == 2
+    assert (
+        main(["simulate", "--run", str(folder), "--collect", "1", "--learn", "1", "--leads", "0", "--evaluate", "0"])
+        == 0
+    )
+    assert rows(capsys.readouterr().out)[0][1] == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--colect", "1"], "unknown option 'colect'; did you mean 'collect'? allowed: "),
+        (["--collect", "gamma:1"], "unknown duration 'gamma:1'; allowed: "),
+        (["--leads", "0,x"], "leads must be numbers >= 0 such as 0,1,2,4, received '0,x'"),
+        (["--leads", "-1"], "leads must be numbers >= 0 such as 0,1,2,4, received -1"),
+        (["--leads", "nan"], "max_lead must be a finite number >= 0 or 'auto', received nan"),
+        (["--collectors", "two"], "--collectors must be a whole number, received 'two'"),
+        (["--updates", "1.5"], "--updates must be a whole number, received 1.5"),
+        (["--seed"], "--seed must be a whole number, received True"),
+        (["--updates", "0"], "updates must be > 0, received 0"),
+        (["--order", "5"], "unknown order '5'; allowed: oldest, window(N), ready"),
+        (["--on_stale", "burn"], "'burn' is not a valid OnStale"),
+        (["--run", "/nowhere"], "no run folder at /nowhere"),
+        (["stray"], "expected --name value, received 'stray'"),
+    ],
+)
+def test_simulate_refuses_in_one_line(words: list[str], message: str, capsys: Output) -> None:
+    assert refused(capsys, "simulate", *words).startswith(message)
+
+
+# -- explain ----------------------------------------------------------------------------------------
+
+
+def test_explain_lists_every_known_name(capsys: Output) -> None:
+    assert main(["explain"]) == 0
+    out = capsys.readouterr().out
+    for known in KNOWN_NAMES.values():
+        assert f"{known.name}={known.example} " in out
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("off_policy_degree=-1", "off_policy_degree=-1  ->  max_lead=auto   ("),
+        ("off_policy_degree", "off_policy_degree=4  ->  max_lead=4   ("),
+        ("--num_workers=8", "num_workers=8  ->  collectors=8   ("),
+        ("data_queue_size=10", "data_queue_size=10  ->  max_lead=10, order=oldest   ("),
+        ("enable_async_training=true", "enable_async_training=True  ->  (the default)   ("),
+        ("max_lead", "max_lead: How far collection may run ahead of learning"),
+    ],
+)
+def test_explain_translates_one_name(word: str, line: str, capsys: Output) -> None:
+    assert main(["explain", word]) == 0
+    assert capsys.readouterr().out.startswith(line)
+
+
+def test_explain_refuses_what_nobody_knows_with_the_nearest_name(capsys: Output) -> None:
+    line = refused(capsys, "explain", "num_worker")
+    assert line.startswith("unknown name 'num_worker'; did you mean 'num_workers'? allowed: ")
+
+
+# -- help and refusals ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "headway run functions"),
+        (["-h"], "headway run functions"),
+        (["--help"], "headway resume"),
+        (["run", "--help"], "headway run RECIPE --help lists its settings"),
+        (["run", "-h"], "headway run [RECIPE]"),
+        (["resume", "--help"], "headway resume RUN"),
+        (["simulate", "--help"], "--leads"),
+        (["explain", "-h"], "headway explain [NAME | NAME=VALUE ...]"),
+    ],
+)
+def test_help_is_printed_and_nothing_is_run(
+    words: list[str], says: str, capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 0
+    captured = capsys.readouterr()
+    assert says in captured.out
+    assert captured.err == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_help_of_a_recipe_lists_every_setting(recipe: str, capsys: Output) -> None:
+    assert main(["run", recipe, "--updates", "3", "--help"]) == 0
+    out = capsys.readouterr().out
+    for name in FunctionsConfig.model_fields:
+        assert f"--{name} " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rum"], "unknown command 'rum'; did you mean 'run'? allowed: "),
+        (["run"], "run needs a recipe: functions"),
+        (["run", "--updates", "3"], "run needs a recipe: functions"),
+        (["run", "function"], "unknown recipe 'function'; did you mean 'functions'? allowed: functions"),
+        (["run", "functions", "--max_led", "1"], "unknown setting 'max_led'; did you mean 'max_lead'? allowed: "),
+        (["run", "functions", "max_lead", "1"], "expected --name value, received 'max_lead'"),
+        (["run", "functions", "--updates", "[1"], "updates='[1': Input should be a valid integer"),
+        (["run", "functions", "--updates", "{a: 1}"], "updates='{a: 1}': Input should be a valid integer"),
+        (["run", "functions", "--updates"], "updates needs a value, received True"),
+        (["run", "functions", "--max_lead", "4", "--max_staleness", "1"], "max_staleness=1 with on_stale=wait cannot"),
+        (["run", "--config", "/nowhere.yaml"], "cannot read /nowhere.yaml: No such file or directory"),
+        (["run", "--replay", "/nowhere"], "no run folder at /nowhere"),
+    ],
+)
+def test_a_command_that_is_not_understood_is_refused_in_one_line_and_leaves_nothing(
+    words: list[str], message: str, capsys: Output, runs: Path
+) -> None:
+    more = ["--runs", str(runs)] if words[:2] == ["run", "functions"] else []
+    assert refused(capsys, *words, *more).startswith(message)
+    assert not runs.exists()
+
+
+def test_a_runs_folder_that_cannot_be_made_is_refused(tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "file").write_text("")
+    line = refused(capsys, "run", "functions", *TINY, "--runs", str(tmp_path / "file"))
+    assert line == f"cannot make a folder in {tmp_path / 'file'}: Not a directory"
+
+
+def test_a_run_that_fails_says_why_in_one_line_and_exits_with_one(runs: Path, capsys: Output) -> None:
+    words = [
+        *TINY,
+        "--runs",
+        str(runs),
+        "--collect_ms",
+        "50",
+        "--collect_deadline_s",
+        "0.001",
+        "--attempts_on_loss",
+        "1",
+    ]
+    assert main(["run", "functions", *words]) == 1
+    err = capsys.readouterr().err
+    assert err == "headway: ticket 0 at version 0 failed on collector-0: took longer than 0.001 s\n"
+
+
+# -- launch -----------------------------------------------------------------------------------------
+
+
+def add(weights: int, ticket: Any) -> int:
+    return 1
+
+
+def total(weights: int, rollouts: list[int]) -> int:
+    return weights + sum(rollouts)
+
+
+def test_three_functions_are_enough(tmp_path: Path) -> None:
+    done = run(add, total, float, weights=0, updates=5, evaluate_every=5, runtime="inline", folder=tmp_path)
+    assert (done.weights, done.version, [score.value for score in done.scores]) == (5, 5, [5.0])
+    more = run(add, total, float, weights=0, updates=8, runtime="inline", folder=tmp_path, resume=True)
+    assert (more.weights, more.updates) == (8, 8)
+
+
+def test_a_target_score_ends_the_run() -> None:
+    done = run(add, total, float, weights=0, target_score=3, max_lead=0, runtime="inline")
+    assert (done.weights, done.stop_reason) == (3, "reached a score of 3 (target 3)")
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
+    run(add, total, weights=0, updates=2, runtime="inline", folder=tmp_path)
+    before = (tmp_path / "events.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="holds a run already: resume it, or choose another folder"):
+        run(add, total, weights=0, updates=2, runtime="inline", folder=tmp_path)
+    assert (tmp_path / "events.jsonl").read_bytes() == before
+
+
+def test_resuming_needs_a_folder() -> None:
+    with pytest.raises(ValueError, match="resume needs the folder of the run"):
+        run(add, total, weights=0, updates=2, resume=True)
+
+
+def test_runtimes_are_built_by_name() -> None:
+    assert [build_runtime(name).name for name in ("inline", "threads", "processes")] == [
+        "inline",
+        "threads",
+        "processes",
+    ]
+    with pytest.raises(ValueError, match="unknown runtime 'thread'; did you mean 'threads'"):
+        build_runtime("thread")
+
+
+def test_a_resumed_run_counts_the_updates_of_its_session_per_second(tmp_path: Path) -> None:
+    stations = Stations(partial(_collector), SimulatedLearner)
+    folder = RunFolder(tmp_path)
+    rates = []
+    for updates, resume in ((16, False), (24, True)):
+        runtime = Virtual(SteadyWorkload(Constant(0.5), Constant(0.5)))
+        settings = Settings(plan=Plan(updates=updates), max_lead=0)
+        result = launch(stations, settings, runtime=runtime, folder=folder, resume=resume)
+        rates.append(statistics_rows(result)["Updates per second"])
+    assert rates == ["1.00", "1.00"]
+
+
+def _collector(number: int) -> SimulatedCollector:
+    return SimulatedCollector(Constant(0.5))
+
+
+@pytest.mark.parametrize(
+    ("plan", "unit", "total_"),
+    [
+        (Plan(updates=9), "update", 9),
+        (Plan(steps=7), "step", 7),
+        (Plan(wall_s=4.0), "second", 4),
+        (Plan(target_score=1.0, evaluate_every=1), "update", None),
+    ],
+)
+def test_the_status_counts_towards_the_end_of_the_plan(plan: Plan, unit: str, total_: float | None) -> None:
+    from headway.coordinate.coordinator import Coordinator
+
+    runtime = Virtual(SteadyWorkload(Constant(1.0), Constant(1.0)))
+    coordinator = Coordinator(Stations(_collector, SimulatedLearner), Settings(plan=plan), runtime)
+    status = status_of(coordinator)
+    assert (status.unit, status.total, status.version, status.score) == (unit, total_, 0, None)
+
+
+# -- signals ----------------------------------------------------------------------------------------
+
+ENDLESS = [*AT_ONCE, "--updates", "1000000", "--evaluate_every", "0", "--log_level", "debug", "--quiet"]
+
+
+@contextmanager
+def started(runs: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """`headway run functions` in a process of its own, ended in any case."""
+    command = [sys.executable, "-m", "headway.cli", "run", "functions", "--runs", str(runs), *ENDLESS, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Standard error up to the line that contains `text`; the test's timeout bounds it."""
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if text in line:
+            return "".join(lines)
+    raise AssertionError(f"no {text!r} in:\n{''.join(lines)}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_ends_the_run_after_the_update_saved_and_resumable(
+    runs: Path, number: signal.Signals, capsys: Output
+) -> None:
+    with started(runs, "--collect_ms", "1") as process:
+        read_until(process, "] learn u=3 ")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, err
+    (folder,) = runs.iterdir()
+    assert f"{number.name}: saving and ending after this update (again: at once)" in err
+    assert f"  Stopped: interrupted by {number.name}\n" in out
+    assert f"to go on: headway resume {folder}\n" in out
+    ended = summary(folder)
+    assert not ended["complete"]
+    assert ended["updates"] >= 3
+    assert list((folder / "checkpoints").iterdir())
+    assert main(["resume", str(folder), "--updates", str(ended["updates"] + 3), "--log_level", "info", "--quiet"]) == 0
+    assert summary(folder)["complete"]
+    capsys.readouterr()
+    assert main(["run", "--replay", str(folder)]) == 0
+    assert "the same bits as recorded" in capsys.readouterr().out
+
+
+def test_sigusr1_prints_who_waits_for_what_and_the_run_goes_on(runs: Path) -> None:
+    with started(runs, "--collect_ms", "5") as process:
+        read_until(process, "] learn u=3 ")
+        process.send_signal(signal.SIGUSR1)
+        head = read_until(process, " tickets live (")
+        assert "version " in head.splitlines()[-1]
+        told = read_until(process, "learner ")
+        assert "collector-0 " in told
+        assert " (since " in told
+        read_until(process, "] learn u=")  # on it goes
+        assert process.poll() is None
+
+
+def test_a_second_signal_ends_the_run_at_once(runs: Path) -> None:
+    with started(runs, "--collect_ms", "1", "--train_ms", "60000") as process:
+        read_until(process, "] land k=1 ")  # by now the learner is in its long update
+        process.send_signal(signal.SIGINT)
+        read_until(process, "SIGINT: saving and ending after this update")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 130
+    assert "SIGINT again: ending now" in err
+    assert "headway: ended by hand; nothing was saved since the last checkpoint" in err
+    assert "Statistics" not in out

@@ -1,0 +1,348 @@
+"""Configuration: known names, conflicts, one line for everything that cannot be."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import Field, ValidationError
+
+from headway.core.order import READY
+from headway.launch import RUNTIMES
+from headway.observe.folder import RunFolder, read_config
+from headway.recipes import RECIPES, load_recipe
+from headway.recipes.config import ConfigError, RunConfig, read_values
+from headway.recipes.known_names import KNOWN_NAMES, translate
+
+CONFIGS = [RunConfig, *(load_recipe(name).config for name in RECIPES)]
+
+
+def config(**values: Any) -> RunConfig:
+    return read_values(RunConfig, {"updates": 10, **values})
+
+
+# -- known names ------------------------------------------------------------------------------------
+
+SAYS_THE_DESIGN = [
+    ("off_policy_degree", 0, {"max_lead": 0}),
+    ("off_policy_degree", 60, {"max_lead": 60}),
+    ("off_policy_degree", -1, {"max_lead": "auto"}),
+    ("enable_async_eval", True, {"evaluate_in_background": True}),
+    ("data_queue_size", 10, {"max_lead": 10, "order": "oldest"}),
+    ("enable_async_training", False, {"max_lead": 0}),
+    ("enable_async_training", True, {}),
+    ("enable_async_debug_log", True, {"log_level": "debug"}),
+    ("enable_async_debug_log", False, {"log_level": "info"}),
+    ("num_workers", 4, {"collectors": 4}),
+    ("weight_sync_interval", 10, {"publish_every": 10}),
+    ("warmup_seconds", 5, {"warmup_s": 5}),
+    ("num_iterations", 1000, {"updates": 1000}),
+    ("eval_interval", 100, {"evaluate_every": 100}),
+    ("save_interval", 500, {"save_every": 500}),
+    ("staleness_threshold", 3, {"max_lead": 3}),
+    ("max_staleness_allowed", 5, {"max_staleness": 5}),
+    ("max_queue_size", 1000, {"buffer_capacity": 1000}),
+    ("min_batch_count", 1, {"tickets_per_batch": 1}),
+    ("batch_timeout", 30.0, {"data_deadline_s": 30.0}),
+    ("generation_timeout", 30.0, {"collect_deadline_s": 30.0}),
+    ("batch_generation_interval", 0.1, {"pacing_s": 0.1}),
+    ("max_sync_retries", 3, {"publish_attempts": 4}),
+    ("sync_timeout", 30.0, {"publish_deadline_s": 30.0}),
+    ("sync_retry_delay", 1.0, {"publish_delay_s": 1.0}),
+    ("async_generation_ratio", 0.5, {"max_lead": 0.5}),
+    ("rollout_batch_size", 64, {"tickets_per_batch": 64}),
+    ("max_steps", 100, {"updates": 100}),
+    ("eval_steps", 10, {"evaluate_every": 10}),
+    ("save_steps", 10, {"save_every": 10}),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "ours"), SAYS_THE_DESIGN)
+def test_a_known_name_means_what_the_design_says(name: str, value: Any, ours: dict[str, Any]) -> None:
+    assert translate(name, value) == ours
+    read = read_values(RunConfig, {"updates": 1000, **ours})
+    ends = {} if "updates" in ours else {"updates": 1000}
+    assert read_values(RunConfig, {**ends, name: value}) == read
+
+
+def test_every_known_name_is_in_the_list_above() -> None:
+    assert {name for name, _, _ in SAYS_THE_DESIGN} == set(KNOWN_NAMES)
+
+
+@pytest.mark.parametrize("known", KNOWN_NAMES.values(), ids=KNOWN_NAMES)
+def test_every_known_name_sets_fields_that_exist_and_explains_itself(known: Any) -> None:
+    assert set(known.translate(known.example)) <= set(RunConfig.model_fields)
+    assert known.meaning
+    ends = {} if "updates" in known.translate(known.example) else {"updates": 1000}
+    read_values(RunConfig, {**ends, known.name: known.example})
+
+
+def test_no_known_name_hides_a_setting_of_ours() -> None:
+    for kind in CONFIGS:
+        assert not set(KNOWN_NAMES) & set(kind.model_fields)
+
+
+def test_a_name_nobody_knows_is_not_translated() -> None:
+    assert translate("flux", 1) is None
+
+
+# -- conflicts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"off_policy_degree": 4, "max_lead": 2}, "off_policy_degree=4 means max_lead=4, but max_lead=2 is set too"),
+        ({"max_lead": 2, "off_policy_degree": 4}, "off_policy_degree=4 means max_lead=4, but max_lead=2 is set too"),
+        (
+            {"off_policy_degree": 4, "staleness_threshold": 3},
+            "staleness_threshold=3 means max_lead=3, but max_lead=4 is set too",
+        ),
+        (
+            {"data_queue_size": 4, "order": "ready"},
+            "data_queue_size=4 means order='oldest', but order='ready' is set too",
+        ),
+    ],
+)
+def test_two_names_for_one_setting_must_agree(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config(**values)
+    assert str(refused.value) == message
+
+
+def test_two_names_for_one_setting_may_agree() -> None:
+    assert config(off_policy_degree=4, max_lead=4, staleness_threshold=4).max_lead == 4
+
+
+def test_a_later_layer_overrides_an_earlier_one_under_either_name() -> None:
+    file = {"updates": 10, "max_lead": 1}
+    assert read_values(RunConfig, file, {"off_policy_degree": 4}).max_lead == 4
+    assert read_values(RunConfig, {"updates": 10, "off_policy_degree": 4}, {"max_lead": 1}).max_lead == 1
+
+
+def test_a_known_name_for_something_the_recipe_lacks_is_refused() -> None:
+    class Small(RunConfig):
+        """A recipe without a lead."""
+
+    fields = dict(Small.model_fields)
+    del fields["pacing_s"]
+
+    class Lacking:
+        model_fields = fields
+
+    with pytest.raises(ConfigError, match="setting 'batch_generation_interval' means 'pacing_s', which this recipe"):
+        read_values(Lacking, {"batch_generation_interval": 1})  # type: ignore[arg-type]
+
+
+# -- refusals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("max_led", "max_lead"), ("colectors", "collectors"), ("save_evry", "save_every"), ("ordr", "order")],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config(**{name: 1})
+    assert str(refused.value).startswith(f"unknown setting {name!r}; did you mean {nearest!r}? allowed: ")
+
+
+@pytest.mark.parametrize("name", ["xyzzy", 7])
+def test_a_name_like_no_other_gets_the_whole_list(name: Any) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_values(RunConfig, {name: 1})
+    assert str(refused.value) == f"unknown setting {str(name)!r}; allowed: {', '.join(sorted(RunConfig.model_fields))}"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"updates": None}, "a run needs an end: set at least one of updates, steps, wall_s, target_score"),
+        ({"updates": 0}, "updates=0: Input should be greater than or equal to 1"),
+        ({"updates": "many"}, "updates='many': Input should be a valid integer"),
+        ({"collectors": 1.5}, "collectors=1.5: Input should be a valid integer"),
+        ({"collectors": "two\nlines"}, "collectors='two\\nlines': Input should be a valid integer"),
+        ({"max_lead": -1}, "max_lead must be a finite number >= 0 or 'auto', received -1"),
+        ({"max_lead": "much"}, "max_lead='much': "),
+        ({"off_policy_degree": -2}, "max_lead must be a finite number >= 0 or 'auto', received -2"),
+        ({"max_sync_retries": "x"}, "publish_attempts='x': Input should be a valid integer"),
+        ({"max_sync_retries": None}, "publish_attempts=None: Input should be a valid integer"),
+        ({"max_sync_retries": -1}, "publish_attempts=0: Input should be greater than or equal to 1"),
+        ({"order": "newest"}, "unknown order 'newest'; allowed: oldest, window(N), ready"),
+        ({"order": "window(0)"}, "an order's window must be a whole number >= 1, received 0"),
+        ({"on_stale": "burn"}, "on_stale='burn': Input should be 'wait', 'drop', 'requeue' or 'keep'"),
+        ({"dispatch": "both"}, "dispatch='both': Input should be 'pinned' or 'free'"),
+        ({"runtime": "thread"}, "runtime='thread': unknown runtime 'thread'; did you mean 'threads'? allowed: "),
+        ({"max_lead": 4, "max_staleness": 1}, "max_staleness=1 with on_stale=wait cannot hold under max_lead=4"),
+        ({"target_score": 1.0}, "target_score=1.0 needs evaluations: set evaluate_every"),
+        ({"buffer_capacity": 1, "tickets_per_batch": 2}, "a buffer of 1 deadlocks"),
+        ({"updates": True}, "updates needs a value, received True"),
+        ({"num_workers": True}, "collectors needs a value, received True"),
+        ({"seed": -1}, "seed=-1: Input should be greater than or equal to 0"),
+        ({"collectors": 0, "publish_every": 0}, "collectors=0: Input should be greater than or equal to 1; publish_"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config(**values)
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+
+
+NUMBERS = [name for name, field in RunConfig.model_fields.items() if "float" in str(field.annotation)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_no_setting_may_be_nan_or_infinite(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{name}={value!r}.*finite") as refused:
+        config(**{name: value})
+    assert "\n" not in str(refused.value)
+
+
+def test_there_are_settings_the_check_for_nan_can_look_at() -> None:
+    assert {"max_lead", "wall_s", "target_score", "pacing_s", "data_deadline_s"} <= set(NUMBERS)
+
+
+def test_every_runtime_there_is_can_be_chosen() -> None:
+    assert [config(runtime=name).runtime for name in RUNTIMES] == list(RUNTIMES)
+
+
+# -- the model --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_setting_says_what_it_does(kind: type[RunConfig]) -> None:
+    assert [name for name, field in kind.model_fields.items() if not field.description] == []
+
+
+def test_a_config_does_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        config().max_lead = 5  # type: ignore[misc]
+
+
+def test_unknown_fields_are_refused_without_read_values_too() -> None:
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        RunConfig(updates=1, flux=2)  # type: ignore[call-arg]
+
+
+def test_every_setting_reaches_the_coordinator() -> None:
+    values: dict[str, Any] = {
+        "max_lead": 7,
+        "order": "ready",
+        "max_staleness": 9,
+        "on_stale": "drop",
+        "dispatch": "free",
+        "collectors": 3,
+        "tickets_per_batch": 2,
+        "publish_every": 5,
+        "buffer_capacity": 100,
+        "pacing_s": 0.25,
+        "lead_limit": 17,
+        "lead_buffer_size": 50,
+        "target_effective_sample_size": 0.4,
+        "evaluate_in_background": True,
+        "seed": 11,
+    }
+    plan: dict[str, Any] = {
+        "updates": 21,
+        "steps": 22,
+        "wall_s": 23.0,
+        "target_score": 24.0,
+        "evaluate_every": 25,
+        "save_every": 26,
+        "warmup_s": 27.0,
+    }
+    deadlines = {"collect": 31.0, "learn": 32.0, "evaluate": 33.0, "publish": 34.0, "start": 35.0, "data": 36.0}
+    retries: dict[str, Any] = {
+        "attempts_on_error": 41,
+        "attempts_on_loss": 42,
+        "on_failure": "drop",
+        "max_restarts": 43,
+        "publish_attempts": 44,
+        "publish_delay_s": 45.0,
+    }
+    elsewhere: dict[str, Any] = {"runtime": "inline", "keep_checkpoints": 3, "log_level": "debug"}
+    limits = {f"{name}_deadline_s": value for name, value in deadlines.items()}
+    everything = {**values, **plan, **limits, **retries, **elsewhere}
+    assert set(everything) == set(RunConfig.model_fields), "a setting is missing from this test"
+    settings = read_values(RunConfig, everything).settings()
+    for name, value in values.items():
+        if name == "order":
+            assert settings.order == READY
+        elif name == "on_stale":
+            assert settings.on_stale.value == value
+        else:
+            assert getattr(settings, name) == value
+    assert {name: getattr(settings.plan, name) for name in plan} == plan
+    assert {name: getattr(settings.deadlines, f"{name}_s") for name in deadlines} == deadlines
+    assert {name: getattr(settings.retries, name) for name in retries} == retries
+
+
+# -- files ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"max_lead": "auto", "lead_buffer_size": 100, "wall_s": 1.5},
+        {"order": "window(3)", "max_staleness": 4, "on_stale": "requeue", "learning_rate": 1e-3},
+        {"off_policy_degree": 0, "seed": 2**40, "enable_async_eval": True, "target_score": -0.0},
+    ],
+)
+def test_a_config_comes_back_from_its_file_as_it_was(tmp_path: Path, values: dict[str, Any]) -> None:
+    kind = load_recipe("functions").config
+    written = read_values(kind, values)
+    folder = RunFolder(tmp_path)
+    folder.write_config("functions", written.model_dump(mode="json"))
+    name, read = folder.read_config()
+    assert (name, read_values(kind, read)) == ("functions", written)
+    assert set(read) == set(kind.model_fields)  # complete: it does not depend on later defaults
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [1", "is not YAML: "),
+        (b"\xff\xfe\x00", "is not YAML: "),
+        (b"- 1\n- 2\n", "must hold a mapping of names to values, received list"),
+        (b"", "must hold a mapping of names to values, received NoneType"),
+    ],
+)
+def test_a_file_that_holds_no_config_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as refused:
+        read_config(path)
+    assert str(refused.value).startswith(str(path))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^cannot read .*absent.yaml: No such file or directory$"):
+        read_config(tmp_path / "absent.yaml")
+
+
+def test_a_file_without_a_recipe_names_none(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"updates": 3}))
+    assert read_config(path) == ("", {"updates": 3})
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ValueError, match="unknown recipe 'function'; did you mean 'functions'"):
+        load_recipe("function")
+
+
+def test_a_recipes_own_settings_stand_beside_the_shared_ones() -> None:
+    class Toy(RunConfig):
+        """One more."""
+
+        width: int = Field(3, ge=1)
+        """How wide."""
+
+    assert read_values(Toy, {"updates": 1, "width": 5, "num_workers": 2}).model_dump()["width"] == 5
