@@ -16,7 +16,7 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launch import build_runtime
+from headway.launching import build_runtime
 from headway.observe.recorder import EventLog
 from headway.runtime.virtual import Virtual
 from headway.testing.workloads import Constant, Lognormal, SteadyWorkload

@@ -20,7 +20,7 @@ from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launch import build_runtime
+from headway.launching import build_runtime
 from headway.observe.recorder import MemoryRecorder
 from headway.testing.simulation import fit, simulate
 

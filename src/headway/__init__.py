@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headway.core.protocols import Placement
     from headway.core.rules import ReplayRatio
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
-    from headway.launch import build_runtime, launch, run
+    from headway.launching import build_runtime, launch, run
 
 __version__ = "0.1.0"
 
@@ -49,7 +49,7 @@ _HOMES = {
     "headway.core.protocols": ("Placement",),
     "headway.core.rules": ("ReplayRatio",),
     "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),
-    "headway.launch": ("build_runtime", "launch", "run"),
+    "headway.launching": ("build_runtime", "launch", "run"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -29,7 +29,7 @@ from headway.coordinate.replay import ReplayError, replay
 from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown
 from headway.demo import demo as demonstrate
-from headway.launch import launch, statistics_rows
+from headway.launching import launch, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder, read_config
 from headway.observe.recorder import read_events

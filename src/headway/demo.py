@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headway.coordinate.coordinator import RunResult
 from headway.coordinate.roles import LEARNER
-from headway.launch import launch, statistics_rows
+from headway.launching import launch, statistics_rows
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 from headway.observe.statistics import side_by_side

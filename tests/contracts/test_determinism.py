@@ -12,7 +12,7 @@ from headway.coordinate.replay import ReplayError, replay
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
-from headway.launch import build_runtime
+from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.testing.fakes import Pause, ToyReplayLearner, pinned_loop, plain_loop, toy_stations

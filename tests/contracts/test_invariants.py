@@ -22,7 +22,7 @@ from headway.coordinate.waits import Stalled
 from headway.core.order import READY, OnStale, window
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
-from headway.launch import build_runtime
+from headway.launching import build_runtime
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
 from headway.testing.fakes import Pause, ToyCollector, ToyEvaluator, ToyLearner, toy_stations

@@ -21,7 +21,7 @@ from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.rules import ReplayRatio
-from headway.launch import build_runtime
+from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import EventLog, read_events
 from headway.runtime.virtual import Virtual

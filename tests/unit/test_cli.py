@@ -18,7 +18,7 @@ import yaml
 from headway.cli import main
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
-from headway.launch import build_runtime, launch, run, statistics_rows, status_of
+from headway.launching import build_runtime, launch, run, statistics_rows, status_of
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 from headway.recipes import RECIPES

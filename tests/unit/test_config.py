@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from headway.core.order import READY
-from headway.launch import RUNTIMES
+from headway.launching import RUNTIMES
 from headway.observe.folder import RunFolder, read_config
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values

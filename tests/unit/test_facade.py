@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.coordinate.facade import LOOK_EVERY, AsyncTrainingCoordinator, CollectFailed
+from headway.coordinate.facade import LOOK_EVERY, AsyncTrainingCoordinator, CollectFailed, EvalFailed
 from headway.coordinate.waits import Stalled
 from headway.core.types import Score
 
@@ -397,10 +397,26 @@ def test_an_evaluation_that_raises_raises_here_or_in_its_future() -> None:
 
     with pytest.raises(KeyError, match="no environment"):
         quiet().run_eval(evaluate)
-    with quiet(**ASYNC_EVAL) as coordinator:
-        with pytest.raises(KeyError, match="no environment"):
-            coordinator.run_eval(evaluate).result(WAIT_S)
-        assert coordinator.run_eval(lambda: 1.0).result(WAIT_S) == 1.0  # the evaluator's thread lives on
+    coordinator = quiet(**ASYNC_EVAL)
+    with pytest.raises(KeyError, match="no environment"):
+        coordinator.run_eval(evaluate).result(WAIT_S)
+    assert coordinator.run_eval(lambda: 1.0).result(WAIT_S) == 1.0  # the evaluator's thread lives on
+    with pytest.raises(EvalFailed, match="evaluate raised KeyError"):
+        coordinator.shutdown()
+
+
+def test_a_collect_that_failed_after_the_last_call_is_raised_at_the_end() -> None:
+    coordinator = quiet(**ASYNC_LOW)
+    with pytest.raises(ZeroDivisionError):
+        coordinator.run_collect(fail).result(WAIT_S)
+    with pytest.raises(CollectFailed, match="the simulator is gone"):
+        coordinator.shutdown()
+
+
+def test_an_error_in_the_loop_is_not_hidden_by_one_in_the_background() -> None:
+    with pytest.raises(ArithmeticError, match="mine"), quiet(**ASYNC_LOW) as coordinator:
+        coordinator.run_collect(fail)
+        raise ArithmeticError("mine")
 
 
 # -- failures ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ CORE = {"core"}
 OBSERVE = CORE | {"observe"}
 TOOLS = ("envs", "search", "llm")
 STATIONS = ("collect", "buffer", "learn", "publish", "evaluate")
-EVERYTHING = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"launch", "demo", "cli"}
+EVERYTHING = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"launching", "demo", "cli"}
 MAY_IMPORT: dict[str, set[str]] = {
     "core": CORE,
     "observe": OBSERVE,
@@ -28,9 +28,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{station: OBSERVE | set(TOOLS) | {station} for station in STATIONS},
     "coordinate": OBSERVE | {"coordinate"},
     "runtime": OBSERVE | {"runtime"},
-    "launch": OBSERVE | {"coordinate", "runtime"},
-    "__init__": OBSERVE | {"coordinate", "launch"},
-    "demo": OBSERVE | {"coordinate", "launch", "recipes"},
+    "launching": OBSERVE | {"coordinate", "runtime"},
+    "__init__": OBSERVE | {"coordinate", "launching"},
+    "demo": OBSERVE | {"coordinate", "launching", "recipes"},
     "testing": EVERYTHING,
     "recipes": EVERYTHING,
     "cli": EVERYTHING,
@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 THIRD_PARTY = {  # what each part may need from outside; stations, tools and recipes choose for themselves
     "core": set[str](),
     "coordinate": set[str](),
-    "launch": set[str](),
+    "launching": set[str](),
     "__init__": set[str](),
     "observe": {"rich", "yaml", "torch", "tensorboard"},
     "cli": {"rich", "yaml"},
@@ -210,24 +210,16 @@ def test_the_public_names_are_these() -> None:
     assert headway.__all__ == PUBLIC
 
 
-LAUNCH_IS_A_MODULE_TOO = pytest.mark.xfail(
-    reason="once headway.launch (the module) is imported, headway.launch is no longer the function: rename one of them"
-)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=LAUNCH_IS_A_MODULE_TOO if name == "launch" else ()) for name in PUBLIC]
-)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_resolves_and_is_listed(name: str) -> None:
-    import_module("headway.launch")  # as any recipe does
+    import_module("headway.launching")  # as any recipe does
     value = getattr(headway, name)
     assert getattr(value, "__name__", name) == name
     assert name in dir(headway)
 
 
-@LAUNCH_IS_A_MODULE_TOO
 def test_every_public_name_resolves_in_a_fresh_interpreter_in_any_order() -> None:
-    """`headway.launch` is a module and a function: the name must mean the function, whatever came first."""
+    """No module may have a public function's name: the import system would put it in the function's place."""
     for names in (PUBLIC, PUBLIC[::-1]):
         code = f"import headway\nfor name in {names!r}:\n    print(name, type(getattr(headway, name)).__name__)"
         kinds = dict(line.split() for line in python(code).splitlines())

@@ -137,10 +137,10 @@ class Coordinator:
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Run `callback` in the coordinator's thread, at once if it is waiting. For signal handlers."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(callback)
-        else:
+        if self._loop is None:
             callback()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback)
 
     def abort(self) -> None:
         """End without saving: roles are stopped, nothing is left running."""
@@ -656,7 +656,7 @@ class Coordinator:
 
     async def _restore(self, state: RunState) -> None:
         """Go on where the checkpoint was written: the same slots, tickets, weights and carried states."""
-        self._check_same_run(state)
+        check_same_run(state, self.settings)
         self.version, self.updates = state.version, state.updates
         self._updates_in_version = state.updates_in_version
         self.evaluations.scores = list(state.scores)
@@ -683,23 +683,24 @@ class Coordinator:
         self._shelf.forget_unheld()
         self._record("resume", v=self.version, updates=self.updates)
 
-    def _check_same_run(self, state: RunState) -> None:
-        """What decides which tickets exist may not change in the middle of a run."""
-        now = self.settings.describe()
-        fixed = ["seed", "tickets_per_batch", "publish_every", "dispatch"]
-        if self._is_pinned:
-            fixed += ["max_lead", "collectors"]
-        if self.settings.on_stale is OnStale.WAIT:
-            fixed.append("max_staleness")
-        for name in fixed:
-            if state.settings[name] != now[name]:
-                raise CheckpointError(
-                    f"the checkpoint was written with {name}={state.settings[name]!r}; it cannot be resumed "
-                    f"with {name}={now[name]!r}"
-                )
-
     def _write_down(self, kind: str, **fields: Any) -> None:
         self._recorder.record(self._earlier_wall_s + self.runtime.now() - self._created_at, kind, fields)
+
+
+def check_same_run(state: RunState, settings: Settings) -> None:
+    """What decides which tickets exist may not change in the middle of a run."""
+    now = settings.describe()
+    fixed = ["seed", "tickets_per_batch", "publish_every", "dispatch"]
+    if settings.is_pinned:
+        fixed += ["max_lead", "collectors"]
+    if settings.on_stale is OnStale.WAIT:
+        fixed.append("max_staleness")
+    for name in fixed:
+        if state.settings[name] != now[name]:
+            raise CheckpointError(
+                f"the checkpoint was written with {name}={state.settings[name]!r}; it cannot be resumed "
+                f"with {name}={now[name]!r}"
+            )
 
 
 def _ignore(kind: str, **fields: Any) -> None:

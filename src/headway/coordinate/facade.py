@@ -40,6 +40,10 @@ class CollectFailed(RuntimeError):
     """A collect function raised in the background; the cause is attached."""
 
 
+class EvalFailed(RuntimeError):
+    """An evaluate function raised in the background; the cause is attached."""
+
+
 class AsyncTrainingCoordinator:
     """Bounds how far `run_collect` may run ahead of `run_train`. Safe to call from any thread."""
 
@@ -92,7 +96,9 @@ class AsyncTrainingCoordinator:
         self._collectors = _Hands("collect", num_workers if self.is_async else 0)
         self._evaluators = _Hands("eval", 1 if enable_async_eval else 0)
         self._scores: list[Score] = []
-        self._evaluations: list[Future[Any]] = []
+        self._failed_eval: BaseException | None = None
+        self._blocked_s = 0.0  # while collectors had nothing to do because every slot was occupied
+        self._blocked_since: float | None = None
         self.collect_count = 0
         self.train_count = 0
 
@@ -139,6 +145,7 @@ class AsyncTrainingCoordinator:
             ticket = self._ledger.open(self.train_count)
             assert ticket is not None
             self._ledger.start(ticket.index, self.train_count, 0)
+            self._note_blocked()
         answer: Future[Any] = Future()
 
         def work() -> None:
@@ -151,6 +158,7 @@ class AsyncTrainingCoordinator:
                     self._results[ticket.index] = result
                     self._ledger.land(ticket.index)
                     self.collect_count += 1
+                self._note_blocked()
                 self._changed.notify_all()
             _answer(answer, result, error)
 
@@ -175,6 +183,7 @@ class AsyncTrainingCoordinator:
                 self._ledger.settle()
                 self.train_count += 1
                 self._look()
+            self._note_blocked()
             self._changed.notify_all()
         if error is not None:
             raise error
@@ -194,18 +203,26 @@ class AsyncTrainingCoordinator:
             with self._changed:
                 if isinstance(result, numbers.Real):
                     self._scores.append(Score(version, float(result)))
+                if error is not None and self.enable_async_eval:
+                    self._failed_eval = error
             _answer(answer, result, error)
 
-        with self._changed:
-            self._evaluations = [pending for pending in self._evaluations if not pending.done()]
-            if self.enable_async_eval:
-                self._evaluations.append(answer)
         return self._run(work, answer, self._evaluators)
 
     # -- ending -------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Wait for collections and evaluations under way, then end the threads. The last evaluation counts."""
+        """Wait for collections and evaluations under way, then end the threads. The last evaluation counts.
+
+        What failed in the background and was not raised yet is raised here: nothing is lost in silence.
+        """
+        self._end_threads()
+        self._raise_failure()
+        failed, self._failed_eval = self._failed_eval, None
+        if failed is not None:
+            raise EvalFailed(f"evaluate raised {type(failed).__name__}: {failed}") from failed
+
+    def _end_threads(self) -> None:
         self._collectors.close(self._deadline_s)
         self._evaluators.close(self._deadline_s)
 
@@ -215,8 +232,11 @@ class AsyncTrainingCoordinator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:  # which is what the caller should see
+            self._end_threads()
+            return
         self.shutdown()
-        if self._print_on_exit and error is None:
+        if self._print_on_exit:
             self.print_statistics()
 
     def get_statistics(self) -> dict[str, Any]:
@@ -274,6 +294,9 @@ class AsyncTrainingCoordinator:
         if not self._changed.wait_for(over, self._deadline_s):
             raise Stalled(f"waited {self._deadline_s:g} s for {what}; {self._why()}")
         self._waited[cause] += time.perf_counter() - started
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise CollectFailed(f"collect raised {type(failure).__name__}: {failure}") from failure
@@ -301,14 +324,22 @@ class AsyncTrainingCoordinator:
     def _mean_time(self, name: str) -> float:
         return self._spent[name] / self._calls[name] if self._calls[name] else 0.0
 
+    def _note_blocked(self) -> None:
+        """Collectors are held back when no slot is free and none of them works, asked for or not."""
+        now, tally = time.perf_counter(), self._ledger.tally
+        if self._blocked_since is not None:
+            self._blocked_s += now - self._blocked_since
+        idle = tally.live == tally.ready + tally.taken
+        self._blocked_since = now if idle and not self._ledger.may_open() else None
+
     def _look(self) -> None:
         """Let an auto lead see what the last batches cost."""
         if self.train_count % LOOK_EVERY:
             return
         now, (since, data, slot) = time.perf_counter(), self._looked
         elapsed = max(now - since, 1e-9)
-        interval = Interval((self._waited["data"] - data) / elapsed, (self._waited["slot"] - slot) / elapsed)
-        self._looked = (now, self._waited["data"], self._waited["slot"])
+        interval = Interval((self._waited["data"] - data) / elapsed, (self._blocked_s - slot) / elapsed)
+        self._looked = (now, self._waited["data"], self._blocked_s)
         self._rule.retune(self._lead.observe(interval))
 
 

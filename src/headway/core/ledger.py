@@ -57,6 +57,8 @@ class LedgerStatistics:
     """An immutable copy of the counts. `closes` is the promise that nothing was lost."""
 
     opened: int
+    landed: int
+    """Rollouts that came in; a ticket that was requeued counts each time."""
     learned: int
     dropped: dict[str, int]
     returned: int
@@ -386,6 +388,7 @@ class Ledger:
         taken = sum(self._staleness.values())
         return LedgerStatistics(
             opened=self.tally.opened,
+            landed=self._landed,
             learned=self.tally.learned,
             dropped={reason.value: n for reason, n in self._drops.items()},
             returned=self._returned,

@@ -116,7 +116,7 @@ class RunConfig(BaseModel):
     @field_validator("runtime")
     @classmethod
     def _runtime_is_known(cls, value: str) -> str:
-        from headway.launch import RUNTIMES
+        from headway.launching import RUNTIMES
 
         if value not in RUNTIMES:
             raise ValueError(unknown("runtime", value, RUNTIMES))
@@ -195,6 +195,8 @@ def _in_our_words(kind: type[RunConfig], values: Mapping[str, Any]) -> dict[str,
     for name, value in values.items():
         if name in fields:
             continue
+        if name == "data_queue_size" and values.get("enable_async_training") is False:
+            continue  # the queue is not used then
         translated = translate(name, value)
         if translated is None:
             raise ConfigError(unknown("setting", str(name), fields))

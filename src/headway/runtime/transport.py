@@ -276,7 +276,7 @@ def _block_type(size: int) -> Any:
     return ctypes.c_ubyte * size
 
 
-class _Lease(weakref.ref):  # type: ignore[type-arg]
+class _Lease(weakref.ref):
     """Ends when the last array over its block is gone."""
 
     __slots__ = ("key",)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import INTERRUPTED, Coordinator, RunResult
+from headway.coordinate.coordinator import INTERRUPTED, Coordinator, RunResult, check_same_run
 from headway.coordinate.functions import (
     CollectFunction,
     EvaluateFunction,
@@ -131,6 +131,8 @@ def launch(
         store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
         if resume:
             state = store.load()
+            check_same_run(state, settings)  # before anything of the run is touched
+            folder.summary.unlink(missing_ok=True)
         elif folder.events.exists():
             raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")
         recorder = EventLog(folder.events, position=state.events_position if state else None)
@@ -203,13 +205,12 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
     """The lines of the statistics block: the familiar ones first."""
     ledger, spent, settings = result.ledger, result.time_spent, result.settings
     mode = "SYNCHRONOUS" if settings.is_synchronous else "ASYNCHRONOUS"
-    collected = spent.count("collector", "collect")
     dropped = ", ".join(f"{n} {reason}" for reason, n in ledger.dropped.items()) or "none"
     scored = [score.value for score in result.scores if score.value is not None]
     wall = max(result.wall_s, 1e-9)
     rows = {
         "Mode": mode,
-        "Collect iterations": str(collected),
+        "Collect iterations": str(ledger.landed),
         "Train iterations": str(result.updates),
         "Final lag": str(ledger.opened - ledger.learned - sum(ledger.dropped.values())),
         "Avg collect time": seconds(spent.mean("collector", "collect")),
