@@ -1,6 +1,6 @@
 """headway demo | run | resume | simulate | explain
 
-    headway demo
+headway demo
 headway run functions --max_lead 2 --collectors 2
 headway run --config runs/functions-20260401-101500/config.yaml --seed 1
 headway run --replay runs/functions-20260401-101500
@@ -89,7 +89,10 @@ def run(words: list[str]) -> int:
         return _help_run()
     options = _options(words)
     if "replay" in options:
-        return _replay(Path(str(options.pop("replay"))))
+        path = Path(str(options.pop("replay")))
+        if options or recipe_name:
+            raise UsageError("--replay repeats a run as it was: it takes no recipe and no other option")
+        return _replay(path)
     values: dict[str, Any] = {}
     if "config" in options:
         named, values = read_config(Path(str(options.pop("config"))))
@@ -208,7 +211,7 @@ def simulate(words: list[str]) -> int:
     if path is None:
         workshop = Workshop(collect=parse_duration("1.0"), learn=parse_duration("1.0"))
     else:
-        workshop = fit(read_events(RunFolder.existing(Path(str(path))).events))
+        workshop = fit(read_events(RunFolder(Path(str(path))).events))
     for name, value in options.items():
         if name in ("collect", "learn", "evaluate"):
             options[name] = parse_duration(str(value))

@@ -26,7 +26,7 @@ from headway.coordinate.functions import (
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.naming import unknown
-from headway.core.order import OnStale, parse_order
+from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Runtime
 from headway.observe.console import REFRESH_S, Status, StatusDisplay
 from headway.observe.fingerprint import fingerprint
@@ -34,7 +34,7 @@ from headway.observe.folder import RunFolder
 from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder
 from headway.observe.statistics import seconds
 
-RUNTIMES = ("inline", "threads", "processes")
+RUNTIMES = ("inline", "threads", "processes", "ray")
 
 
 def build_runtime(name: str) -> Runtime:
@@ -51,6 +51,12 @@ def build_runtime(name: str) -> Runtime:
         from headway.runtime.processes import Processes
 
         return Processes()
+    if name == "ray":
+        try:
+            from headway.runtime.ray_actors import RayActors
+        except ModuleNotFoundError as error:
+            raise ValueError(f"the runtime 'ray' needs {error.name}: pip install 'headway[ray]'") from None
+        return RayActors()
     raise ValueError(unknown("runtime", name, RUNTIMES))
 
 
@@ -61,10 +67,12 @@ def run(
     *,
     weights: Any,
     updates: int | None = None,
-    target_score: float | None = None,
+    steps: int | None = None,
     wall_s: float | None = None,
+    target_score: float | None = None,
     evaluate_every: int = 0,
     save_every: int = 0,
+    warmup_s: float = 0.0,
     max_lead: float | str = 1,
     order: str = "oldest",
     max_staleness: int | None = None,
@@ -84,12 +92,16 @@ def run(
     field of `Settings` may be given as a keyword too. With `folder`, events and checkpoints are kept there,
     and `resume=True` goes on from the last checkpoint.
     """
+    if evaluate is None and (evaluate_every or target_score is not None):
+        raise ValueError("evaluate_every and target_score need an evaluate function")
     plan = Plan(
         updates=updates,
-        target_score=target_score,
+        steps=steps,
         wall_s=wall_s,
+        target_score=target_score,
         evaluate_every=evaluate_every or (1 if target_score is not None else 0),
         save_every=save_every,
+        warmup_s=warmup_s,
     )
     return launch(
         stations_from_functions(collect, train, evaluate, weights=weights),
@@ -99,7 +111,7 @@ def run(
             max_lead=max_lead,  # type: ignore[arg-type]  # Settings says what is allowed
             order=parse_order(order),
             max_staleness=max_staleness,
-            on_stale=OnStale(on_stale),
+            on_stale=parse_on_stale(on_stale),
             tickets_per_batch=tickets_per_batch,
             seed=seed,
             **settings,

@@ -30,6 +30,7 @@ def state(version: int = 3, **changes: Any) -> RunState:
         scores=(Score(1, 0.5, {"length": 9.0}), Score(2, None, error="late")),
         evaluations_skipped=1,
         events_position=4096,
+        events_s=0.0,
         settings={"seed": 0},
     )
     return dataclasses.replace(whole, **changes)

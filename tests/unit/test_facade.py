@@ -414,7 +414,7 @@ def test_a_collect_that_failed_after_the_last_call_is_raised_at_the_end() -> Non
 
 
 def test_an_error_in_the_loop_is_not_hidden_by_one_in_the_background() -> None:
-    with pytest.raises(ArithmeticError, match="mine"), quiet(**ASYNC_LOW) as coordinator:
+    with pytest.raises(ArithmeticError, match="mine"), quiet(**ASYNC_LOW) as coordinator:  # noqa: PT012
         coordinator.run_collect(fail)
         raise ArithmeticError("mine")
 

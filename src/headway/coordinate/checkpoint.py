@@ -49,6 +49,7 @@ class RunState:
     scores: tuple[Score, ...]
     evaluations_skipped: int
     events_position: int
+    events_s: float
     settings: dict[str, Any] = field(default_factory=dict)
 
 

@@ -115,6 +115,7 @@ class Coordinator:
         self._is_saved = False
         self._created_at = self._first_ticket_at = runtime.now()
         self._earlier_wall_s = resume.wall_s if resume else 0.0
+        self._earlier_events_s = resume.events_s if resume else 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -167,6 +168,11 @@ class Coordinator:
         return self._earlier_wall_s + self.runtime.now() - self._first_ticket_at
 
     @property
+    def _elapsed_s(self) -> float:
+        """The clock of the event log: it goes on where the last session's checkpoint left it."""
+        return self._earlier_events_s + self.runtime.now() - self._created_at
+
+    @property
     def lead(self) -> float:
         return self._lead_rule.max_lead
 
@@ -177,7 +183,7 @@ class Coordinator:
         self._first_ticket_at = self.runtime.now()
         if self._resume is None:
             self._shelf.put(await self._crew.stage(0))
-            self._record("publish", v=0, settled=[])
+            self._record("publish", v=0)
         else:
             await self._restore(self._resume)
         self._stop_reason = self._stop_reason or self._plan_reached()
@@ -644,6 +650,7 @@ class Coordinator:
             scores=tuple(self.evaluations.scores),
             evaluations_skipped=self.evaluations.skipped,
             events_position=self._recorder.flush(),
+            events_s=self._elapsed_s,
             settings=self.settings.describe(),
         )
         store = self._checkpoints
@@ -684,7 +691,7 @@ class Coordinator:
         self._record("resume", v=self.version, updates=self.updates)
 
     def _write_down(self, kind: str, **fields: Any) -> None:
-        self._recorder.record(self._earlier_wall_s + self.runtime.now() - self._created_at, kind, fields)
+        self._recorder.record(self._elapsed_s, kind, fields)
 
 
 def check_same_run(state: RunState, settings: Settings) -> None:

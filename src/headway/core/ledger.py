@@ -148,7 +148,7 @@ class Ledger:
         self._births: Counter[int] = Counter()  # untaken tickets that have taken off, by birth version
         self._drops: Counter[DropReason] = Counter()
         self._staleness: Counter[int] = Counter()
-        self._reissued = self._requeued = self._kept_stale = self._returned = self._landed = 0
+        self._reissued = self._requeued = self._kept_stale = self._returned = self._landed = self._offered = 0
         self._offered_length = self._trained_length = 0.0
 
     # -- opening ------------------------------------------------------------------------------------
@@ -208,6 +208,7 @@ class Ledger:
         self.tally.ready += 1
         self.tally.waiting_steps += steps
         self._landed += 1
+        self._offered += 1
         self._offered_length += length
         return span
 
@@ -351,6 +352,8 @@ class Ledger:
         `version` is the newest: a pinned ticket is born anew with it.
         """
         entry = self._entry(index, Phase.READY, "requeue")
+        self._offered -= 1  # it will be offered again: the same ticket, counted once
+        self._offered_length -= entry.length
         self._leave_buffer(entry)
         self._forget_birth(entry)
         self._requeued += 1
@@ -397,7 +400,7 @@ class Ledger:
             requeued=self._requeued,
             kept_stale=self._kept_stale,
             staleness=dict(sorted(self._staleness.items())),
-            offered_length=self._offered_length / self._landed if self._landed else 0.0,
+            offered_length=self._offered_length / self._offered if self._offered else 0.0,
             trained_length=self._trained_length / taken if taken else 0.0,
             steps=self.tally.inserted,
         )
@@ -415,7 +418,7 @@ class Ledger:
             "sampled": self.tally.sampled,
             "drops": {reason.value: n for reason, n in self._drops.items()},
             "staleness": dict(self._staleness),
-            "counts": [self._reissued, self._requeued, self._kept_stale, self._landed],
+            "counts": [self._reissued, self._requeued, self._kept_stale, self._landed, self._offered],
             "lengths": [self._offered_length, self._trained_length],
             "live": [
                 {
@@ -442,7 +445,7 @@ class Ledger:
         self.seed = state["seed"]
         self._drops = Counter({DropReason(name): n for name, n in state["drops"].items()})
         self._staleness = Counter({int(age): n for age, n in state["staleness"].items()})
-        self._reissued, self._requeued, self._kept_stale, self._landed = state["counts"]
+        self._reissued, self._requeued, self._kept_stale, self._landed, self._offered = state["counts"]
         self._offered_length, self._trained_length = state["lengths"]
         tally = self.tally
         tally.learned = state["learned"]

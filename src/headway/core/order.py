@@ -14,6 +14,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+from headway.core.naming import unknown
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -76,6 +78,14 @@ class OnStale(enum.Enum):
     """Throw the rollout away and collect the same ticket again with the newest snapshot."""
     KEEP = "keep"
     """Train on it all the same, and count it."""
+
+
+def parse_on_stale(text: str) -> OnStale:
+    """`wait`, `drop`, `requeue` or `keep`."""
+    try:
+        return OnStale(text)
+    except ValueError:
+        raise ValueError(unknown("on_stale", text, [policy.value for policy in OnStale])) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.settings import Deadlines, Plan, Settings
-from headway.core.order import OnStale, parse_order
+from headway.core.order import parse_on_stale, parse_order
 from headway.runtime.virtual import Virtual
 from headway.testing.workloads import (
     Constant,
@@ -73,7 +73,7 @@ def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
         max_lead=max_lead,
         order=parse_order(workshop.order),
         max_staleness=workshop.max_staleness,
-        on_stale=OnStale(workshop.on_stale),
+        on_stale=parse_on_stale(workshop.on_stale),
         dispatch=workshop.dispatch,
         tickets_per_batch=workshop.tickets_per_batch,
         publish_every=workshop.publish_every,
@@ -137,7 +137,7 @@ def fit(events: Iterable[dict[str, Any]]) -> Workshop:
         order=head["order"],
         max_staleness=head["max_staleness"],
         on_stale=head["on_stale"],
-        dispatch=head["dispatch"],
+        dispatch="free" if head["dispatch"] == "free" else None,
         evaluate_in_background=head["evaluate_in_background"],
         updates=max(len(learn), 100),
         seed=head["seed"],
