@@ -25,6 +25,7 @@ import io
 import itertools
 import os
 import pickle
+import re
 import select
 import signal
 import socket
@@ -40,9 +41,9 @@ from typing import Any, TypeVar
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
-from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
+from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import Batch, Rollout, Snapshot, map_payloads
 from headway.runtime.processes import KILL_S, THREAD_VARIABLES
 from headway.runtime.transport import INLINE_BYTES, _Pickler
@@ -53,6 +54,8 @@ STORED_BYTES = 100 << 10
 """What an actor returns stays in its node's store from this size on (max_direct_call_object_size of Ray)."""
 GRACE_S = 1.0
 """Ray ends a process that listens much sooner, and one that does not (stopped, say) after five seconds."""
+SHARE_AFTER_S = 10.0
+"""A role that could not be placed by then shares the CPUs of others."""
 MAX_PULLS = 32
 """How many payloads of other nodes are waited for at the same time."""
 
@@ -88,8 +91,9 @@ class RayActors:
     used and left alone. `connect_s` bounds the wait for an address to answer, `start_s` how long a role may take
     to be placed and built.
 
-    Roles get the CPUs they ask for while the cluster has as many; further roles share (they reserve none), so
-    that a laptop can run more roles than it has cores. GPUs are asked for only where the cluster has any.
+    Roles get the CPUs they ask for while the cluster has as many free where they can run; further roles share (they
+    reserve none), so that a laptop can run more roles than it has cores. A cluster that could grow is not waited
+    for. GPUs are asked for only where the cluster has any.
     """
 
     name = "ray"
@@ -242,17 +246,31 @@ class RayActors:
             factory = cloudpickle.dumps(role.factory)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(f"role {role.name!r}: its factory cannot be sent to a Ray actor ({error})") from error
-        actor = self._running[role.name] = _Actor(role, self._wishes(role))
+        began, wishes = self.now(), self._wishes(role)
         try:
-            async with asyncio.timeout(self._start_s):
-                await actor.settle_in(self._node)
-                await actor.build(factory, role.placement.num_threads)
+            try:
+                async with asyncio.timeout(min(SHARE_AFTER_S, self._start_s / 2)):
+                    await self._place(role, wishes)
+            except TimeoutError:
+                wishes = wishes | {"CPU": 0.0}
+                async with asyncio.timeout(self._start_s - (self.now() - began)):
+                    await self._place(role, wishes)
+            async with asyncio.timeout(self._start_s - (self.now() - began)):
+                await self._running[role.name].build(factory, role.placement.num_threads)
         except TimeoutError:
-            what = "not built" if actor.pid else f"not placed ({_lacking(actor.wishes)})"
+            what = "not built" if self._running[role.name].pid else f"not placed ({_lacking(role.placement)})"
             raise RoleLate(role.name, "start", f"{what} within {self._start_s:g} s") from None
         finally:
-            if not actor.is_ready:  # cancelled, too: nothing would ever speak to this actor again
-                actor.kill("could not be built")
+            if not self._running[role.name].is_ready:  # cancelled, too: nothing would ever speak to this actor again
+                self._running[role.name].kill("could not be built")
+
+    async def _place(self, role: Role, wishes: dict[str, float]) -> None:
+        actor = self._running[role.name] = _Actor(role, wishes)
+        try:
+            await actor.settle_in(self._node)
+        finally:
+            if not actor.pid:
+                actor.kill("could not be placed")
 
     async def _end(self, actors: Sequence[_Actor]) -> None:
         for actor in actors:
@@ -332,10 +350,10 @@ class _Actor:
         self._process: int | None = None  # a descriptor, if it runs on this machine
         host: Any = ray.remote(RoleHost)
         self._host = host.options(
-            name=None,
             num_cpus=wishes["CPU"],
             num_gpus=wishes["GPU"],
             resources={name: amount for name, amount in wishes.items() if name not in ("CPU", "GPU")},
+            scheduling_strategy="SPREAD",  # so that a node takes as few roles as possible with it
             max_restarts=0,
             max_task_retries=0,
             max_concurrency=1,
@@ -349,7 +367,7 @@ class _Actor:
                 self._process = os.pidfd_open(self.pid)
 
     async def build(self, factory: bytes, num_threads: int) -> None:
-        problem = await self._answer("start", self._host.build.remote(factory, num_threads))
+        problem = await self._answer("start", self._host.build.remote(factory, num_threads, sys.path))
         if problem is not None:
             raise RoleRaised(self.role, "start", *problem)
         self.is_ready = True
@@ -412,11 +430,12 @@ class RoleHost:
     def where(self) -> tuple[int, str]:
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
-    def build(self, factory: bytes, num_threads: int) -> tuple[str, str] | None:
+    def build(self, factory: bytes, num_threads: int, path: Sequence[str]) -> tuple[str, str] | None:
         """What went wrong, if anything did."""
         # Before numpy is imported, which is why nothing here does. A runtime_env would do it too, at twice the time
         # to start: Ray starts such a process twice, and has none waiting.
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(num_threads)))
+        sys.path += [folder for folder in path if folder not in sys.path]
         try:
             self._object = cloudpickle.loads(factory)()
         except Exception as error:
@@ -616,7 +635,8 @@ def _signal_handlers_kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _lacking(wishes: dict[str, float]) -> str:
+def _lacking(placement: Placement) -> str:
+    wishes = {"CPU": placement.num_cpus, "GPU": placement.num_gpus, **placement.resources}
     asked = {name: amount for name, amount in wishes.items() if amount}
     total, free = ray.cluster_resources(), ray.available_resources()
     has = {name: f"{free.get(name, 0):g} of {total.get(name, 0):g} free" for name in asked}
@@ -624,16 +644,21 @@ def _lacking(wishes: dict[str, float]) -> str:
 
 
 def _list(amounts: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {amount}" for name, amount in amounts.items()) or "nothing"
+    return (
+        ", ".join(
+            f"{name} {amount:g}" if isinstance(amount, float) else f"{name} {amount}"
+            for name, amount in amounts.items()
+        )
+        or "nothing"
+    )
 
 
 def _how_it_died(error: RayError) -> str:
     """Ray's reason, without its advice."""
-    text = str(error)
-    if isinstance(error, RayActorError) and "The actor is dead because" in text:
-        reason = text.split("The actor is dead because", 1)[1]
-        return f"is dead because {' '.join(reason.split('Some common causes')[0].split()).rstrip('.')}"
-    return f"failed: {_first_line(error)}"
+    reason = re.search(r"The actor (is dead|died) because (.*?)(Some common causes|$)", str(error), re.DOTALL)
+    if reason is None:
+        return f"failed: {_first_line(error)}"
+    return f"died because {' '.join(reason[2].split()).rstrip('.')}"
 
 
 def _first_line(error: BaseException) -> str:

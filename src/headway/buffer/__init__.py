@@ -1,0 +1,1 @@
+"""Experience waits: the uniform and the prioritized replay, and the trees below them."""

@@ -1,0 +1,151 @@
+"""Fixed slices of many environments at once.
+
+    ticket ---> T steps of N environments with one snapshot ---> rollout of [T, N]
+
+Environments go on where the last ticket left them, whatever version it had. What a segment holds:
+
+    obs         [T + 1, N, ...]  float32   the last one is only for bootstrapping
+    actions     [T, N, ...]
+    log_probs   [T, N]           of the behaviour policy, as it was when it acted
+    rewards     [T, N]
+    terminated  [T, N]           the episode ended: no value after it
+    truncated   [T, N]           the episode was cut: its last observation still has a value
+    valid       [T, N]           False where the step only reset an environment: not experience
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import cloudpickle
+import numpy as np
+
+from headway.core.types import Rollout, Snapshot, Ticket
+from headway.envs.gymnasium_vector import as_features, describe, to_environment
+
+
+class ActingPolicy(Protocol):
+    """What a collector needs of a policy. `noise` comes from the ticket's seed, so acting has no state."""
+
+    def load(self, weights: Any) -> None: ...
+
+    def noise(self, seed: int, steps: int, num_envs: int) -> np.ndarray:
+        """Everything random about `steps` steps, [steps, ...]."""
+        ...
+
+    def act(self, obs: np.ndarray, noise: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Actions [N, ...] and their log-probabilities [N]."""
+        ...
+
+
+class SegmentCollector:
+    """Collects segments from a vector environment.
+
+    `make_env` builds the vector environment, `make_policy` a policy for its spec. `seed` is where the first
+    reset starts from: it must differ between collectors.
+    """
+
+    def __init__(
+        self, make_env: Callable[[], Any], make_policy: Callable[[Any], ActingPolicy], *, steps: int, seed: int
+    ) -> None:
+        if steps < 1:
+            raise ValueError(f"a segment needs at least one step, received {steps!r}")
+        self._steps = steps
+        self._env = make_env()
+        self._spec = describe(self._env)
+        self._policy = make_policy(self._spec)
+        self._version: int | None = None
+        observations, info = self._env.reset(seed=seed)
+        self._obs = as_features(observations, self._env.single_observation_space)
+        self._mask = _mask_of(info)
+        self._done = np.zeros(self._env.num_envs, bool)
+        self._returns = np.zeros(self._env.num_envs)
+        self._lengths = np.zeros(self._env.num_envs, np.int64)
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        if self._version != snapshot.version:
+            self._policy.load(snapshot.payload)
+            self._version = snapshot.version
+        noise = self._policy.noise(ticket.seed, self._steps, self._env.num_envs)
+        rows: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
+        finished: list[tuple[float, int]] = []
+        for step in range(self._steps):
+            self._step(noise[step], rows, finished)
+        payload = {name: np.stack(values) for name, values in rows.items() if values}
+        payload["obs"] = np.concatenate([payload["obs"], self._obs[None]])
+        _refuse_nan(payload, ticket)
+        info = {"episodes": finished}
+        return Rollout(payload, steps=int(payload["valid"].sum()), info=info)
+
+    def _step(self, noise: np.ndarray, rows: dict[str, list[np.ndarray]], finished: list[tuple[float, int]]) -> None:
+        env, done = self._env, self._done
+        actions, log_probs = self._policy.act(self._obs, noise, self._mask)
+        taken = to_environment(actions, self._spec.action, env.single_action_space)
+        observations, rewards, terminated, truncated, info = env.step(taken)
+        rows["obs"].append(self._obs)
+        rows["actions"].append(actions)
+        rows["log_probs"].append(log_probs)
+        rows["rewards"].append(np.asarray(rewards, np.float32))
+        rows["terminated"].append(terminated)
+        rows["truncated"].append(truncated)
+        rows["valid"].append(~done)
+        if self._mask is not None:
+            rows["masks"].append(self._mask)
+        self._returns += rewards
+        self._lengths += ~done
+        ended = terminated | truncated
+        for index in np.flatnonzero(ended):
+            finished.append((float(self._returns[index]), int(self._lengths[index])))
+        self._returns[ended] = 0.0
+        self._lengths[ended] = 0
+        self._obs = as_features(observations, env.single_observation_space)
+        self._mask = _mask_of(info)
+        self._done = ended
+
+
+FIELDS = ("obs", "actions", "log_probs", "rewards", "terminated", "truncated", "valid", "masks")
+CARRIED = ("_env", "_obs", "_mask", "_done", "_returns", "_lengths")
+
+
+class ResumableSegmentCollector(SegmentCollector):
+    """The same for environments that can be pickled: they go on bit for bit after a restart."""
+
+    def state_dict(self) -> bytes:
+        state: bytes = cloudpickle.dumps({name: getattr(self, name) for name in CARRIED})
+        return state
+
+    def load_state_dict(self, state: bytes) -> None:
+        for name, value in cloudpickle.loads(state).items():
+            setattr(self, name, value)
+
+
+def segment_collector(
+    make_env: Callable[[], Any], make_policy: Callable[[Any], ActingPolicy], *, steps: int, seed: int
+) -> SegmentCollector:
+    """Resumable if the environment can be pickled; otherwise a restarted collector begins new episodes."""
+    try:
+        cloudpickle.loads(cloudpickle.dumps(make_env()))
+    except Exception:  # noqa: BLE001 - whatever an environment raises here, it cannot be carried
+        return SegmentCollector(make_env, make_policy, steps=steps, seed=seed)
+    return ResumableSegmentCollector(make_env, make_policy, steps=steps, seed=seed)
+
+
+def _mask_of(info: dict[str, Any]) -> np.ndarray | None:
+    """The legal actions, where the environment says them (`action_mask` in its info)."""
+    mask = info.get("action_mask")
+    if mask is None:
+        return None
+    legal = np.asarray(mask, bool)
+    if not legal.any(axis=-1).all():
+        index = int(np.flatnonzero(~legal.any(axis=-1))[0])
+        raise ValueError(f"environment {index} has a mask with no legal action")
+    return legal
+
+
+def _refuse_nan(payload: dict[str, np.ndarray], ticket: Ticket) -> None:
+    for name, what in (("obs", "observation"), ("rewards", "reward"), ("log_probs", "log-probability")):
+        values = payload[name]
+        if not np.isfinite(values).all():
+            step, index = np.argwhere(~np.isfinite(values))[0][:2]
+            raise ValueError(f"{what} of environment {index} is not finite at step {step} of {ticket}")

@@ -1,0 +1,1 @@
+"""Beside the path, never on it."""

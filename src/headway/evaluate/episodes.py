@@ -1,0 +1,67 @@
+"""Play whole episodes with one version and take the mean return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headway.core.types import Score, Snapshot
+from headway.envs.gymnasium_vector import as_features, describe, to_environment
+
+
+class EpisodeEvaluator:
+    """Plays `episodes` episodes, side by side, with the most likely actions (or drawn ones).
+
+    Each environment contributes its first episodes only, as many as the others: counting whoever finishes
+    first would favour short ones.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[int], Any],
+        make_policy: Callable[[Any], Any],
+        *,
+        episodes: int,
+        max_envs: int = 32,
+        greedy: bool = True,
+        max_steps: int = 100_000,
+    ) -> None:
+        if episodes < 1:
+            raise ValueError(f"an evaluation needs at least one episode, received {episodes!r}")
+        self._num_envs = min(episodes, max_envs)
+        self._per_env = -(-episodes // self._num_envs)
+        self._env = make_env(self._num_envs)
+        self._spec = describe(self._env)
+        self._policy = make_policy(self._spec)
+        self._greedy = greedy
+        self._max_steps = max_steps
+
+    def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
+        self._policy.load(snapshot.payload)
+        env, space = self._env, self._env.single_observation_space
+        rng_seed = seed % (2**31)
+        observations, info = env.reset(seed=rng_seed)
+        returns: list[list[float]] = [[] for _ in range(self._num_envs)]
+        running = np.zeros(self._num_envs)
+        for step in range(self._max_steps):
+            obs, mask = as_features(observations, space), info.get("action_mask")
+            if self._greedy:
+                actions = self._policy.best(obs, mask)
+            else:
+                actions, _ = self._policy.act(obs, self._policy.noise(seed + step, 1, self._num_envs)[0], mask)
+            observations, rewards, terminated, truncated, info = env.step(
+                to_environment(actions, self._spec.action, env.single_action_space)
+            )
+            running += rewards
+            for index in np.flatnonzero(terminated | truncated):
+                if len(returns[index]) < self._per_env:
+                    returns[index].append(float(running[index]))
+                running[index] = 0.0
+            if all(len(done) == self._per_env for done in returns):
+                flat = [value for done in returns for value in done]
+                return Score(
+                    snapshot.version, float(np.mean(flat)), {"std": float(np.std(flat)), "episodes": len(flat)}
+                )
+        raise RuntimeError(f"episodes did not end within {self._max_steps} steps of {self._num_envs} environments")

@@ -1,0 +1,69 @@
+"""Advantages and value targets, as pure functions on arrays [T, N]."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def gae(
+    rewards: Array,  # [T, N]
+    values: Array,  # [T + 1, N]
+    terminated: Array,  # [T, N]
+    truncated: Array,  # [T, N]
+    valid: Array,  # [T, N]
+    *,
+    gamma: float,
+    lam: float,
+) -> tuple[Array, Array]:
+    """Generalised advantage estimates and value targets, both [T, N].
+
+    Truncation is not termination: the value of the last observation stands in for what was cut off. A step
+    that only resets an environment (valid is False) has no advantage and passes none on.
+    """
+    continues = ~(terminated | truncated) & valid
+    deltas = (rewards + gamma * np.where(terminated, 0.0, values[1:]) - values[:-1]) * valid
+    advantages = np.empty_like(deltas)
+    following = np.zeros_like(deltas[0])
+    for t in range(len(deltas) - 1, -1, -1):
+        following = deltas[t] + gamma * lam * continues[t] * following
+        advantages[t] = following
+    return advantages, advantages + values[:-1]
+
+
+def vtrace(
+    rewards: Array,  # [T, N]
+    values: Array,  # [T + 1, N]
+    terminated: Array,  # [T, N]
+    truncated: Array,  # [T, N]
+    valid: Array,  # [T, N]
+    ratios: Array,  # [T, N]: current over behaviour policy
+    *,
+    gamma: float,
+    lam: float = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+) -> tuple[Array, Array]:
+    """V-trace policy-gradient advantages rho (r + gamma v' - V) and value targets v, both [T, N]."""
+    continues = ~(terminated | truncated) & valid
+    rho = np.minimum(ratios, rho_bar)
+    c = lam * np.minimum(ratios, c_bar)
+    next_values = np.where(terminated, 0.0, values[1:])
+    deltas = rho * (rewards + gamma * next_values - values[:-1]) * valid
+    excess = np.empty_like(deltas)  # v - V
+    following = np.zeros_like(deltas[0])
+    for t in range(len(deltas) - 1, -1, -1):
+        following = deltas[t] + gamma * c[t] * continues[t] * following
+        excess[t] = following
+    targets = values[:-1] + excess
+    next_targets = np.concatenate([targets[1:], values[-1:]])
+    next_targets = np.where(continues, next_targets, next_values)
+    advantages = rho * (rewards + gamma * next_targets - values[:-1]) * valid
+    return advantages, targets
+
+
+def effective_sample_size(weights: Array) -> float:
+    """(sum w)^2 / (n sum w^2): the share of the samples that still count. 1 is all of them."""
+    square = float((weights * weights).sum())
+    return float(weights.sum()) ** 2 / (weights.size * square) if square else 0.0
