@@ -7,6 +7,7 @@ Bodies are small: whatever is big goes through shared memory (transport.py), and
 
 from __future__ import annotations
 
+import array
 import asyncio
 import os
 import socket
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 _FRAME = struct.Struct("<IH")  # bytes of the body, number of file descriptors
 _RECEIVE_BYTES = 1 << 16
-_MAX_FDS = 253  # what one message may carry on Linux
+_FD_SPACE = socket.CMSG_LEN(253 * array.array("i").itemsize)  # what one message may carry on Linux
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 Frame = tuple[bytes, list[int]]
@@ -42,11 +43,10 @@ class Channel:
 
     def receive(self) -> list[Frame]:
         """What one read of the socket completes: often several frames, sometimes none. EOFError at the end."""
-        chunk, fds, _, _ = socket.recv_fds(self.sock, _RECEIVE_BYTES, _MAX_FDS, _CLOSE_ON_EXEC)
+        chunk = self._read_socket()
         if not chunk:
             raise EOFError("the other side is gone")
         self.num_bytes += len(chunk)
-        self._fds.extend(fds)
         data = self._received + chunk if self._received else chunk
         frames, start = [], 0
         while len(data) - start >= _FRAME.size:
@@ -58,6 +58,15 @@ class Channel:
             start = end
         self._received = data[start:]
         return frames
+
+    def _read_socket(self) -> bytes:
+        chunk, ancillary, _, _ = self.sock.recvmsg(_RECEIVE_BYTES, _FD_SPACE, _CLOSE_ON_EXEC)
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds = array.array("i")
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+                self._fds.extend(fds)
+        return chunk
 
     def close(self) -> None:
         self.sock.close()

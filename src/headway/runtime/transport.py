@@ -124,6 +124,7 @@ class _Layout:
 
 _LAYOUTS: dict[Any, _Layout | None] = {}  # by what the arrays are like, and by header (None: not flat)
 _MAX_LAYOUTS = 512
+_LETTERS: dict[Any, str] = {}  # by dtype
 _PLAIN_LETTERS = frozenset("?bBhHiIlLqQefdFD")
 
 
@@ -136,11 +137,18 @@ def _describe(value: Any) -> tuple[tuple[str, str, tuple[int, ...]], ...] | None
     for name, array in value.items():
         if type(array) is not ndarray or type(name) is not str:
             return None
-        dtype = array.dtype
-        if dtype.char not in _PLAIN_LETTERS or not (dtype.isnative and array.flags.c_contiguous and array.size):
+        letter = _LETTERS.get(array.dtype)
+        if letter is None:
+            letter = _LETTERS[array.dtype] = _letter(array.dtype)
+        if not (letter and array.flags.c_contiguous and array.size):
             return None
-        items.append((name, dtype.char, array.shape))
+        items.append((name, letter, array.shape))
     return tuple(items)
+
+
+def _letter(dtype: Any) -> str:
+    """The letter of a plain dtype in this machine's byte order; nothing for any other."""
+    return str(dtype.char) if dtype.char in _PLAIN_LETTERS and dtype.isnative else ""
 
 
 def _remember(key: Any, layout: _Layout | None) -> None:
@@ -155,7 +163,10 @@ def encode(value: Any, arena: Arena) -> SharedRef:
     if layout is not None:
         ref, memory = arena.allocate(layout.sizes, layout.total)
         memory[: len(layout.header)] = layout.header
-        for array, start in zip(value.values(), layout.starts, strict=True):
+        place = 0
+        for array in value.values():
+            start = layout.starts[place]
+            place += 1
             memory[start : start + array.nbytes] = memoryview(array).cast("B")
         return ref
     buffers: list[pickle.PickleBuffer] = []
