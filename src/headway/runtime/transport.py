@@ -163,10 +163,7 @@ def encode(value: Any, arena: Arena) -> SharedRef:
     if layout is not None:
         ref, memory = arena.allocate(layout.sizes, layout.total)
         memory[: len(layout.header)] = layout.header
-        place = 0
-        for array in value.values():
-            start = layout.starts[place]
-            place += 1
+        for array, start in zip(value.values(), layout.starts, strict=True):
             memory[start : start + array.nbytes] = memoryview(array).cast("B")
         return ref
     buffers: list[pickle.PickleBuffer] = []
