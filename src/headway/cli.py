@@ -1,4 +1,4 @@
-"""headway demo | run | resume | simulate | explain
+"""headway demo | run | resume | simulate | explain | watch | play
 
 headway demo
 headway run functions --max_lead 2 --collectors 2
@@ -8,6 +8,8 @@ headway resume runs/functions-20260401-101500
 headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
 headway simulate --run runs/functions-20260401-101500
 headway explain off_policy_degree=-1
+headway watch runs/colorlines-20260401-101500
+headway play
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from headway.coordinate.crew import RunFailed
 from headway.coordinate.replay import ReplayError, replay
 from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown
+from headway.core.protocols import RoleRaised
 from headway.demo import demo as demonstrate
 from headway.launching import launch, statistics_rows
 from headway.observe.fingerprint import fingerprint
@@ -51,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The `headway` command. 0: done; 1: the run failed; 2: the input is wrong; 130: ended by hand."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     commands = {"demo": demo, "run": run, "resume": resume, "simulate": simulate, "explain": explain}
+    commands |= {"watch": watch, "play": play}
     try:
         if not words or words[0] in ("-h", "--help"):
             OUT.print(__doc__, markup=False)
@@ -140,7 +144,10 @@ def _launch(name: str, config: RunConfig, folder: RunFolder, *, resume: bool, qu
             show_status=not quiet,
             print_events=config.log_level == "debug",
         )
-    except (RunFailed, Stalled):
+    except (RunFailed, Stalled) as error:
+        if isinstance(error.__cause__, RoleRaised):
+            folder.write_error(error.__cause__.details)
+            print(f"the traceback is in {folder.error}", file=sys.stderr)
         if CheckpointStore(folder.checkpoints).all():
             print(f"to go on from the last checkpoint: headway resume {folder.path}", file=sys.stderr)
         raise
@@ -299,6 +306,45 @@ def explain(words: list[str]) -> int:
 
 def _assignments(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items()) or "(the default)"
+
+
+# -- watch and play ---------------------------------------------------------------------------------
+
+
+def watch(words: list[str]) -> int:
+    """headway watch RUN [--seed N] [--max_moves N] [--quiet]: the newest policy of a colorlines run plays a game."""
+    if not words or words[0].startswith("-"):
+        raise UsageError("watch needs the folder of a run: headway watch RUN")
+    folder, watching = RunFolder.existing(Path(words[0])), _watching()
+    options = _whole_numbers(words[1:], seed=0, max_moves=watching.MAX_MOVES, quiet=False)
+    frames = watching.watch(folder, None if options.pop("quiet") else OUT, **options)
+    OUT.print(f"{frames[-1].score} points; the game as a page: {folder.path / watching.PAGE}", markup=False)
+    return 0
+
+
+def play(words: list[str]) -> int:
+    """headway play [--seed N]: Colour Lines by hand."""
+    _watching().play_by_hand(OUT, **_whole_numbers(words, seed=0))
+    return 0
+
+
+def _watching() -> Any:
+    try:
+        from headway import watching
+    except ModuleNotFoundError as error:
+        raise UsageError(f"Colour Lines needs {error.name}: pip install 'headway[games]'") from None
+    return watching
+
+
+def _whole_numbers(words: Sequence[str], **defaults: int) -> dict[str, Any]:
+    """Options that are whole numbers (or flags, where the default is one)."""
+    options = _options(words)
+    for name, value in options.items():
+        if name not in defaults:
+            raise UsageError(unknown("option", name, defaults))
+        if isinstance(value, bool) != isinstance(defaults[name], bool) or not isinstance(value, int) or value < 0:
+            raise UsageError(f"--{name} must be a whole number, received {value!r}")
+    return defaults | options
 
 
 # -- the command line -------------------------------------------------------------------------------

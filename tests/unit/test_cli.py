@@ -560,3 +560,17 @@ def test_a_second_signal_ends_the_run_at_once(runs: Path) -> None:
     assert "SIGINT again: ending now" in err
     assert "headway: ended by hand; nothing was saved since the last checkpoint" in err
     assert "Statistics" not in out
+
+
+def test_a_station_that_raises_leaves_its_traceback_in_the_run(tmp_path: Path, capsys: Output) -> None:
+    words = ["run", "functions", "--runs", str(tmp_path), "--quiet", "--updates", "3"]
+    words += ["--collect_ms", "1e300"]  # longer than any sleep can be
+    assert main(words) == 1
+    error = next(tmp_path.glob("*/error.txt")).read_text()
+    assert "OverflowError" in error
+    assert "time.sleep" in error
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("headway: ticket 0 at version 0 failed on collector-0: OverflowError")
+    assert any("the traceback is in" in line for line in said)
+    events = (next(tmp_path.glob("*/events.jsonl"))).read_text()
+    assert '"e":"fail"' in events

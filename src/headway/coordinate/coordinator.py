@@ -129,8 +129,11 @@ class Coordinator:
             await self._begin()
             await self._run_loops()
             return await self._finish()
-        except RoleError as error:
-            raise RunFailed(str(error)) from error
+        except (RoleError, RunFailed, Stalled) as error:
+            self._record("fail", why=str(error))
+            if isinstance(error, RoleError):
+                raise RunFailed(str(error)) from error
+            raise
         finally:
             self.board.stop_checking()
             await self.runtime.close()
@@ -205,7 +208,8 @@ class Coordinator:
                 for loop in loops:
                     loop.cancel()
         except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            first = failures.exceptions[0]
+            raise first from first.__cause__
 
     async def _finish(self) -> RunResult:
         """Evaluate the last version, save, close the ledger."""
@@ -276,9 +280,10 @@ class Coordinator:
         """
         next_start = -math.inf
         while True:
-            ticket = await self._next_ticket(number)
             if self.settings.pacing_s:
-                next_start = await self._pace(number, next_start)
+                await self._pace(number, next_start)
+            ticket = await self._next_ticket(number)
+            next_start = self.runtime.now() + self.settings.pacing_s
             version = ticket.version if ticket.version is not None else self.version
             ticket = self.ledger.start(ticket.index, version, number)
             snapshot = self._shelf.get(version) if self._is_pinned else self._shelf.hold(version)
@@ -302,14 +307,13 @@ class Coordinator:
             turns = self._patience_s * self.settings.collectors  # slots may be fewer than collectors
             await self.board.wait(role, cause, self._why_no_ticket, turns)
 
-    async def _pace(self, number: int, next_start: float) -> float:
-        """Keep the collector's distance between two starts; returns the earliest next one."""
+    async def _pace(self, number: int, next_start: float) -> None:
+        """Keep the collector's distance between two starts."""
         pause_s = next_start - self.runtime.now()
         if pause_s > 0:
             self.board.begin(collector_name(number), "pacing", f"pacing_s={self.settings.pacing_s:g}", pause_s)
             await asyncio.sleep(pause_s)
             self.board.end(collector_name(number))
-        return self.runtime.now() + self.settings.pacing_s
 
     def _why_no_ticket(self) -> str:
         if self._stop_reason:

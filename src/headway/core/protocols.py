@@ -120,6 +120,8 @@ class RoleRaised(RoleError):
     def __init__(self, role: str, method: str, what: str, details: str = "") -> None:
         super().__init__(role, method, what)
         self.details = details
+        if details:
+            self.add_note(f"raised in {role}:\n{details}")
 
     @classmethod
     def of(cls, role: str, method: str, error: BaseException) -> RoleRaised:

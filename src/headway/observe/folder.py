@@ -5,6 +5,7 @@ runs/functions-20260401-101500/
     events.jsonl      every ticket's life, every version
     checkpoints/      what `headway resume` goes on from
     summary.json      how it ended: scores, counts, times, the weights' fingerprint
+    error.txt         the traceback, if a station raised
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class RunFolder:
         self.events = path / "events.jsonl"
         self.checkpoints = path / "checkpoints"
         self.summary = path / "summary.json"
+        self.error = path / "error.txt"
 
     @classmethod
     def create(cls, root: Path, recipe: str) -> RunFolder:
@@ -65,6 +67,9 @@ class RunFolder:
         if not self.summary.is_file():
             return None
         return str(json.loads(self.summary.read_text())["fingerprint"])
+
+    def write_error(self, text: str) -> None:
+        write_whole(self.error, text)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_whole(self.summary, json.dumps(summary, indent=1) + "\n")
