@@ -53,7 +53,7 @@ class RunConfig(BaseModel):
     pacing_s: float = Field(0.0, ge=0)
     """Each collector starts at most one ticket per this many seconds."""
     runtime: str = "threads"
-    """Where the work runs: inline, threads or processes."""
+    """Where the work runs: inline, threads, processes or ray."""
 
     # -- the auto lead
     lead_limit: int = Field(64, ge=1)

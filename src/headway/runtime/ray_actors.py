@@ -2,8 +2,8 @@
 
       driver (asyncio)                                  role's actor (RoleHost)
       call() --> method, arguments, references  ----->  payloads as views over the store, object.method(...)
-             <-- 1st return: all but the payloads  <--  comes to the driver
-             <-- 2nd return: the payloads  <----------  stay in the store of that node; the driver gets a reference
+             <-- 1st return: the payloads  <----------  stay in the store of that node; the driver gets a reference
+             <-- 2nd return: all but the payloads  <--  comes to the driver
 
       starting --> placed --> ready --> ended (exit, crash, kill, node lost, deadline passed, close)
 
@@ -42,11 +42,12 @@ from typing import Any, TypeVar
 import ray
 from ray import cloudpickle
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
+from ray.experimental import get_local_object_locations
 
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import Batch, Rollout, Snapshot, map_payloads
 from headway.runtime.processes import KILL_S, THREAD_VARIABLES
-from headway.runtime.transport import INLINE_BYTES, _Pickler
+from headway.runtime.transport import INLINE_BYTES, PayloadPickler
 
 T = TypeVar("T")
 
@@ -116,7 +117,8 @@ class RayActors:
         self._plain: dict[int, tuple[Any, RayRef]] = {}  # payloads that came from no role, by id, until released
         self._pulls = ThreadPoolExecutor(MAX_PULLS, "headway ray pull")
         self.driver_payload_bytes = 0
-        """Payload bytes that came to the driver with replies; `fetch` and what the driver itself sends aside."""
+        """Payload bytes that came to the driver with replies: tiny ones, and any that is in no node's store when it
+        is released. What `fetch` was asked for and what the driver itself sends is not among them."""
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(main)
@@ -158,7 +160,7 @@ class RayActors:
         try:
             async with asyncio.timeout(deadline_s):
                 reply, stored = await actor.ask(method, packed, given)
-                if reply.sizes and actor.node != self._node:
+                if reply.is_stored and actor.node != self._node:
                     await self._pull(actor, method, stored)
         except TimeoutError:
             actor.kill(f"was given up: no answer to {method} within {deadline_s:g} s")
@@ -182,8 +184,10 @@ class RayActors:
     def release(self, payload: Any) -> None:
         if id(payload) in self._plain:
             _, payload = self._plain.pop(id(payload))
-        if isinstance(payload, RayRef):
-            self._objects.pop(payload.serial, None)
+        if isinstance(payload, RayRef) and payload.serial in self._objects:
+            ref, _ = self._objects.pop(payload.serial)
+            if not _places(ref):
+                self.driver_payload_bytes += payload.size
 
     async def close(self) -> None:
         if self._node is None:
@@ -193,7 +197,7 @@ class RayActors:
         finally:
             self._objects.clear()
             self._plain.clear()
-            self._pulls.shutdown(wait=False, cancel_futures=True)
+            await asyncio.to_thread(self._pulls.shutdown, cancel_futures=True)
             self._node = None
             if self._disconnects:
                 ray.shutdown()
@@ -246,31 +250,34 @@ class RayActors:
             factory = cloudpickle.dumps(role.factory)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(f"role {role.name!r}: its factory cannot be sent to a Ray actor ({error})") from error
-        began, wishes = self.now(), self._wishes(role)
+        actor: _Actor | None = None
         try:
-            try:
-                async with asyncio.timeout(min(SHARE_AFTER_S, self._start_s / 2)):
-                    await self._place(role, wishes)
-            except TimeoutError:
-                wishes = wishes | {"CPU": 0.0}
-                async with asyncio.timeout(self._start_s - (self.now() - began)):
-                    await self._place(role, wishes)
-            async with asyncio.timeout(self._start_s - (self.now() - began)):
-                await self._running[role.name].build(factory, role.placement.num_threads)
+            async with asyncio.timeout(self._start_s):
+                actor = await self._place(role)
+                await actor.build(factory, role.placement.num_threads)
         except TimeoutError:
-            what = "not built" if self._running[role.name].pid else f"not placed ({_lacking(role.placement)})"
+            what = "not built" if actor else f"not placed ({_lacking(role.placement)})"
             raise RoleLate(role.name, "start", f"{what} within {self._start_s:g} s") from None
         finally:
-            if not self._running[role.name].is_ready:  # cancelled, too: nothing would ever speak to this actor again
-                self._running[role.name].kill("could not be built")
+            if actor and not actor.is_ready:  # cancelled, too: nothing would ever speak to this actor again
+                actor.kill("could not be built")
 
-    async def _place(self, role: Role, wishes: dict[str, float]) -> None:
+    async def _place(self, role: Role) -> _Actor:
+        wishes = self._wishes(role)
+        try:
+            async with asyncio.timeout(min(SHARE_AFTER_S, self._start_s / 2)):
+                return await self._settle(role, wishes)
+        except TimeoutError:
+            return await self._settle(role, wishes | {"CPU": 0.0})
+
+    async def _settle(self, role: Role, wishes: dict[str, float]) -> _Actor:
         actor = self._running[role.name] = _Actor(role, wishes)
         try:
             await actor.settle_in(self._node)
         finally:
             if not actor.pid:
                 actor.kill("could not be placed")
+        return actor
 
     async def _end(self, actors: Sequence[_Actor]) -> None:
         for actor in actors:
@@ -306,8 +313,9 @@ class RayActors:
         loop = asyncio.get_running_loop()
         while not await loop.run_in_executor(self._pulls, _is_here, stored):
             pass
-        places = ray.experimental.get_local_object_locations([stored])[stored]["node_ids"]
-        if actor.node not in places:  # its node died meanwhile: ours may hold no more than the error
+        while not _places(stored):  # the driver may learn of it a moment after it has the answer
+            await asyncio.sleep(0.001)
+        if actor.node not in _places(stored):  # its node died meanwhile: ours may hold no more than the error
             try:
                 await loop.run_in_executor(self._pulls, ray.get, stored)
             except ObjectLostError:
@@ -319,10 +327,10 @@ class RayActors:
         refs = []
         for index, size in enumerate(reply.sizes):
             refs.append(RayRef(next(self._serials), size, reply.inline[index] if reply.inline else None))
-            if reply.inline:
-                self.driver_payload_bytes += size
-            else:
+            if reply.is_stored:
                 self._objects[refs[-1].serial] = stored, index
+        if not reply.is_stored:
+            self.driver_payload_bytes += sum(reply.sizes)
         return map_payloads(reply.value, refs.__getitem__)
 
 
@@ -335,6 +343,10 @@ class Reply:
     inline: Sequence[Parts] = ()
     problem: tuple[str, str] | None = None  # what was raised, and its traceback
     lost: tuple[int, ...] | None = None  # the tickets of rollouts that are gone
+
+    @property
+    def is_stored(self) -> bool:
+        return bool(self.sizes) and not self.inline
 
 
 class _Actor:
@@ -373,7 +385,7 @@ class _Actor:
         self.is_ready = True
 
     async def ask(self, method: str, args: bytes, given: Sequence[Any]) -> tuple[Reply, ray.ObjectRef]:
-        answer, stored = self._host.call.options(num_returns=2).remote(method, args, given)
+        stored, answer = self._host.call.options(num_returns=2).remote(method, args, given)
         packed = await self._answer(method, answer)
         try:
             reply: Reply = cloudpickle.loads(packed)
@@ -444,8 +456,8 @@ class RoleHost:
             sys.modules["torch"].set_num_threads(num_threads)
         return None
 
-    def call(self, method: str, packed: bytes, given: Sequence[Any]) -> tuple[bytes, Any]:
-        """The packed Reply, and what is to stay in the store of this node."""
+    def call(self, method: str, packed: bytes, given: Sequence[Any]) -> tuple[Any, bytes]:
+        """What is to stay in the store of this node, and the packed Reply."""
         stored: Any = None
         try:
             args = cloudpickle.loads(packed)
@@ -456,9 +468,9 @@ class RoleHost:
             else:
                 result = getattr(self._object, method)(*_resolve(args, parts))
                 reply, stored = _part_with(result)
-            return _pack(method, reply), stored
+            return stored, _pack(method, reply)
         except Exception as error:
-            return cloudpickle.dumps(Reply(None, problem=_explain(error))), None
+            return None, cloudpickle.dumps(Reply(None, problem=_explain(error)))
 
 
 def _explain(error: Exception) -> tuple[str, str]:
@@ -536,7 +548,7 @@ class _PayloadPickler(cloudpickle.CloudPickler):
     """Arrays and tensors out of band, as between processes; classes and functions as Ray sends them."""
 
     def reducer_override(self, value: Any) -> Any:
-        reduced = _Pickler.reducer_override(self, value)  # type: ignore[arg-type]
+        reduced = PayloadPickler.reducer_override(self, value)  # type: ignore[arg-type]
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
 
@@ -596,6 +608,12 @@ def _when_done(ref: ray.ObjectRef) -> asyncio.Future[Any]:
     return answer
 
 
+def _places(stored: ray.ObjectRef) -> list[str]:
+    """The nodes whose stores hold the object, as far as the driver knows; none if it came with the reply."""
+    known: list[str] = get_local_object_locations([stored])[stored]["node_ids"]
+    return known
+
+
 def _is_here(stored: ray.ObjectRef) -> bool:
     """Waits a second at most, so that a thread that nobody waits for is soon free."""
     return bool(ray.wait([stored], timeout=1.0, fetch_local=True)[0])
@@ -604,7 +622,10 @@ def _is_here(stored: ray.ObjectRef) -> bool:
 def _check_address(address: str, timeout_s: float) -> str:
     """host:port of a Ray cluster that answers. Ray itself would try for a minute, and may end the process."""
     try:
-        address = ray._private.services.canonicalize_bootstrap_address(address) or address
+        found = ray._private.services.canonicalize_bootstrap_address(address)
+        if found is None:
+            raise ConnectionError("none runs on this machine")
+        address = found
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout_s) as connection:
             if os.environ.get("RAY_USE_TLS", "0") == "0":

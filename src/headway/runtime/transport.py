@@ -69,7 +69,7 @@ class SharedRef:
 # ---------------------------------------------------------------------------------------- values <-> bytes
 
 
-class _Pickler(pickle.Pickler):
+class PayloadPickler(pickle.Pickler):
     """Keeps the bytes of arrays and tensors out of the header, also where their own pickling would not."""
 
     def reducer_override(self, value: Any) -> Any:
@@ -168,7 +168,7 @@ def encode(value: Any, arena: Arena) -> SharedRef:
         return ref
     buffers: list[pickle.PickleBuffer] = []
     header = io.BytesIO()
-    _Pickler(header, 5, buffer_callback=buffers.append).dump(value)
+    PayloadPickler(header, 5, buffer_callback=buffers.append).dump(value)
     parts = [header.getbuffer(), *(buffer.raw() for buffer in buffers)]
     sizes = tuple([part.nbytes for part in parts])
     total = _extent(sizes)

@@ -1,0 +1,464 @@
+"""The Ray runtime: the same contract and the same bits as the others, on one node and on three, with real deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+from audit import audit
+from ray.cluster_utils import Cluster
+
+from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.replay import replay
+from headway.coordinate.roles import Stations
+from headway.coordinate.settings import Plan, Settings
+from headway.core.order import READY
+from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised, Runtime
+from headway.core.types import Batch, Rollout, Snapshot, Ticket
+from headway.launching import build_runtime
+from headway.observe.fingerprint import fingerprint
+from headway.observe.recorder import MemoryRecorder
+from headway.runtime.ray_actors import PayloadLost, RayActors, RayRef
+from headway.testing.fakes import Echo, Pause, ToyCollector, ToyLearner, pinned_loop, plain_loop, toy_stations
+from headway.testing.runtime_contract import SOON_S, RuntimeContract
+
+pytestmark = pytest.mark.timeout(90)
+in_local_ray = pytest.mark.usefixtures("local_ray")
+
+
+def drive(runtime: RayActors, main: Callable[[], Awaitable[Any]], *roles: Role) -> Any:
+    """`main` with the roles running, closed afterwards."""
+
+    async def body() -> Any:
+        try:
+            await asyncio.gather(*(runtime.start(role) for role in roles))
+            return await main()
+        finally:
+            await runtime.close()
+
+    return runtime.run(body())
+
+
+def run(settings: Settings, stations: Stations, recorder: MemoryRecorder | None = None) -> RunResult:
+    runtime = build_runtime("ray")
+    return runtime.run(Coordinator(stations, settings, runtime, recorder=recorder).run())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def all_children(pid: int) -> list[int]:
+    found = []
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in tasks.read_text().split():
+            found += [int(child), *all_children(int(child))]
+    return found
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while left := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < deadline, [Path(f"/proc/{pid}/cmdline").read_bytes()[:80] for pid in left]
+        time.sleep(0.05)
+
+
+# -- a cluster that is not ours, or not there -----------------------------------------------------------
+
+
+def silent() -> socket.socket:
+    """Listens, accepts, says nothing."""
+    return socket.create_server(("", 0))
+
+
+def answering_wrongly() -> socket.socket:
+    server = silent()
+
+    def answer() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 505 Version Not Supported\r\n\r\n")
+
+    threading.Thread(target=answer, daemon=True).start()
+    return server
+
+
+def closed() -> socket.socket:
+    server = silent()
+    server.close()
+    return server
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (closed, "Connection refused"),
+        (silent, "no answer within 0.5 s"),
+        (answering_wrongly, "what listens there is not Ray"),
+    ],
+)
+def test_an_address_that_does_not_answer_is_one_clear_line(make: Callable[[], socket.socket], reason: str) -> None:
+    with silent() as spare:
+        port = spare.getsockname()[1]
+    with make() as server:
+        if server.fileno() >= 0:
+            port = server.getsockname()[1]
+        runtime = RayActors(f"127.0.0.1:{port}", connect_s=0.5)
+        began = time.monotonic()
+        with pytest.raises(ConnectionError, match=reason) as caught:
+            drive(runtime, asyncio.Event().wait, Role("echo", Echo))
+    assert time.monotonic() - began < 5
+    assert "\n" not in str(caught.value)
+    assert str(port) in str(caught.value)
+    assert not ray.is_initialized()
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ValueError, match="Ray client"):
+        RayActors("ray://127.0.0.1:10001")
+    with pytest.raises(ValueError, match="start_s must be positive"):
+        RayActors(start_s=0)
+    with pytest.raises(ConnectionError, match="an address is host:port"):
+        drive(RayActors("cluster"), asyncio.Event().wait, Role("echo", Echo))
+
+
+# -- three nodes, and then fewer ------------------------------------------------------------------------
+
+BALLAST = 40_000  # numbers: enough for a rollout to stay in the store of its node
+
+
+class Heavy(ToyCollector):
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        rollout = super().collect(ticket, snapshot)
+        return Rollout({**rollout.payload, "ballast": np.full(BALLAST, ticket.index)}, steps=rollout.steps)
+
+
+class Weighing(ToyLearner):
+    def learn(self, batch: Batch) -> Any:
+        for rollout in batch.rollouts:
+            assert rollout.payload["ballast"].sum() == BALLAST * rollout.payload["ticket"][0]
+        return super().learn(batch)
+
+
+def heavy_collector(number: int) -> Heavy:
+    return Heavy(number, Pause(0.02))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    ray.shutdown()
+    quick = {
+        "health_check_initial_delay_ms": 500,
+        "health_check_period_ms": 300,
+        "health_check_timeout_ms": 2000,
+        "health_check_failure_threshold": 3,
+    }
+    memory = {"object_store_memory": 100 << 20}
+    head = {"num_cpus": 2, "resources": {"head": 1}, "include_dashboard": False, "_system_config": quick, **memory}
+    nodes = Cluster(initialize_head=True, head_node_args=head)
+    for name in ("first", "second"):
+        nodes.add_node(num_cpus=2, resources={"worker": 100, name: 1}, **memory)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+def remove_node_of(cluster: Cluster, node_id: str) -> None:
+    cluster.remove_node(next(n for n in cluster.worker_nodes if n.node_id == node_id), allow_graceful=False)
+
+
+class NodeLoss(MemoryRecorder):
+    """Takes the node of a role away at a given landing."""
+
+    def __init__(self, cluster: Cluster, runtime: RayActors, ticket: int, role: str) -> None:
+        super().__init__()
+        self._cluster, self._runtime, self._ticket, self._role = cluster, runtime, ticket, role
+        self.on_it: list[str] = []
+
+    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+        super().record(time_s, kind, fields)
+        if kind == "land" and fields["k"] == self._ticket:
+            node = self._runtime.node(self._role)
+            self.on_it = [role for role in self._runtime.roles() if self._runtime.node(role) == node]
+            remove_node_of(self._cluster, node)
+
+
+def test_a_node_lost_in_the_middle_is_survived_and_nothing_is_lost(cluster: Cluster) -> None:
+    stations = Stations(
+        collector=heavy_collector,
+        learner=Weighing,
+        collector_placement=Placement(num_cpus=0.2, resources={"worker": 1}),
+        learner_placement=Placement(resources={"head": 1}),
+    )
+    settings = Settings(plan=Plan(updates=50), collectors=4, max_lead=6, order=READY)
+    runtime = RayActors(cluster.address)
+    log = NodeLoss(cluster, runtime, 30, "collector-0")
+    result = runtime.run(Coordinator(stations, settings, runtime, recorder=log).run())
+    assert 1 <= len(log.on_it) < 4, "Ray spread the collectors over both nodes"
+    seen = audit(log.events)
+    assert result.updates == 50
+    assert result.ledger.closes
+    assert seen.kinds["restart"] == result.restarts == len(log.on_it)
+    assert set(seen.learned.values()) == {1}
+    assert sorted(seen.settled) == sorted(seen.learned)
+    assert runtime.driver_payload_bytes < 51 * 1024, "51 tiny snapshots, and no rollout"
+    assert not ray.is_initialized(), "disconnected"
+    assert all(node.remaining_processes_alive() for node in cluster.list_all_nodes()), "the cluster is not ours"
+
+
+class Hasty(RayActors):
+    """Does not wait until a payload has reached the driver's node."""
+
+    async def _pull(self, *args: Any) -> None:
+        pass
+
+
+def test_a_payload_that_is_lost_is_named(cluster: Cluster) -> None:
+    runtime = Hasty(cluster.address)
+
+    async def main() -> None:
+        rollout = await runtime.call("far", "rollout", BALLAST, 1.0, deadline_s=SOON_S)
+        kept = await runtime.call("near", "rollout", BALLAST, 2.0, deadline_s=SOON_S)
+        batch = Batch(0, (Rollout(kept.payload, ticket=6), Rollout(rollout.payload, ticket=7)))
+        remove_node_of(cluster, runtime.node("far"))
+        with pytest.raises(
+            PayloadLost, match=r"^near\.total: the payload of ticket 7 was lost with the node"
+        ) as caught:
+            await runtime.call("near", "total", batch, deadline_s=SOON_S)
+        assert caught.value.tickets == (7,)
+        with pytest.raises(RoleDied, match="lost with the node"):
+            runtime.fetch(rollout.payload)
+        with pytest.raises(RoleDied, match=r"^far\.count: its actor died because its node has died"):
+            await runtime.call("far", "count", deadline_s=SOON_S)
+        assert await runtime.call("near", "total", Batch(0, (kept,)), deadline_s=SOON_S) == 2.0 * BALLAST
+
+    far = Role("far", Echo, Placement(resources={"worker": 1}))
+    drive(runtime, main, far, Role("near", Echo, Placement(resources={"head": 1})))
+
+
+# -- one local Ray --------------------------------------------------------------------------------------
+
+
+@in_local_ray
+class TestRayActors(RuntimeContract):
+    def make(self) -> Runtime:
+        return RayActors()
+
+
+@in_local_ray
+def test_lead_zero_equals_the_plain_loop() -> None:
+    settings = Settings(
+        plan=Plan(updates=12, evaluate_every=8), max_lead=0, collectors=2, tickets_per_batch=2, publish_every=3, seed=5
+    )
+    result = run(settings, toy_stations(Pause(0.002)))
+    assert fingerprint(result.weights) == fingerprint(plain_loop(settings))
+    assert result.ledger.max_staleness == 0
+
+
+@in_local_ray
+def test_a_pinned_run_is_determined_by_its_seed() -> None:
+    settings = Settings(plan=Plan(updates=24), max_lead=2, collectors=3)
+    result = run(settings, toy_stations(Pause(0.002), evaluates=False))
+    assert fingerprint(result.weights) == fingerprint(pinned_loop(settings))
+    assert result.ledger.max_staleness == 2
+
+
+@in_local_ray
+def test_a_recorded_free_run_replays_to_the_same_bits() -> None:
+    settings = Settings(plan=Plan(updates=24), max_lead=3, collectors=3, tickets_per_batch=2, order=READY)
+    recorder = MemoryRecorder()
+    stations = toy_stations(Pause(0.006), evaluates=False)
+    result = run(settings, stations, recorder)
+    assert fingerprint(replay(stations, recorder.events).weights) == fingerprint(result.weights)
+
+
+class Saboteur(MemoryRecorder):
+    """Kills a role's process when a ticket starts."""
+
+    def __init__(self, runtime: RayActors, ticket: int, role: str) -> None:
+        super().__init__()
+        self._runtime, self._ticket, self._role = runtime, ticket, role
+        self.killed = 0
+
+    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+        super().record(time_s, kind, fields)
+        if (kind, fields.get("k")) == ("start", self._ticket) and not self.killed:
+            self.killed = self._runtime.pid(self._role)
+            os.kill(self.killed, signal.SIGKILL)
+
+
+@in_local_ray
+def test_a_collector_killed_in_the_middle_is_replaced_and_nothing_is_lost() -> None:
+    settings = Settings(plan=Plan(updates=40), collectors=2, max_lead=2)
+    runtime = RayActors()
+    log = Saboteur(runtime, 20, "collector-0")
+    stations = toy_stations(Pause(0.01), evaluates=False)
+    result = runtime.run(Coordinator(stations, settings, runtime, recorder=log).run())
+    assert log.killed
+    assert not is_running(log.killed)
+    seen = audit(log.events)
+    assert seen.kinds["restart"] == result.restarts == 1
+    assert seen.kinds["reissue"] == result.ledger.reissued >= 1
+    assert sorted(seen.learned) == list(range(40))
+    assert set(seen.learned.values()) == {1}
+    assert fingerprint(result.weights) == fingerprint(pinned_loop(settings))
+
+
+class Bodies(Echo):
+    """Says what its arguments look like from the inside."""
+
+    def tensors(self, size: int) -> Rollout:
+        return Rollout({"x": torch.arange(size, dtype=torch.bfloat16), "y": torch.ones(3)})
+
+    def look(self, batch: Batch, snapshot: Snapshot) -> tuple[Any, ...]:
+        arrays = [rollout.payload["values"] for rollout in batch.rollouts]
+        for array in arrays:
+            array += 1.0  # in place, as a learner may
+        return [array.flags.owndata for array in arrays], snapshot.payload.flags.writeable
+
+    def sum(self, batch: Batch) -> float:
+        return sum(float(rollout.payload["x"].float().sum() + rollout.payload["y"].sum()) for rollout in batch.rollouts)
+
+    def threads(self) -> tuple[int, str]:
+        return torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]
+
+
+@in_local_ray
+def test_payloads_stay_out_of_the_driver_and_outlive_the_actor_that_made_them() -> None:
+    runtime = RayActors()
+
+    async def main() -> None:
+        sizes = [200, 5000, 200_000]  # of 8 bytes: below and above what Ray would send along
+        rollouts = [await runtime.call("maker", "rollout", size, 1.0, deadline_s=SOON_S) for size in sizes]
+        tensors = await runtime.call("maker", "tensors", 2000, deadline_s=SOON_S)
+        weights = await runtime.call("maker", "snapshot", 1, deadline_s=SOON_S)
+        assert all(isinstance(item.payload, RayRef) for item in [*rollouts, tensors, weights])
+        os.kill(runtime.pid("maker"), signal.SIGKILL)
+        with pytest.raises(RoleDied, match=r"^maker\.count: its actor died because its worker process has died"):
+            await runtime.call("maker", "count", deadline_s=SOON_S)
+        batch = Batch(0, tuple(rollouts))
+        assert await runtime.call("user", "total", batch, deadline_s=SOON_S) == sum(sizes)
+        assert await runtime.call("user", "look", batch, weights, deadline_s=SOON_S) == ([False] * 3, False)
+        expected = float(torch.arange(2000, dtype=torch.bfloat16).float().sum()) + 3
+        assert await runtime.call("user", "sum", Batch(0, (tensors,)), deadline_s=SOON_S) == expected
+        assert runtime.fetch(tensors.payload)["y"].tolist() == [1.0, 1.0, 1.0]
+        assert await runtime.call("user", "threads", deadline_s=SOON_S) == (2, "2")
+        runtime.release(batch.rollouts[0].payload)
+        with pytest.raises(ValueError, match="was released"):
+            await runtime.call("user", "total", batch, deadline_s=SOON_S)
+        for item in [*rollouts, tensors, weights]:
+            runtime.release(item.payload)
+        assert runtime.driver_payload_bytes == 0
+        tiny = await runtime.call("user", "rollout", 3, 1.0, deadline_s=SOON_S)
+        assert 24 < runtime.driver_payload_bytes == tiny.payload.size < 1024, "what is tiny comes along, and is counted"
+
+    drive(runtime, main, Role("maker", Bodies), Role("user", Bodies, Placement(num_threads=2)))
+
+
+@in_local_ray
+def test_a_frozen_process_is_given_up_killed_and_replaced() -> None:
+    runtime = RayActors()
+
+    async def main() -> None:
+        frozen = runtime.pid("echo")
+        os.kill(frozen, signal.SIGSTOP)
+        with pytest.raises(RoleLate, match=r"no answer within 0\.5 s"):
+            await runtime.call("echo", "count", deadline_s=0.5)
+        await runtime.restart("echo")
+        assert not is_running(frozen)
+        assert await runtime.call("echo", "count", deadline_s=SOON_S) == 1
+
+    drive(runtime, main, Role("echo", Echo))
+
+
+@in_local_ray
+def test_what_cannot_be_placed_built_or_sent_says_so() -> None:
+    runtime = RayActors(start_s=1.5)
+
+    async def main() -> None:
+        simulator = Placement(num_cpus=1, resources={"simulator": 2})
+        with pytest.raises(RoleLate, match=r"not placed \(asked for CPU 1.*, simulator 2.*; .*simulator 0 of 0 free\)"):
+            await runtime.start(Role("picky", Echo, simulator))
+        lock = threading.Lock()
+        with pytest.raises(ValueError, match=r"role 'locked': its factory cannot be sent to a Ray actor"):
+            await runtime.start(Role("locked", partial(id, lock)))
+
+    drive(runtime, main)
+
+
+@in_local_ray
+def test_more_roles_than_cpus_share_them_and_a_closed_runtime_leaves_no_actor() -> None:
+    runtime = RayActors()
+
+    async def main() -> list[int]:
+        with pytest.raises(RoleRaised, match="what unpicklable returned cannot be sent"):
+            await runtime.call("0", "unpicklable", deadline_s=SOON_S)
+        return [runtime.pid(role) for role in runtime.roles()]
+
+    roles = [Role(str(number), Echo, Placement(num_cpus=1.5)) for number in range(3)]
+    wait_until_gone(drive(runtime, main, *roles))
+    assert ray.is_initialized(), "it was not ours to shut down"
+
+
+# -- a Ray of our own -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_closed_runtime_leaves_nothing_of_the_ray_it_started() -> None:
+    before = set(all_children(os.getpid()))
+    handler = signal.getsignal(signal.SIGTERM)
+    runtime = RayActors()
+
+    async def main() -> list[int]:
+        assert signal.getsignal(signal.SIGTERM) is handler
+        return list(set(all_children(os.getpid())) - before)
+
+    ours = drive(runtime, main, Role("echo", Echo))
+    assert len(ours) >= 3
+    wait_until_gone(ours)
+    assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize("what", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_an_interrupted_or_killed_driver_leaves_no_process(what: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headway.cli", "run", "functions", "--runs", str(tmp_path), "--runtime", "ray"]
+    driver = subprocess.Popen([*command, "--updates", "100000", "--save_every", "5"], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*/checkpoints/*-v5/manifest.json")):
+            assert driver.poll() is None, "the run ended early"
+            assert time.monotonic() < deadline, "no checkpoint within a minute"
+            time.sleep(0.05)
+        children = all_children(driver.pid)
+        if what is signal.SIGKILL:  # Ray's own agents notice after a minute
+            children = [pid for pid in children if b"Agent" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(children) >= 5
+        if what is signal.SIGINT:
+            os.killpg(driver.pid, what)  # Ctrl-C reaches the whole group
+        else:
+            driver.kill()
+        driver.wait(30)
+    finally:
+        driver.kill()
+        driver.wait()
+    wait_until_gone(children)
+    if what is signal.SIGINT:
+        assert '"interrupted by SIGINT"' in next(tmp_path.glob("*/summary.json")).read_text()
