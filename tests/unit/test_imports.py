@@ -20,7 +20,7 @@ CORE = {"core"}
 OBSERVE = CORE | {"observe"}
 TOOLS = ("envs", "search", "llm")
 STATIONS = ("collect", "buffer", "learn", "publish", "evaluate")
-EVERYTHING = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"launching", "demo", "cli"}
+EVERYTHING = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"launching", "demo", "watching", "cli"}
 MAY_IMPORT: dict[str, set[str]] = {
     "core": CORE,
     "observe": OBSERVE,
@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launching": OBSERVE | {"coordinate", "runtime"},
     "__init__": OBSERVE | {"coordinate", "launching"},
     "demo": OBSERVE | {"coordinate", "launching", "recipes"},
+    "watching": OBSERVE | {"coordinate", "envs", "recipes"},
     "testing": EVERYTHING,
     "recipes": EVERYTHING,
     "cli": EVERYTHING,
@@ -97,7 +98,7 @@ def test_a_file_needs_only_the_packages_its_part_may(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=ids(FILES))
 def test_nothing_imports_recipes_testing_or_the_command_line_but_themselves(path: Path) -> None:
-    if part_of(path) not in ("recipes", "testing", "demo", "cli"):
+    if part_of(path) not in ("recipes", "testing", "demo", "watching", "cli"):
         assert not ours(path) & {"recipes", "testing", "demo", "cli"}
 
 

@@ -54,6 +54,10 @@ class Spec:
 
 def make_vector(env_id: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
     """`num_envs` copies of an environment, by its registered id."""
+    if env_id.startswith("headway/"):
+        from headway.envs.colorlines import register  # here: it needs numba, which the others do not
+
+        register()
     try:
         spec = gym.spec(env_id)
     except gym.error.Error:

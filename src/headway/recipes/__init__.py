@@ -13,6 +13,7 @@ from headway.core.naming import unknown
 RECIPES = {
     "functions": "three plain functions on a bandit with contexts; no dependencies, seconds to run",
     "cartpole": "PPO on CartPole-v1, to a mean return of 475 in seconds (needs headway[games])",
+    "colorlines": "PPO on Colour Lines, 6561 moves and a board that fills up (needs headway[games])",
     "ppo": "PPO for any Gymnasium environment (needs headway[games])",
 }
 
