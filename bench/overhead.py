@@ -1,14 +1,20 @@
-"""What the coordinator itself costs: stations that do nothing, so that all time is ours.
+"""What the coordinator itself costs: stations that do nothing.
 
-python bench/overhead.py
+    python bench/overhead.py
+
+On threads, every ticket takes one call to a collector's thread and its share of one to the learner's. What two bare
+threads need for that many hand-overs is measured in the same repeat and shown as `hand-over`; the rest is ours.
 """
 
 from __future__ import annotations
 
+import queue
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from operator import sub
 from pathlib import Path
 
 from headway.coordinate.coordinator import Coordinator
@@ -59,6 +65,27 @@ def per_ticket_s(make: Callable[[], Runtime], tickets: int, batch: int, collecto
     return elapsed / tickets
 
 
+def hand_over_s(rounds: int = 5000) -> float:
+    """What it costs two bare threads to hand something over and back: the floor under any call to a thread."""
+    there: queue.SimpleQueue[int] = queue.SimpleQueue()
+    back: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def answer() -> None:
+        while (number := there.get()) >= 0:
+            back.put(number)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    began = time.perf_counter()
+    for number in range(rounds):
+        there.put(number)
+        back.get()
+    elapsed = time.perf_counter() - began
+    there.put(-1)
+    thread.join()
+    return elapsed / rounds
+
+
 def virtual() -> Runtime:
     return Virtual(SteadyWorkload(Lognormal(1.0, 0.5), Constant(0.2)))
 
@@ -74,11 +101,17 @@ def main() -> None:
         ("virtual, 8 tickets an update", virtual, 16000, 8, 16, False),
         ("virtual, 64 tickets an update", virtual, 32000, 64, 128, False),
     ]
-    print(f"{'coordinator overhead':42} {'us/ticket':>10} {'min .. max':>18} {'tickets/s':>10}")
+    head = "per ticket, stations that do nothing"
+    print(f"{head:42} {'us':>8} {'min .. max':>18} {'hand-over':>10} {'ours':>8} {'tickets/s':>10}")
     for name, make, tickets, batch, collectors, log in cases:
-        times = [1e6 * per_ticket_s(make, tickets, batch, collectors, log=log) for _ in range(REPEATS)]
-        middle = statistics.median(times)
-        print(f"{name:42} {middle:10.1f} {min(times):8.1f} ..{max(times):8.1f} {1e6 / middle:10.0f}")
+        floors, times = [], []
+        for _ in range(REPEATS):
+            floors.append(1e6 * hand_over_s() * (1 + 1 / batch) if name.startswith("threads") else 0.0)
+            times.append(1e6 * per_ticket_s(make, tickets, batch, collectors, log=log))
+        middle, floor = statistics.median(times), statistics.median(floors)
+        ours = "" if name.startswith("processes") else f"{statistics.median(map(sub, times, floors)):.1f}"
+        spread = f"{min(times):8.1f} ..{max(times):8.1f}"
+        print(f"{name:42} {middle:8.1f} {spread} {floor:10.1f} {ours:>8} {1e6 / middle:10.0f}")
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ class Coordinator:
         self.settings = settings
         self._is_pinned = settings.is_pinned
         self._patience_s = settings.patience_s
+        self._data_deadline_s = settings.data_deadline_s
         self.runtime = runtime
         self.board = Board(runtime.now)
         self.evaluations = Evaluations(settings.plan.evaluate_every if stations.evaluator else 0)
@@ -442,7 +443,7 @@ class Coordinator:
             self._admit()
             if not self.ledger.tally.live:
                 raise Stalled(f"no ticket is live and none may open: {self._why_no_ticket()}")
-        await self.board.wait(LEARNER, "data", explain, self.settings.data_deadline_s)
+        await self.board.wait(LEARNER, "data", explain, self._data_deadline_s)
 
     def _take(self, indices: tuple[int, ...]) -> Batch:
         self.ledger.take(indices, self.version)

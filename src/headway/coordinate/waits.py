@@ -22,7 +22,7 @@ class Stalled(RuntimeError):
 class _Activity:
     """What one role is doing now, and what it has done."""
 
-    __slots__ = ("counts", "deadline_s", "explain", "future", "name", "role", "seconds", "since")
+    __slots__ = ("deadline_s", "explain", "future", "name", "role", "since", "spent")
 
     def __init__(self, role: str, now: float) -> None:
         self.role = role
@@ -31,8 +31,7 @@ class _Activity:
         self.deadline_s = math.inf
         self.explain: object = ""
         self.future: asyncio.Future[None] | None = None
-        self.seconds: dict[str, float] = {}
-        self.counts: dict[str, int] = {}
+        self.spent: dict[str, list[float]] = {}  # activity -> [seconds, times it was left]
 
     def describe(self, now: float) -> str:
         if self.name == BETWEEN:
@@ -116,11 +115,13 @@ class Board:
     def time_spent(self) -> TimeSpent:
         """Seconds so far, unfinished activities included."""
         now = self._now()
-        seconds = {}
+        seconds: dict[str, dict[str, float]] = {}
+        counts: dict[str, dict[str, int]] = {}
         for role, activity in self._activities.items():
-            by = seconds[role] = dict(activity.seconds)
+            by = seconds[role] = {name: spent[0] for name, spent in activity.spent.items()}
             by[activity.name] = by.get(activity.name, 0.0) + now - activity.since
-        return TimeSpent(seconds, {role: dict(a.counts) for role, a in self._activities.items()})
+            counts[role] = {name: int(spent[1]) for name, spent in activity.spent.items()}
+        return TimeSpent(seconds, counts)
 
     def stop_checking(self) -> None:
         """No more deadlines: the run is over."""
@@ -132,9 +133,11 @@ class Board:
         self, activity: _Activity, name: str, explain: object, deadline_s: float, future: asyncio.Future[None] | None
     ) -> float:
         now = self._now()
-        before = activity.name
-        activity.seconds[before] = activity.seconds.get(before, 0.0) + now - activity.since
-        activity.counts[before] = activity.counts.get(before, 0) + 1
+        spent = activity.spent.get(activity.name)
+        if spent is None:
+            spent = activity.spent[activity.name] = [0.0, 0]
+        spent[0] += now - activity.since
+        spent[1] += 1
         activity.name = name
         activity.since = now
         activity.explain = explain

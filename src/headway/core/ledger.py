@@ -13,6 +13,7 @@ change goes through one of its methods, each of which refuses a ticket in the wr
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -229,9 +230,10 @@ class Ledger:
             return False
         if self.order.window != 1:
             return True
-        for entry in self._untaken.values():
-            return entry.phase is Phase.READY
-        return False
+        for entry in itertools.islice(self._untaken.values(), self.tickets_per_batch):  # noqa: SIM110 - faster
+            if entry.phase is not Phase.READY:
+                return False
+        return True
 
     def choose(self, version: int, updates_left: int = 1) -> Choice:
         """What the learner should do next at `version`, with `updates_left` updates until it is published.

@@ -41,8 +41,8 @@ class ColorLinesConfig(RunConfig):
     eval_episodes: int = Field(default=32, ge=1)
     """Games per evaluation."""
     shaping: float = Field(default=3.0, ge=0)
-    """Weight of the potential in the reward: runs of two, three, four. 0: points alone. A small one drowns in the
-    noise of lucky runs; with 10, completing a run would at first look no better than keeping it."""
+    """Weight of the potential in the reward: runs of two, three, four. 0: points alone. Raising it rewards runs that
+    are begun more, next to those that are completed."""
     reward_scale: float = Field(default=0.1, gt=0)
     """Factor of the rewards the learner sees, so that returns are around 1."""
     max_moves: int | None = Field(default=None, ge=1)
