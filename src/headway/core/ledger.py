@@ -230,7 +230,7 @@ class Ledger:
             return False
         if self.order.window != 1:
             return True
-        for entry in itertools.islice(self._untaken.values(), self.tickets_per_batch):  # noqa: SIM110 - faster
+        for entry in itertools.islice(self._untaken.values(), self.tickets_per_batch):
             if entry.phase is not Phase.READY:
                 return False
         return True
