@@ -669,6 +669,16 @@ def test_auto_goes_up_when_slots_hold_collection_back_and_training_waits() -> No
         assert 1 < coordinator.off_policy_degree <= 10
 
 
+def test_auto_goes_up_in_the_documented_loop_where_nobody_waits_for_a_slot() -> None:
+    """`can_collect()` is asked first, so `run_collect` never waits; the slots are the limit all the same."""
+    with quiet(off_policy_degree=-1, buffer_size=100, batch_size=10, num_workers=4) as coordinator:
+        for _ in range(3 * LOOK_EVERY):
+            while coordinator.can_collect():
+                coordinator.run_collect(functools.partial(threading.Event().wait, 0.004))
+            coordinator.run_train(lambda: None)
+        assert 1 < coordinator.off_policy_degree <= 10
+
+
 def test_a_fixed_degree_never_moves() -> None:
     with quiet(**ASYNC_LOW) as coordinator:
         for _ in range(3 * LOOK_EVERY):

@@ -97,8 +97,9 @@ class AsyncTrainingCoordinator:
         self._evaluators = _Hands("eval", 1 if enable_async_eval else 0)
         self._scores: list[Score] = []
         self._failed_eval: BaseException | None = None
-        self._blocked_s = 0.0  # while collectors had nothing to do because every slot was occupied
-        self._blocked_since: float | None = None
+        self._blocked_s = 0.0  # collectors' time, as a share of them all, before occupied slots
+        self._blocked_share = 0.0
+        self._blocked_since = time.perf_counter()
         self.collect_count = 0
         self.train_count = 0
 
@@ -325,12 +326,13 @@ class AsyncTrainingCoordinator:
         return self._spent[name] / self._calls[name] if self._calls[name] else 0.0
 
     def _note_blocked(self) -> None:
-        """Collectors are held back when no slot is free and none of them works, asked for or not."""
+        """Collectors are held back while no slot is free: those that have nothing to do, asked for or not."""
         now, tally = time.perf_counter(), self._ledger.tally
-        if self._blocked_since is not None:
-            self._blocked_s += now - self._blocked_since
-        idle = tally.live == tally.ready + tally.taken
-        self._blocked_since = now if idle and not self._ledger.may_open() else None
+        self._blocked_s += self._blocked_share * (now - self._blocked_since)
+        self._blocked_since, self._blocked_share = now, 0.0
+        if not self._ledger.may_open():
+            busy = tally.live - tally.ready - tally.taken
+            self._blocked_share = max(0.0, 1 - busy / max(1, self._collectors.size))
 
     def _look(self) -> None:
         """Let an auto lead see what the last batches cost."""
