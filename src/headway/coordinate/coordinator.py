@@ -105,6 +105,7 @@ class Coordinator:
         self._desk = Desk(settings.collectors, pinned=settings.is_pinned)
         self._shelf = Shelf(runtime.release)
         self._recorder = recorder or NoRecorder()
+        self._is_recorded = recorder is not None
         self._record: Callable[..., None] = self._write_down if recorder else _ignore
         self._crew = Crew(runtime, self.board, settings, self._record)
         self._checkpoints = checkpoints
@@ -283,12 +284,14 @@ class Coordinator:
         while True:
             if self.settings.pacing_s:
                 await self._pace(number, next_start)
-            ticket = await self._next_ticket(number)
-            next_start = self.runtime.now() + self.settings.pacing_s
+            ticket = self._ticket_nowait(number) or await self._next_ticket(number)
+            if self.settings.pacing_s:
+                next_start = self.runtime.now() + self.settings.pacing_s
             version = ticket.version if ticket.version is not None else self.version
             ticket = self.ledger.start(ticket.index, version, number)
             snapshot = self._shelf.get(version) if self._is_pinned else self._shelf.hold(version)
-            self._record("start", k=ticket.index, c=number, v=version)
+            if self._is_recorded:
+                self._record("start", k=ticket.index, c=number, v=version)
             try:
                 rollout = await self._crew.collect(number, ticket, snapshot)
             except RoleError as error:
@@ -296,17 +299,22 @@ class Coordinator:
             else:
                 self._land(ticket, rollout)
 
+    def _ticket_nowait(self, number: int) -> Ticket | None:
+        """A ticket, if there is one this collector may have now; otherwise it is noted as idle."""
+        if self._paused or self._stop_reason:
+            self._desk.note_idle(number)
+            return None
+        return self._desk.take(number)
+
     async def _next_ticket(self, number: int) -> Ticket:
         role = collector_name(number)
+        turns = self._patience_s * self.settings.collectors  # slots may be fewer than collectors
         while True:
-            ticket = None if self._paused or self._stop_reason else self._desk.take(number)
+            cause = "paused" if self._paused else "slot"
+            await self.board.wait(role, cause, self._why_no_ticket, turns)
+            ticket = self._ticket_nowait(number)
             if ticket is not None:
                 return ticket
-            if self._paused or self._stop_reason:
-                self._desk.note_idle(number)
-            cause = "paused" if self._paused else "slot"
-            turns = self._patience_s * self.settings.collectors  # slots may be fewer than collectors
-            await self.board.wait(role, cause, self._why_no_ticket, turns)
 
     async def _pace(self, number: int, next_start: float) -> None:
         """Keep the collector's distance between two starts."""
@@ -333,7 +341,8 @@ class Coordinator:
         assert ticket.version is not None
         self._shelf.let_go(ticket.version)
         self._rollouts[index] = rollout
-        self._record("land", k=index, v=[span.oldest, span.newest], n=rollout.steps, l=length)
+        if self._is_recorded:
+            self._record("land", k=index, v=[span.oldest, span.newest], n=rollout.steps, l=length)
         if rollout.filtered and not self._is_pinned:
             self._drop(index, DropReason.FILTERED)
         if self._paused or self.settings.replay is not None or self.ledger.may_choose():
@@ -369,7 +378,8 @@ class Coordinator:
         while (ticket := self.ledger.open(self.version)) is not None:
             if ticket.version is not None:
                 self._shelf.hold(ticket.version)
-            self._record("open", k=ticket.index)
+            if self._is_recorded:
+                self._record("open", k=ticket.index)
             self._put(ticket)
 
     def _put(self, ticket: Ticket, *, first: bool = False) -> None:
