@@ -41,7 +41,6 @@ class Crew:
         self._applied: dict[int, int] = {}  # collector -> version it acknowledged
         self.carried: dict[int, Any] = {}  # collector -> its state after its last landed rollout
         self.restarts: Counter[str] = Counter()
-        self.errors: Counter[str] = Counter()
 
     async def start(self, stations: Stations) -> None:
         """Build every role, all at once."""
@@ -87,7 +86,6 @@ class Crew:
     async def recover(self, number: int, error: RoleError) -> None:
         """Bring a collector back to where it was after its last landed rollout."""
         role = self._names[number]
-        self.errors[role] += 1
         while True:
             if not isinstance(error, RoleRaised):
                 await self._restart(role, error)
@@ -175,7 +173,6 @@ class Crew:
             except RoleError as error:
                 what = error.what
                 await self._restart(EVALUATOR, error)
-            self.errors[EVALUATOR] += 1
         return Score(snapshot.version, None, error=what)
 
     async def reanalyze(self, snapshot: Snapshot) -> bool:

@@ -22,7 +22,7 @@ from headway.envs.colorlines.gymnasium_vector import ColorLinesVector
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.learn.ppo.cells import CellsActor, CellsActorCritic
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.recipes.config import RunConfig
+from headway.recipes.config import RunConfig, require_correction
 
 
 class ColorLinesConfig(RunConfig):
@@ -78,11 +78,7 @@ class ColorLinesConfig(RunConfig):
 
     @model_validator(mode="after")
     def _stale_data_need_a_correction(self) -> ColorLinesConfig:
-        if self.correction == "none" and self.max_lead != 0:
-            raise ValueError(
-                f"correction='none' with max_lead={self.max_lead!r} trains on stale data as if they were fresh; "
-                f"choose clip, decoupled or vtrace, or max_lead=0"
-            )
+        require_correction(self.correction, self.max_lead)
         return self
 
 

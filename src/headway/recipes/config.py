@@ -173,6 +173,15 @@ class RunConfig(BaseModel):
         )
 
 
+def require_correction(correction: str, max_lead: float | str) -> None:
+    """An asynchronous policy gradient without a correction is silently biased: refuse it."""
+    if correction == "none" and max_lead != 0:
+        raise ValueError(
+            f"correction='none' with max_lead={max_lead!r} trains on stale data as if they were fresh; "
+            f"choose clip, decoupled or vtrace, or max_lead=0"
+        )
+
+
 def read_values(kind: type[RunConfig], *layers: Mapping[str, Any]) -> RunConfig:
     """A configuration from names and values, later layers over earlier ones; one clear line if it cannot be."""
     merged: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from headway.envs.gymnasium_vector import Spec, describe, make_vector
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.policy import Actor, ActorCritic
-from headway.recipes.config import RunConfig
+from headway.recipes.config import RunConfig, require_correction
 
 
 class PPOConfig(RunConfig):
@@ -74,11 +74,7 @@ class PPOConfig(RunConfig):
 
     @model_validator(mode="after")
     def _stale_data_need_a_correction(self) -> PPOConfig:
-        if self.correction == "none" and self.max_lead != 0:
-            raise ValueError(
-                f"correction='none' with max_lead={self.max_lead!r} trains on stale data as if they were fresh; "
-                f"choose clip, decoupled or vtrace, or max_lead=0"
-            )
+        require_correction(self.correction, self.max_lead)
         return self
 
 

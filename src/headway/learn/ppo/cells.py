@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from headway.envs.colorlines.patterns import FEATURES, NUM_PATTERNS, Spots, spots_of
 from headway.envs.colorlines.rules import CELLS, COLOURS, MOVES
+from headway.learn.ppo.policy import load_weights
 
 MASKED = -1e9  # instead of -inf: its log-probability stays finite, and so do gradients
 LEAST_LOG = -60.0  # what is less likely adds nothing to an entropy, and exp is slow there
@@ -206,9 +207,7 @@ class CellsActor:
         self._network = network.eval()
 
     def load(self, weights: Any) -> None:
-        with torch.no_grad():
-            for name, tensor in self._network.state_dict().items():
-                tensor.copy_(torch.as_tensor(weights[name]))
+        load_weights(self._network, weights)
 
     def noise(self, seed: int, steps: int, num_envs: int) -> np.ndarray:
         """[steps, num_envs, 2] in [0, 1): one number for the origin, one for the target."""

@@ -85,6 +85,13 @@ class ActorCritic(nn.Module):
         return list(outputs.split(list(self.action.choices), dim=-1))  # type: ignore[union-attr]
 
 
+def load_weights(network: nn.Module, weights: Any) -> None:
+    """Copy a snapshot's weights into a network, from wherever they lie."""
+    with torch.no_grad():
+        for name, tensor in network.state_dict().items():
+            tensor.copy_(torch.as_tensor(weights[name]))
+
+
 class Actor:
     """Acts with given weights. The collectors' side of the policy."""
 
@@ -92,9 +99,7 @@ class Actor:
         self._network = network.eval()
 
     def load(self, weights: Any) -> None:
-        with torch.no_grad():
-            for name, tensor in self._network.state_dict().items():
-                tensor.copy_(torch.as_tensor(weights[name]))
+        load_weights(self._network, weights)
 
     def noise(self, seed: int, steps: int, num_envs: int) -> np.ndarray:
         rng = np.random.default_rng(seed)
