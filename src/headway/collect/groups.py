@@ -1,0 +1,105 @@
+"""Groups of replies to one prompt.
+
+    ticket --> prompt (its index says which) --> engine: G replies --> rewards --> rollout
+
+A collector holds its engine, so weights are pushed to it (`apply`) and a rollout's span is what the engine stamped
+on the tokens. The prompt depends on the ticket's index, the replies on its seed and the weights: a ticket that flies
+again asks the same question. Many tickets may be collected at once: they share the engine's batch.
+
+What a rollout holds: see learn/grpo/learner.py. A group whose rewards are all equal has nothing to say to an
+estimator that compares within groups; with `filter_silent` it is marked as filtered and dropped, counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headway.core.types import Rollout, Snapshot, Span, Ticket
+from headway.llm.engine import Engine, Request, Sample, Sampling
+from headway.llm.tasks import Prompt, Task
+
+Encode = Callable[[Prompt], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How groups are made."""
+
+    size: int = 8
+    """Replies per prompt."""
+    sampling: Sampling = field(default_factory=Sampling)
+    filter_silent: bool = False
+    """Drop groups whose rewards are all equal."""
+    length_penalty: Callable[[int], float] | None = None
+    """Added to the reward of a reply of so many tokens."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"a group needs at least one reply, received {self.size!r}")
+
+
+class GroupCollector:
+    """Collects groups with an engine of its own. `make_engine` is called where the collector runs."""
+
+    def __init__(self, make_engine: Callable[[], Engine], task: Task, encode: Encode, settings: GroupSettings) -> None:
+        self._task = task
+        self._encode = encode
+        self._settings = settings
+        self._engine = make_engine()
+
+    def apply(self, snapshot: Snapshot) -> None:
+        if snapshot.version != self._engine.version:
+            self._engine.apply(snapshot.version, snapshot.payload)
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        prompt = self._task.prompt(ticket.index)
+        encoded = self._encode(prompt)
+        samples = self.generate(self._engine, prompt, encoded, ticket)
+        rewards = [self.reward(prompt, sample) for sample in samples]
+        return self._rollout(prompt, encoded, samples, rewards)
+
+    def generate(self, engine: Engine, prompt: Prompt, encoded: tuple[int, ...], ticket: Ticket) -> Sequence[Sample]:
+        """The replies to one prompt. Override it to generate in a way of your own."""
+        uid = f"{prompt.uid}#{ticket.index}.{ticket.attempt}"
+        settings = self._settings
+        return engine.generate(Request(uid, encoded, settings.size, ticket.seed, settings.sampling))
+
+    def reward(self, prompt: Prompt, sample: Sample) -> float:
+        reward = self._task.reward(prompt, sample.text)
+        penalty = self._settings.length_penalty
+        return reward if penalty is None else reward + penalty(len(sample.tokens))
+
+    def health(self) -> dict[str, float]:
+        health = self._engine.health()
+        return {"running": health.running, "waiting": health.waiting, "tokens": health.tokens}
+
+    def _rollout(
+        self, prompt: Prompt, encoded: tuple[int, ...], samples: Sequence[Sample], rewards: list[float]
+    ) -> Rollout:
+        versions = np.concatenate([sample.versions for sample in samples])
+        payload = {
+            "prompt": np.array(encoded, np.int32),
+            "tokens": np.concatenate([sample.tokens for sample in samples]),
+            "lengths": np.array([len(sample.tokens) for sample in samples], np.int64),
+            "log_probs": np.concatenate([sample.log_probs for sample in samples]),
+            "versions": versions,
+            "rewards": np.array(rewards, np.float32),
+        }
+        info: dict[str, Any] = {
+            "uid": prompt.uid,
+            "index": prompt.index,
+            "data_source": prompt.data_source,
+            "cut": sum(sample.finish == "length" for sample in samples),
+        }
+        return Rollout(
+            payload,
+            steps=len(versions),
+            length=float(payload["lengths"].max()),
+            span=Span(int(versions.min()), int(versions.max())),
+            info=info,
+            filtered=self._settings.filter_silent and len(set(rewards)) == 1,
+        )

@@ -1,0 +1,69 @@
+"""Measures one version on questions it is never trained on: pass@1 and pass@k."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from headway.core.types import Score, Snapshot, derive_seed
+from headway.evaluate.pass_at_k import pass_at_k
+from headway.llm.engine import Engine, Request, Sampling
+from headway.llm.tasks import Prompt, Task
+
+
+class AnswerEvaluator:
+    """Answers held-out questions with an engine of its own, pinned to the version that is measured.
+
+    `samples` answers per question; pass@k is reported for each `k`. A reward of at least `passes_at` is a pass. The
+    score is the mean reward over all answers.
+    """
+
+    def __init__(
+        self,
+        make_engine: Callable[[], Engine],
+        task: Task,
+        encode: Callable[[Prompt], tuple[int, ...]],
+        *,
+        sampling: Sampling,
+        prompts: int,
+        samples: int = 1,
+        ks: Sequence[int] = (1,),
+        passes_at: float = 1.0,
+    ) -> None:
+        if not len(task.held_out):
+            raise ValueError(f"task {task.name} holds out no prompts to evaluate on")
+        for k in ks:
+            if not 1 <= k <= samples:
+                raise ValueError(f"pass@{k} needs at least {k} answers a question, received samples={samples}")
+        if samples > 1 and sampling.temperature == 0:
+            raise ValueError(f"temperature 0 gives the same answer {samples} times: use one sample, or a temperature")
+        self._engine = make_engine()
+        self._task = task
+        self._prompts = [task.held_out[i] for i in range(min(prompts, len(task.held_out)))]
+        self._encoded = [encode(prompt) for prompt in self._prompts]
+        self._sampling = sampling
+        self._samples = samples
+        self._ks = tuple(ks)
+        self._passes_at = passes_at
+
+    def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
+        if self._engine.version != snapshot.version:
+            self._engine.apply(snapshot.version, snapshot.payload)
+        requests = [
+            Request(f"eval/{prompt.uid}", encoded, self._samples, derive_seed(seed, prompt.uid), self._sampling)
+            for prompt, encoded in zip(self._prompts, self._encoded, strict=True)
+        ]
+        answers = self._engine.generate_all(requests)
+        rewards = np.array(
+            [
+                [self._task.reward(prompt, sample.text) for sample in samples]
+                for prompt, samples in zip(self._prompts, answers, strict=True)
+            ]
+        )  # [questions, samples]
+        correct = (rewards >= self._passes_at).sum(axis=1)
+        metrics = {
+            f"pass@{k}": float(np.mean([pass_at_k(self._samples, int(c), k) for c in correct])) for k in self._ks
+        }
+        metrics["reply_tokens"] = float(np.mean([len(s.tokens) for group in answers for s in group]))
+        return Score(snapshot.version, float(rewards.mean()), metrics)

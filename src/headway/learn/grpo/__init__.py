@@ -1,0 +1,1 @@
+"""Policy gradients for language models: rewards of groups in, a loss over tokens out."""

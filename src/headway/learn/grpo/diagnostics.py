@@ -1,0 +1,68 @@
+"""How far the data are from the policy that learns from them: looked at once per batch, before its first step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headway.learn.corrections import Weighed, exp_ratio
+from headway.learn.grpo.loss import k3
+
+PERCENTILES = (1, 50, 99)
+
+
+def behaviour(logp_prox: Tensor, logp_b: Tensor, weighed: Weighed) -> dict[str, float]:
+    """Effective sample size of pi_prox / pi_b and of the weights made of it, and KL; tokens [N]."""
+    with torch.no_grad():
+        log_rho = logp_prox - logp_b
+        return _read(
+            {
+                "ess": effective_sample_size(exp_ratio(log_rho)),
+                "weights_ess": effective_sample_size(weighed.weights),
+                "behaviour_kl": k3(log_rho).mean(),
+                "weight_mean": weighed.weights.mean(),
+                "weight_max": weighed.weights.max(),
+            }
+        )
+
+
+def mismatch(logp_trainer: Tensor, logp_engine: Tensor) -> dict[str, float]:
+    """How differently two implementations see the same tokens [N].
+
+    Pass tokens of the version being trained to see the engine alone; of older ones to see staleness with it.
+    """
+    with torch.no_grad():
+        gaps = logp_trainer - logp_engine
+        ratios = torch.sort(exp_ratio(gaps)).values
+        found = {
+            "mismatch_mean": gaps.abs().mean(),
+            "mismatch_max": gaps.abs().max(),
+            "mismatch_kl": k3(gaps).mean(),
+        }
+        for percent in PERCENTILES:
+            found[f"mismatch_ratio_p{percent:02d}"] = ratios[round((len(ratios) - 1) * percent / 100)]
+        return _read(found)
+
+
+def staleness(version: int, born: Tensor) -> dict[str, float]:
+    """Mean and maximum over tokens [N]: the version being trained minus the one that made the token."""
+    ages = (version - born).float()
+    return _read({"token_staleness": ages.mean(), "token_staleness_max": ages.max()})
+
+
+def explained_variance(values: Tensor, targets: Tensor) -> float:
+    """How much of what the targets [N] vary the critic foresees: 1 all of it, 0 nothing, below 0 worse."""
+    spread = float(targets.var(correction=0))
+    return 1 - float((targets - values).var(correction=0)) / spread if spread else 0.0
+
+
+def effective_sample_size(weights: Tensor) -> Tensor:
+    """(sum w)^2 / (n sum w^2): the share of the tokens that still count."""
+    doubles = weights.double()
+    return doubles.sum() ** 2 / (len(doubles) * (doubles**2).sum()).clamp(min=torch.finfo(torch.float64).tiny)
+
+
+def _read(found: dict[str, Tensor]) -> dict[str, float]:
+    """From the device in one go."""
+    numbers = torch.stack([value.double() for value in found.values()]).tolist()
+    return dict(zip(found, numbers, strict=True))

@@ -1,0 +1,1 @@
+"""Language models: loading, generating, prompts, tasks and rewards."""

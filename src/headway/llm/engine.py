@@ -1,0 +1,149 @@
+"""What generates text: the seam between rollouts and an inference engine.
+
+    generate(request) ----> waiting ----> running (one token a step, many requests at once) ----> samples
+                                             ^
+    apply(version, weights) -----------------+   between two steps: every token carries the version that made it
+
+A request asks for several samples of one prompt. What is sampled depends on the weights, the prompt and the
+request's seed: each token has a random number of its own, made from seed, sample and place. So the neighbours in
+the batch, the moment of admission and the number of the attempt do not matter.
+
+`generate` may be called from many threads at once and returns when its samples are whole. `pause` holds all
+generation between two steps; nothing is lost. Weights may be applied while requests run (a partial rollout).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class EngineError(RuntimeError):
+    """The engine cannot do what was asked. One line."""
+
+
+class Aborted(EngineError):
+    """The request was given up, by `abort` or because the engine stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen.
+
+    Log-probabilities are those of the policy at this temperature, before `top_k` and `top_p` cut its tail: a trainer
+    can compute the same ones, but a cut makes the data a little off-policy.
+    """
+
+    temperature: float = 1.0
+    """0 takes the most likely token."""
+    top_k: int = 0
+    """Only the k most likely tokens; 0: all."""
+    top_p: float = 1.0
+    """Only the most likely tokens that together have this probability."""
+    max_tokens: int = 256
+    """Longest reply."""
+    min_tokens: int = 0
+    """No end before this many tokens."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a reply; the reply keeps them."""
+
+    @property
+    def choice(self) -> tuple[float, int, float]:
+        """What decides how one token is drawn: requests that agree on it can share a step."""
+        return self.temperature, self.top_k, self.top_p
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be >= 0, received {self.temperature!r}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be >= 0 (0: all), received {self.top_k!r}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], received {self.top_p!r}")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be >= 1, received {self.max_tokens!r}")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(f"min_tokens must be in [0, {self.max_tokens}], received {self.min_tokens!r}")
+        if any(not text for text in self.stop):
+            raise ValueError("a stop string must not be empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Several samples of one prompt."""
+
+    uid: str
+    prompt: tuple[int, ...]
+    num_samples: int = 1
+    seed: int = 0
+    sampling: Sampling = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reply, token by token."""
+
+    tokens: np.ndarray  # [T] int32, the stop token included
+    log_probs: np.ndarray  # [T] float32 of the behaviour policy, at the temperature it was sampled with
+    versions: np.ndarray  # [T] int32: the version whose weights made each token
+    finish: str
+    """stop (a stop token or string) or length."""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """A moment of an engine."""
+
+    version: int
+    running: int
+    """Samples being generated."""
+    waiting: int
+    """Samples that wait for a place."""
+    is_paused: bool
+    tokens: int
+    """Generated so far."""
+    steps: int
+    seconds_since_step: float
+    """Since the last step ended, or since the engine was built; grows while there is nothing to do too."""
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Generates with weights that can be replaced while it runs."""
+
+    @property
+    def version(self) -> int: ...
+
+    def generate(self, request: Request) -> list[Sample]: ...
+
+    def generate_all(self, requests: Sequence[Request]) -> list[list[Sample]]: ...
+
+    def apply(self, version: int, weights: Any) -> None:
+        """Use these weights from the next step on. Returns when every later token will be made by them."""
+        ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def abort(self, uids: Sequence[str] | None = None) -> int:
+        """Give up these requests, or all: their `generate` raises Aborted. Returns how many samples that were."""
+        ...
+
+    def health(self) -> EngineHealth: ...
+
+    def close(self) -> None: ...
+
+
+def check_fits(request: Request, context: int) -> None:
+    """A prompt must leave room for a reply."""
+    if not request.prompt:
+        raise EngineError(f"the prompt of {request.uid} is empty")
+    if len(request.prompt) + request.sampling.max_tokens > context:
+        raise EngineError(
+            f"the prompt of {request.uid} has {len(request.prompt)} tokens and may get "
+            f"{request.sampling.max_tokens} more; the context is {context}"
+        )

@@ -1,0 +1,138 @@
+"""Tasks from files: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.core.naming import unknown
+from headway.llm.rewards import UserReward, flexible_score, format_score, gsm8k_truth, strict_score
+from headway.llm.tasks import HELD_OUT, TRAIN, Message, Prompt, PromptTask, Task, user_says
+
+GSM8K_REQUEST = "Think step by step. Write the result on the last line, as a number after ####."
+SCORES = {"strict": strict_score, "flexible": flexible_score}
+
+
+def gsm8k(folder: str, *, seed: int, scoring: str = "strict", format_bonus: float = 0.0) -> Task:
+    """`format_bonus` is added for a response that ends as asked, right or wrong."""
+    if scoring not in SCORES:
+        raise ValueError(unknown("scoring", scoring, SCORES))
+    rule = SCORES[scoring]
+
+    def read(split: str, file: str) -> list[Prompt]:
+        prompts: list[Prompt] = []
+        for number, row in read_rows(Path(folder) / file):
+            here = f"{Path(folder) / file}, line {number}"
+            question, answer = (_text(row, name, here) for name in ("question", "answer"))
+            try:
+                truth = gsm8k_truth(answer)
+            except ValueError as error:
+                raise ValueError(f"{here}: {error}") from None
+            messages = (user_says(f"{question}\n{GSM8K_REQUEST}"),)
+            index = len(prompts)
+            prompts.append(Prompt(f"gsm8k/{split}/{index}", index, split, "gsm8k", messages, truth))
+        return prompts
+
+    def score(prompt: Prompt, response: str) -> float:
+        return rule(response, prompt.truth) + format_bonus * format_score(response)
+
+    return PromptTask("gsm8k", read(TRAIN, "train.jsonl"), read(HELD_OUT, "test.jsonl"), score, seed=seed)
+
+
+def jsonl(
+    file: str,
+    *,
+    seed: int,
+    reward: str = "",
+    held_out: str | None = None,
+    held_out_fraction: float = 0.1,
+    prompt_field: str = "prompt",
+    truth_field: str | None = "truth",
+) -> Task:
+    """One JSON object a line: a prompt (text, or a list of messages), the truth, and whatever `reward` wants to know.
+
+    Evaluation takes the file `held_out`, or this fraction of the lines, drawn once for all seeds. A sample without a
+    `uid` is named after its file and line.
+    """
+    if not reward:
+        raise ValueError("task jsonl needs a reward function: reward=file.py:function or reward=module:function")
+    if not 0 <= held_out_fraction < 1:
+        raise ValueError(f"held_out_fraction must be in [0, 1), received {held_out_fraction!r}")
+    function = UserReward(reward)
+    rows = _prompts(Path(file), TRAIN, prompt_field, truth_field)
+    if held_out is not None:
+        train, test = rows, _prompts(Path(held_out), HELD_OUT, prompt_field, truth_field)
+    else:
+        count = min(max(1, round(len(rows) * held_out_fraction)) if held_out_fraction else 0, len(rows) - 1)
+        chosen = set(np.random.default_rng(0).permutation(len(rows))[:count].tolist())
+        train = [row for k, row in enumerate(rows) if k not in chosen]
+        test = [replace(row, split=HELD_OUT) for k, row in enumerate(rows) if k in chosen]
+
+    def score(prompt: Prompt, response: str) -> float:
+        about = {**prompt.info, "uid": prompt.uid, "index": prompt.index, "data_source": prompt.data_source}
+        return function(prompt=prompt.question, response=response, truth=prompt.truth, info=about)
+
+    return PromptTask(f"jsonl:{file}", train, test, score, seed=seed)
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON-lines file with their line numbers; blank lines are skipped, none at all is an error."""
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist")
+    is_empty = True
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            is_empty = False
+            try:
+                row = json.loads(line)
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise ValueError(f"{path}, line {number}: not JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}, line {number}: a JSON object is allowed, received a {type(row).__name__}")
+            yield number, row
+    if is_empty:
+        raise ValueError(f"{path} holds no samples")
+
+
+def _prompts(path: Path, split: str, prompt_field: str, truth_field: str | None) -> list[Prompt]:
+    prompts: list[Prompt] = []
+    seen: dict[str, int] = {}
+    for number, row in read_rows(path):
+        here = f"{path}, line {number}"
+        if truth_field is not None and truth_field not in row:
+            raise ValueError(f"{here}: {unknown('field', truth_field, row)} (or truth_field=None)")
+        messages = _messages(row, prompt_field, here)
+        uid = str(row.get("uid", f"{path.stem}/{number}"))
+        if uid in seen:
+            raise ValueError(f"{here}: uid {uid!r} is already that of line {seen[uid]}")
+        seen[uid] = number
+        info = {k: v for k, v in row.items() if k not in (prompt_field, truth_field, "uid", "data_source")}
+        truth = None if truth_field is None else row[truth_field]
+        source = str(row.get("data_source", path.stem))
+        prompts.append(Prompt(uid, len(prompts), split, source, messages, truth, info))
+    return prompts
+
+
+def _messages(row: Mapping[str, Any], name: str, here: str) -> tuple[Message, ...]:
+    value = row.get(name)
+    if not isinstance(value, list):
+        return (user_says(_text(row, name, here)),)
+    shape = {"role", "content"}
+    if not value or not all(isinstance(m, dict) and shape <= set(m) for m in value):
+        raise ValueError(f"{here}: {name!r} must be a text or a list of messages with role and content")
+    return tuple({"role": str(m["role"]), "content": str(m["content"])} for m in value)
+
+
+def _text(row: Mapping[str, Any], name: str, here: str) -> str:
+    if name not in row:
+        raise ValueError(f"{here}: {unknown('field', name, row)}")
+    if not isinstance(row[name], str) or not row[name].strip():
+        raise ValueError(f"{here}: field {name!r} must be a text, received {row[name]!r}")
+    return str(row[name])

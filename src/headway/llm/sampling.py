@@ -1,0 +1,64 @@
+"""Tokens from logits, with one random number per token that is made from seed, sample and place.
+
+    u = uniform(seed, place)      a hash, no state: the same token is drawn wherever and with whomever it is made
+    token = first i with P(0) + ... + P(i) > u
+
+Drawing this way needs one pass over the probabilities that the log-probability needs anyway; noise for every entry
+of a vocabulary would cost more than the entries.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headway.llm.engine import Sampling
+
+_MIX_1 = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9 as a signed number
+_MIX_2 = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
+_STEP = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15
+
+
+def uniform(seeds: Tensor, places: Tensor) -> Tensor:
+    """Numbers in [0, 1) from 64-bit seeds and places: [R] int64, [R] int64 -> [R] float32."""
+    bits = _mix(seeds + _mix(places * _STEP))
+    return (_shift(bits, 40)).to(torch.float32) * 2.0**-24
+
+
+def draw(logits: Tensor, numbers: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """One token per row and its log-probability: [R, V], [R] -> [R] int64, [R] float32."""
+    logits = logits.float()
+    if sampling.temperature == 0:
+        tokens = logits.argmax(-1)
+        return tokens, torch.zeros(len(logits), device=logits.device)
+    scaled = logits if sampling.temperature == 1 else logits / sampling.temperature
+    log_probs = torch.log_softmax(scaled, -1)
+    weights = _cut_tail(log_probs.exp(), sampling)
+    sums = weights.cumsum(-1)
+    tokens = torch.searchsorted(sums, (numbers * sums[:, -1]).unsqueeze(1), right=True).squeeze(1)
+    tokens = tokens.clamp_max(logits.shape[1] - 1)
+    return tokens, log_probs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+def _cut_tail(probs: Tensor, sampling: Sampling) -> Tensor:
+    if 0 < sampling.top_k < probs.shape[1]:
+        least = probs.topk(sampling.top_k, -1).values[:, -1:]
+        probs = torch.where(probs < least, 0.0, probs)
+    if sampling.top_p < 1:
+        ordered, places = probs.sort(-1, descending=True)
+        before = ordered.cumsum(-1) - ordered
+        kept = torch.where(before > sampling.top_p * ordered.sum(-1, keepdim=True), 0.0, ordered)
+        probs = torch.zeros_like(probs).scatter_(1, places, kept)
+    return probs
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """The finaliser of splitmix64, on signed integers that wrap around."""
+    bits = (bits ^ _shift(bits, 30)) * _MIX_1
+    bits = (bits ^ _shift(bits, 27)) * _MIX_2
+    return bits ^ _shift(bits, 31)
+
+
+def _shift(bits: Tensor, places: int) -> Tensor:
+    """A logical shift to the right: torch's own drags the sign along."""
+    return (bits >> places) & ((1 << (64 - places)) - 1)

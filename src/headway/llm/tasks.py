@@ -1,0 +1,181 @@
+"""Questions with answers that a rule can check.
+
+    gsm8k:FOLDER             grade-school maths; FOLDER holds train.jsonl and test.jsonl
+    reasoning_gym:DATASET    any dataset of reasoning-gym, scored by its own scorer
+    jsonl:FILE               your prompts, scored by your reward function
+    larger_than              "a number larger than 57": trivial, for trying things out
+    arithmetic               short sums, in five levels
+
+    ticket 0 1 2 | 3 4 5 | 6 ...        three prompts: every epoch has each of them once, shuffled anew
+    row    2 0 1 | 0 2 1 | 1 ...        by the seed; a ticket that is issued again asks the same question
+
+The prompts themselves, and which of them are held out for evaluation, do not depend on the seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from headway.core.naming import unknown
+from headway.core.types import derive_seed
+from headway.llm.rewards import guarded
+
+TRAIN, HELD_OUT = "train", "held_out"
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question."""
+
+    uid: str
+    index: int
+    """Its place in its split."""
+    split: str
+    data_source: str
+    messages: tuple[Message, ...]
+    """As chat templates take them: `{"role": ..., "content": ...}`."""
+    truth: Any = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def question(self) -> str:
+        """What the user says last."""
+        return next((m["content"] for m in reversed(self.messages) if m["role"] == "user"), "")
+
+
+def user_says(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+class Task(Protocol):
+    """Where prompts come from, and what a response is worth."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def held_out(self) -> Sequence[Prompt]:
+        """For evaluation only."""
+        ...
+
+    def __len__(self) -> int:
+        """Prompts of an epoch."""
+        ...
+
+    def prompt(self, ticket: int) -> Prompt:
+        """The prompt of the ticket with this index, always the same."""
+        ...
+
+    def reward(self, prompt: Prompt, response: str) -> float:
+        """What the response is worth; RewardError where that cannot be said."""
+        ...
+
+
+class PromptTask:
+    """Prompts in lists, shuffled anew every epoch, and one function that scores."""
+
+    def __init__(
+        self,
+        name: str,
+        train: Sequence[Prompt],
+        held_out: Sequence[Prompt],
+        score: Callable[[Prompt, str], float | bool],
+        *,
+        seed: int = 0,
+    ) -> None:
+        if not len(train):
+            raise ValueError(f"task {name} has no prompts to train on")
+        self.name = name
+        self.held_out = held_out
+        self._train = train
+        self._score = score
+        self._seed = seed
+        self._order = functools.lru_cache(maxsize=2)(self._shuffled)
+
+    def __len__(self) -> int:
+        return len(self._train)
+
+    def prompt(self, ticket: int) -> Prompt:
+        epoch, place = divmod(ticket, len(self._train))
+        return self._train[int(self._order(epoch)[place])]
+
+    def reward(self, prompt: Prompt, response: str) -> float:
+        return guarded(lambda: self._score(prompt, response), f"the scorer of {self.name}", prompt.uid)
+
+    def _shuffled(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng(derive_seed(self._seed, "epoch", epoch)).permutation(len(self._train))
+
+
+class Generated(Sequence[Prompt]):
+    """Prompts that are made when they are asked for, each from its index alone."""
+
+    def __init__(self, size: int, make: Callable[[int], Prompt]) -> None:
+        if size < 0:
+            raise ValueError(f"a number of prompts must be >= 0, received {size!r}")
+        self._size = size
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._make(i) for i in range(*index.indices(self._size))]
+        if not -self._size <= index < self._size:
+            raise IndexError(f"prompt {index} of {self._size}")
+        return self._make(index % self._size)
+
+
+def load_task(spec: str, *, seed: int = 0, **options: Any) -> Task:
+    """The task that `spec` names (see the top of this file); unknown names and options are refused."""
+    kind, _, argument = spec.partition(":")
+    if kind not in TASKS:
+        raise ValueError(unknown("task", kind, TASKS))
+    source = TASKS[kind]
+    if bool(source.argument) != bool(argument):
+        raise ValueError(f"task {kind} is written {kind}{source.argument and ':'}{source.argument}, received {spec!r}")
+    make = source.maker()
+    allowed = [k for k, p in inspect.signature(make).parameters.items() if p.kind is p.KEYWORD_ONLY and k != "seed"]
+    for option in options:
+        if option not in allowed:
+            raise ValueError(unknown(f"option of task {kind!r}", option, allowed))
+    made: Task = make(*([argument] if argument else []), seed=seed, **options)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the function that makes a task is found, and what it wants after the colon."""
+
+    module: str
+    function: str
+    argument: str = ""
+    package: str = ""
+    """What has to be installed for it."""
+
+    def maker(self) -> Callable[..., Task]:
+        try:
+            module = importlib.import_module(f"headway.llm.{self.module}")
+        except ModuleNotFoundError as error:
+            if not self.package or error.name != self.package.replace("-", "_"):
+                raise
+            raise ValueError(f"this task needs {self.package}: pip install {self.package}") from None
+        found: Callable[..., Task] = getattr(module, self.function)
+        return found
+
+
+TASKS: dict[str, _Source] = {
+    "gsm8k": _Source("file_tasks", "gsm8k", "FOLDER"),
+    "jsonl": _Source("file_tasks", "jsonl", "FILE"),
+    "reasoning_gym": _Source("reasoning_gym_tasks", "reasoning_gym_task", "DATASET", "reasoning-gym"),
+    "larger_than": _Source("made_up_tasks", "larger_than"),
+    "arithmetic": _Source("made_up_tasks", "arithmetic"),
+}

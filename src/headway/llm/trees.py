@@ -1,0 +1,151 @@
+"""Replies to one prompt, laid out so that the prompt is read once.
+
+    prompt p0 p1 p2, replies a0 a1 a2 and b0 b1
+
+    tokens      p0 p1 p2 | a0 a1 | b0          the last token of a reply predicts nothing that is trained on
+    positions    0  1  2 |  3  4 |  3
+    branch       0  0  0 |  1  1 |  2
+    predicts          a0,b0  a1 a2   b1
+
+A token sees the prompt and its own branch, up to itself: exactly what it would see in a sequence of its own. Eight
+short replies to a long prompt take little more than one. Rows of a batch are such trees, padded to the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PADDING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A prompt and some of its replies; `first` is the number of the first reply among all that are trained on."""
+
+    prompt: np.ndarray  # [P]
+    replies: tuple[np.ndarray, ...]
+    first: int
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt) + sum(len(reply) - 1 for reply in self.replies)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeBatch:
+    """A microbatch of trees: B rows of T places, N trained tokens in S replies."""
+
+    tokens: Tensor  # [B, T]
+    positions: Tensor  # [B, T]
+    branch: Tensor  # [B, T]: 0 the prompt, 1 the first reply, ..., PADDING
+    sources: Tensor  # [N]: places b * T + t whose output predicts the trained tokens
+    targets: Tensor  # [N]: the trained tokens, reply by reply
+    replies: tuple[int, ...]  # [S]: the replies' numbers, in the order they lie here
+
+    def to(self, device: torch.device | str) -> TreeBatch:
+        return TreeBatch(
+            self.tokens.to(device),
+            self.positions.to(device),
+            self.branch.to(device),
+            self.sources.to(device),
+            self.targets.to(device),
+            self.replies,
+        )
+
+    def mask(self) -> Tensor:
+        """Who sees whom, [B, 1, T, T] bool."""
+        length = self.tokens.shape[1]
+        earlier = torch.ones(length, length, dtype=torch.bool, device=self.tokens.device).tril()
+        same = self.branch[:, None, :] == self.branch[:, :, None]
+        return (earlier & (same | (self.branch == 0)[:, None, :]))[:, None]
+
+
+def plant(prompts: Sequence[np.ndarray], replies: Sequence[Sequence[np.ndarray]], budget: int) -> list[list[Tree]]:
+    """Microbatches of trees whose padded size is at most `budget` tokens, the longest first.
+
+    A group that is larger than the budget by itself is cut into several trees, each with the prompt again.
+    """
+    trees: list[Tree] = []
+    number = 0
+    for prompt, group in zip(prompts, replies, strict=True):
+        some: list[np.ndarray] = []
+        size, first = len(prompt), number
+        for reply in group:
+            if len(prompt) + len(reply) - 1 > budget:
+                raise ValueError(
+                    f"a prompt of {len(prompt)} tokens with a reply of {len(reply)} does not fit into a microbatch "
+                    f"of {budget} tokens"
+                )
+            if some and size + len(reply) - 1 > budget:
+                trees.append(Tree(prompt, tuple(some), first))
+                some, size, first = [], len(prompt), number
+            some.append(reply)
+            size += len(reply) - 1
+            number += 1
+        if some:
+            trees.append(Tree(prompt, tuple(some), first))
+    batches: list[list[Tree]] = []
+    for tree in sorted(trees, key=lambda tree: (-tree.num_tokens, tree.first)):
+        if batches and batches[-1][0].num_tokens * (len(batches[-1]) + 1) <= budget:
+            batches[-1].append(tree)
+        else:
+            batches.append([tree])
+    return batches
+
+
+def lay_out(trees: Sequence[Tree]) -> TreeBatch:
+    """Arrays for the model."""
+    length = max(tree.num_tokens for tree in trees)
+    tokens = np.zeros((len(trees), length), np.int64)
+    positions = np.zeros((len(trees), length), np.int64)
+    branch = np.full((len(trees), length), PADDING, np.int64)
+    sources: list[np.ndarray] = []
+    numbers: list[int] = []
+    for row, tree in enumerate(trees):
+        end = len(tree.prompt)
+        tokens[row, :end], positions[row, :end], branch[row, :end] = tree.prompt, np.arange(end), 0
+        at = end
+        for place, reply in enumerate(tree.replies):
+            more = len(reply) - 1
+            tokens[row, at : at + more] = reply[:-1]
+            positions[row, at : at + more] = np.arange(end, end + more)
+            branch[row, at : at + more] = place + 1
+            sources.append(row * length + np.concatenate([[end - 1], np.arange(at, at + more)]))
+            numbers.append(tree.first + place)
+            at += more
+    targets = np.concatenate([reply for tree in trees for reply in tree.replies]).astype(np.int64)
+    return TreeBatch(
+        torch.from_numpy(tokens),
+        torch.from_numpy(positions),
+        torch.from_numpy(branch),
+        torch.from_numpy(np.concatenate(sources)),
+        torch.from_numpy(targets),
+        tuple(numbers),
+    )
+
+
+def hidden_states(model: Any, batch: TreeBatch) -> Tensor:
+    """The model's output where trained tokens are predicted, before the head: [N, H]."""
+    body = getattr(model, model.base_model_prefix)
+    out = body(
+        input_ids=batch.tokens, position_ids=batch.positions, attention_mask=batch.mask(), use_cache=False
+    ).last_hidden_state
+    chosen: Tensor = out.reshape(-1, out.shape[-1])[batch.sources]
+    return chosen
+
+
+def chosen_log_probs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Of the trained tokens, [N], and the entropy (without gradient) of what they were drawn from, [N]."""
+    scaled = logits.float()
+    if temperature != 1:
+        scaled = scaled / temperature
+    logs = torch.log_softmax(scaled, -1)
+    with torch.no_grad():
+        entropy = -(logs.exp() * logs).sum(-1)
+    return logs.gather(1, targets.unsqueeze(1)).squeeze(1), entropy

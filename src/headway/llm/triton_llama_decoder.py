@@ -1,0 +1,336 @@
+"""Llama-shaped models token by token on a GPU: fused kernels, replayed as CUDA graphs.
+
+    advance(R rows, n steps)     one graph a step, captured once for each number of rows (rounded up) and sampling
+
+        embed -> [ norm -> qkv -> attend (rotate, append, attend) -> out -> norm -> gate, up -> silu -> down ] x L
+              -> norm -> head -> draw -> next tokens, places + 1
+
+The numbers a step needs (tokens, places, seeds, counts) stay on the device and are moved on by the graph itself, so
+a burst of steps needs no word from the host; what was drawn is fetched once at its end. Decoding a small model is
+bound by launches otherwise: 30 layers of a dozen kernels each cost a hundred times what the memory traffic does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from headway.llm.engine import Sampling
+from headway.llm.llama_decoder import Shape, Weights, rotate, rotation
+from headway.llm.sampling import draw, uniform
+
+GRANULES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+"""Numbers of rows that graphs are captured for; more are rounded up to a multiple of 256."""
+PREFILL_TOKENS = 32768
+"""Padded tokens that are read at once."""
+
+
+class TritonLlamaDecoder:
+    """Weights and the cache of `rows` samples of at most `context` tokens each, on a GPU."""
+
+    def __init__(self, model: Any, rows: int, context: int, *, burst: int = 16) -> None:
+        shape = Shape.of(model.config)
+        if shape.dim & (shape.dim - 1):
+            raise ValueError(f"heads of {shape.dim} dimensions are not supported: it must be a power of two")
+        parameter = next(model.parameters())
+        self.shape, self.rows, self.context, self.burst = shape, rows, context, burst
+        self.device, dtype = parameter.device, parameter.dtype
+        self.weights = Weights(shape, dtype, self.device)
+        self.weights.load(model.state_dict())
+        room = context + burst  # a row may run past its end within a burst
+        self._cos, self._sin = (table.float().contiguous() for table in rotation(model, room, torch.float32))
+        size = (shape.layers, _rounded(rows), shape.kv_heads, room, shape.dim)
+        self.keys = torch.zeros(size, dtype=dtype, device=self.device)
+        self.values = torch.zeros_like(self.keys)
+        width = _rounded(rows)
+        self._tokens = torch.zeros(width, dtype=torch.int64, device=self.device)
+        self._places, self._seeds, self._counts = (torch.zeros_like(self._tokens) for _ in range(3))
+        self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._drawn = torch.zeros(burst, width, dtype=torch.int64, device=self.device)
+        self._log_probs = torch.zeros(burst, width, device=self.device)
+        self._graphs: dict[tuple[int, Any], torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+
+    def load(self, weights: Mapping[str, Any]) -> None:
+        self.weights.load(weights)
+
+    # -- reading prompts ----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def prefill(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
+        parts: list[Tensor] = []
+        start = 0
+        while start < len(prompts):
+            longest, end = 0, start
+            while end < len(prompts):
+                longest = max(longest, len(prompts[end][0]))
+                if end > start and longest * (end + 1 - start) > PREFILL_TOKENS:
+                    break
+                end += 1
+            parts.append(self._read(prompts[start:end]))
+            start = end
+        return torch.cat(parts)
+
+    def _read(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
+        """Prompts side by side, padded at their ends, where causal attention never looks."""
+        shape, count = self.shape, len(prompts)
+        lengths = [len(tokens) for tokens, _ in prompts]
+        longest = max(lengths)
+        table = torch.zeros(count, longest, dtype=torch.int64)
+        for number, (tokens, _) in enumerate(prompts):
+            table[number, : len(tokens)] = tokens
+        owners = torch.tensor([n for n, (_, rows) in enumerate(prompts) for _ in rows], device=self.device)
+        rows = torch.tensor([row for _, rows in prompts for row in rows], device=self.device)
+        hidden = self.weights.embed[table.to(self.device)]  # [P, T, H]
+        cos = self._cos[:longest, None].to(hidden.dtype)
+        sin = self._sin[:longest, None].to(hidden.dtype)
+        for number, layer in enumerate(self.weights.layers):
+            normed = torch.nn.functional.rms_norm(hidden, (shape.hidden,), layer.norm, shape.eps)
+            joined = linear(normed, layer.qkv, layer.qkv_bias).view(count, longest, -1, shape.dim)
+            queries, keys, values = joined.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=2)
+            if layer.q_norm is not None:
+                queries = torch.nn.functional.rms_norm(queries, (shape.dim,), layer.q_norm, shape.eps)
+                keys = torch.nn.functional.rms_norm(keys, (shape.dim,), layer.k_norm, shape.eps)
+            queries, keys = rotate(queries, cos, sin).transpose(1, 2), rotate(keys, cos, sin).transpose(1, 2)
+            values = values.transpose(1, 2)  # [P, kv_heads, T, dim]
+            self.keys[number, :, :, :longest].index_copy_(0, rows, keys.index_select(0, owners))
+            self.values[number, :, :, :longest].index_copy_(0, rows, values.index_select(0, owners))
+            attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
+            hidden = hidden + linear(attended.transpose(1, 2).reshape(count, longest, -1), layer.out)
+            normed = torch.nn.functional.rms_norm(hidden, (shape.hidden,), layer.mlp_norm, shape.eps)
+            gate, up = linear(normed, layer.gate_up).chunk(2, -1)
+            hidden = hidden + linear(torch.nn.functional.silu(gate) * up, layer.down)
+        last = torch.tensor([length - 1 for length in lengths], device=self.device)
+        hidden = hidden[torch.arange(count, device=self.device), last]
+        return linear(
+            torch.nn.functional.rms_norm(hidden, (shape.hidden,), self.weights.norm, shape.eps), self.weights.head
+        )
+
+    # -- steps --------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def advance(
+        self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling
+    ) -> tuple[Tensor, Tensor]:
+        count = len(tokens)
+        width = min(_rounded(count), len(self._tokens))
+        for place, given in (
+            (self._tokens, tokens),
+            (self._places, places),
+            (self._seeds, seeds),
+            (self._counts, counts),
+        ):
+            place[:count].copy_(given, non_blocking=True)
+            place[count:width].zero_()  # rows that only fill the graph up
+        self._step.zero_()
+        graph = self._graph(width, sampling)
+        for _ in range(self.burst):
+            graph.replay()
+        return self._drawn[:, :count].cpu(), self._log_probs[:, :count].cpu()
+
+    def move(self, source: int, target: int, length: int) -> None:
+        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
+        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+
+    def _graph(self, width: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
+        key = width, sampling.choice
+        if key not in self._graphs:
+            kept = [tensor.clone() for tensor in (self._tokens, self._places, self._counts)]
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):  # kernels are compiled and workspaces allocated outside the graph
+                for _ in range(2):
+                    self._one_step(width, sampling)
+            torch.cuda.current_stream().wait_stream(stream)
+            for tensor, before in zip((self._tokens, self._places, self._counts), kept, strict=True):
+                tensor.copy_(before)
+            self._step.zero_()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                self._one_step(width, sampling)
+            self._pool = self._pool or graph.pool()
+            self._graphs[key] = graph
+        return self._graphs[key]
+
+    def _one_step(self, width: int, sampling: Sampling) -> None:
+        """Read the newest token of every row, draw the next one."""
+        shape, weights = self.shape, self.weights
+        hidden = weights.embed[self._tokens[:width]]  # [R, H]
+        added: Tensor | None = None
+        for number, layer in enumerate(weights.layers):
+            normed = _add_norm(hidden, added, layer.norm, shape.eps)
+            joined = linear(normed, layer.qkv, layer.qkv_bias)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                joined = self._norm_heads(joined, layer.q_norm, layer.k_norm)
+            attended = self._attend(joined, number)
+            normed = _add_norm(hidden, linear(attended, layer.out), layer.mlp_norm, shape.eps)
+            added = linear(_silu_times(linear(normed, layer.gate_up)), layer.down)
+        logits = linear(_add_norm(hidden, added, weights.norm, shape.eps), weights.head)
+        numbers = uniform(self._seeds[:width], self._counts[:width])
+        tokens, log_probs = draw(logits, numbers, sampling)
+        self._drawn[:, :width].index_copy_(0, self._step, tokens[None])
+        self._log_probs[:, :width].index_copy_(0, self._step, log_probs[None])
+        self._tokens[:width].copy_(tokens)
+        self._places[:width].add_(1)
+        self._counts[:width].add_(1)
+        self._step.add_(1)
+
+    def _norm_heads(self, joined: Tensor, q_norm: Tensor, k_norm: Tensor) -> Tensor:
+        shape = self.shape
+        parts = joined.view(len(joined), -1, shape.dim)
+        queries, keys, values = parts.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+        queries = torch.nn.functional.rms_norm(queries, (shape.dim,), q_norm, shape.eps)
+        keys = torch.nn.functional.rms_norm(keys, (shape.dim,), k_norm, shape.eps)
+        return torch.cat([queries, keys, values], 1).view(len(joined), -1)
+
+    def _attend(self, joined: Tensor, number: int) -> Tensor:
+        shape, count = self.shape, len(joined)
+        out = torch.empty(count, shape.heads * shape.dim, dtype=joined.dtype, device=joined.device)
+        keys, values = self.keys[number], self.values[number]
+        share = shape.heads // shape.kv_heads
+        _attend_kernel[(count, shape.kv_heads)](
+            joined,
+            keys,
+            values,
+            self._cos,
+            self._sin,
+            self._places,
+            out,
+            shape.dim**-0.5,
+            keys.stride(0),
+            keys.stride(1),
+            HEADS=shape.heads,
+            KV_HEADS=shape.kv_heads,
+            SHARE=share,
+            SHARE_PADDED=max(16, triton.next_power_of_2(share)),
+            DIM=shape.dim,
+            BLOCK=64,
+            num_warps=4,
+            num_stages=3,
+        )
+        return out
+
+
+def _rounded(rows: int) -> int:
+    return next((size for size in GRANULES if size >= rows), -(-rows // 256) * 256)
+
+
+def _add_norm(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    """hidden += added, in place; returns the norm of that."""
+    normed = torch.empty_like(hidden)
+    width = hidden.shape[1]
+    _add_norm_kernel[(len(hidden),)](
+        hidden,
+        hidden if added is None else added,
+        weight,
+        normed,
+        eps,
+        WIDTH=width,
+        PADDED=triton.next_power_of_2(width),
+        ADDS=added is not None,
+        num_warps=4,
+    )
+    return normed
+
+
+def _silu_times(gate_up: Tensor) -> Tensor:
+    count, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(count, width, dtype=gate_up.dtype, device=gate_up.device)
+    _silu_kernel[(count, triton.cdiv(width, 1024))](gate_up, out, WIDTH=width, BLOCK=1024, num_warps=4)
+    return out
+
+
+@triton.jit
+def _add_norm_kernel(hidden, added, weight, normed, eps, WIDTH: tl.constexpr, PADDED: tl.constexpr, ADDS: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, PADDED)
+    inside = at < WIDTH
+    x = tl.load(hidden + row * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
+    if ADDS:
+        x += tl.load(added + row * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(hidden + row * WIDTH + at, x, mask=inside)
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / WIDTH + eps)
+    w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(normed + row * WIDTH + at, x * scale * w, mask=inside)
+
+
+@triton.jit
+def _silu_kernel(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < WIDTH
+    gate = tl.load(gate_up + row * 2 * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * WIDTH + at, gate * tl.sigmoid(gate) * up, mask=inside)
+
+
+@triton.jit
+def _attend_kernel(
+    joined,
+    keys,
+    values,
+    cos,
+    sin,
+    places,
+    out,
+    scale,
+    row_stride,
+    head_stride,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    SHARE: tl.constexpr,
+    SHARE_PADDED: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One row and one key head: rotate, append to the cache, attend over the places before and the new one."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place = tl.load(places + row)
+    HALF: tl.constexpr = DIM // 2
+    at = tl.arange(0, DIM)
+    other = tl.where(at < HALF, at + HALF, at - HALF)
+    sign = tl.where(at < HALF, -1.0, 1.0)
+    c = tl.load(cos + place * HALF + at % HALF)
+    s = tl.load(sin + place * HALF + at % HALF) * sign
+    line = joined + row * (HEADS + 2 * KV_HEADS) * DIM
+
+    key = tl.load(line + (HEADS + head) * DIM + at).to(tl.float32) * c
+    key += tl.load(line + (HEADS + head) * DIM + other).to(tl.float32) * s
+    value = tl.load(line + (HEADS + KV_HEADS + head) * DIM + at)
+    mine = row * row_stride + head * head_stride
+    tl.store(keys + mine + place * DIM + at, key.to(value.dtype))
+    tl.store(values + mine + place * DIM + at, value)
+
+    group = tl.arange(0, SHARE_PADDED)
+    inside = (group < SHARE)[:, None]
+    first = line + (head * SHARE + group[:, None]) * DIM
+    query = tl.load(first + at[None, :], mask=inside, other=0.0).to(tl.float32) * c[None, :]
+    query += tl.load(first + other[None, :], mask=inside, other=0.0).to(tl.float32) * s[None, :]
+    query = query * scale
+
+    highest = tl.sum(query * key[None, :], axis=1)  # the new token itself
+    total = tl.full((SHARE_PADDED,), 1.0, tl.float32)
+    result = tl.zeros((SHARE_PADDED, DIM), tl.float32) + value.to(tl.float32)[None, :]
+    q = query.to(value.dtype)
+    for start in range(0, place, BLOCK):
+        t = start + tl.arange(0, BLOCK)
+        old = t < place
+        k = tl.load(keys + mine + t[:, None] * DIM + at[None, :], mask=old[:, None], other=0.0)
+        scores = tl.dot(q, tl.trans(k))
+        scores = tl.where(old[None, :], scores, -float("inf"))
+        top = tl.maximum(highest, tl.max(scores, axis=1))
+        shrink = tl.exp(highest - top)
+        p = tl.exp(scores - top[:, None])
+        v = tl.load(values + mine + t[:, None] * DIM + at[None, :], mask=old[:, None], other=0.0)
+        result = result * shrink[:, None] + tl.dot(p.to(v.dtype), v)
+        total = total * shrink + tl.sum(p, axis=1)
+        highest = top
+    result = result / total[:, None]
+    to = out + row * HEADS * DIM + (head * SHARE + group[:, None]) * DIM + at[None, :]
+    tl.store(to, result, mask=inside)

@@ -1,0 +1,240 @@
+"""The learner for language models: what an update does to the weights, however the batch is cut."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="needs headway[llm]")
+
+from headway.core.types import Batch, Rollout  # noqa: E402
+from headway.learn.corrections import CORRECTIONS  # noqa: E402
+from headway.learn.grpo.advantages import ESTIMATORS  # noqa: E402
+from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
+from headway.learn.grpo.loss import LossSettings  # noqa: E402
+from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
+from headway.llm.trees import chosen_log_probs, hidden_states, lay_out, plant  # noqa: E402
+from headway.testing.tiny_models import KINDS, tiny_model  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def group(number: int, replies: int = 4, version: int = 0, noise: float = 0.0) -> Rollout:
+    """Random replies to a random prompt, with the log-probabilities of the tiny model (and noise on top)."""
+    random = np.random.default_rng(number)
+    prompt = random.integers(3, 200, random.integers(2, 9)).astype(np.int32)
+    lengths = random.integers(1, 9, replies)
+    tokens = random.integers(3, 200, lengths.sum()).astype(np.int32)
+    parts = np.split(tokens, np.cumsum(lengths)[:-1])
+    logs = np.concatenate([_sequence_log_probs(_START, prompt, part) for part in parts])
+    payload = {
+        "prompt": prompt,
+        "tokens": tokens,
+        "lengths": lengths,
+        "log_probs": (logs + noise * random.standard_normal(len(logs))).astype(np.float32),
+        "versions": np.full(len(tokens), version, np.int32),
+        "rewards": random.integers(0, 2, replies).astype(np.float32) + 0.1 * random.random(replies).astype(np.float32),
+    }
+    return Rollout(payload, steps=len(tokens))
+
+
+_START = tiny_model()
+
+
+def _sequence_log_probs(model: Any, prompt: np.ndarray, reply: np.ndarray) -> np.ndarray:
+    whole = torch.tensor([[*prompt.tolist(), *reply.tolist()]])
+    with torch.no_grad():
+        logs = torch.log_softmax(model(whole).logits[0].float(), -1)[len(prompt) - 1 : -1]
+    return logs.gather(1, torch.tensor(reply)[:, None].long())[:, 0].numpy()
+
+
+def learner(kind: str = "llama", *, seed: int = 0, **settings: Any) -> GRPOLearner:
+    loss = LossSettings(**settings.pop("loss", {}))
+    return GRPOLearner(
+        lambda: tiny_model(kind),
+        GRPOSettings(**{"learning_rate": 1e-2, "loss": loss, **settings}),
+        load_reference=lambda: tiny_model(kind),
+        seed=seed,
+    )
+
+
+def batch(version: int = 0, groups: int = 5, **options: Any) -> Batch:
+    return Batch(version, tuple(group(n, 2 + n % 3, **options) for n in range(groups)))
+
+
+def weights_after(subject: GRPOLearner, *batches: Batch) -> dict[str, Any]:
+    for one in batches:
+        subject.learn(one)
+    return {name: tensor.clone() for name, tensor in subject.snapshot().items()}
+
+
+def largest_gap(first: dict[str, Any], second: dict[str, Any]) -> float:
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).detach().abs().max()) for name in first)
+
+
+# -- layout ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tree_gives_every_reply_what_a_sequence_of_its_own_would(kind: str) -> None:
+    model = tiny_model(kind)
+    groups = [group(n, 3).payload for n in range(4)]
+    replies = [np.split(g["tokens"], np.cumsum(g["lengths"])[:-1]) for g in groups]
+    found: dict[int, np.ndarray] = {}
+    for trees in plant([g["prompt"] for g in groups], replies, 40):
+        laid = lay_out(trees)
+        with torch.no_grad():
+            logits = model.get_output_embeddings()(hidden_states(model, laid))
+        logs, _ = chosen_log_probs(logits, laid.targets, 1.0)
+        lengths = [len(replies[r // 3][r % 3]) for r in laid.replies]
+        found |= dict(zip(laid.replies, np.split(logs.numpy(), np.cumsum(lengths)[:-1]), strict=True))
+    for number in range(12):
+        expected = _sequence_log_probs(model, groups[number // 3]["prompt"], replies[number // 3][number % 3])
+        np.testing.assert_allclose(found[number], expected, atol=2e-5)
+
+
+def test_microbatches_keep_to_their_budget_and_hold_every_reply_once() -> None:
+    random = np.random.default_rng(0)
+    prompts = [np.arange(random.integers(1, 20)) for _ in range(30)]
+    replies = [[np.arange(random.integers(1, 12)) for _ in range(random.integers(1, 9))] for _ in prompts]
+    batches = plant(prompts, replies, 48)
+    numbers = [
+        number for trees in batches for tree in trees for number in range(tree.first, tree.first + len(tree.replies))
+    ]
+    assert sorted(numbers) == list(range(sum(map(len, replies))))
+    for trees in batches:
+        assert lay_out(trees).tokens.numel() <= 48
+    with pytest.raises(ValueError, match="does not fit into a microbatch of 8 tokens"):
+        plant([np.arange(6)], [[np.arange(4)]], 8)
+
+
+# -- updates --------------------------------------------------------------------------------------
+
+
+def test_how_a_batch_is_cut_into_microbatches_does_not_change_what_is_learned() -> None:
+    whole = weights_after(learner(microbatch_tokens=4096), batch())
+    assert largest_gap(whole, weights_after(learner(microbatch_tokens=24), batch())) < 2e-5
+    assert largest_gap(whole, weights_after(learner(), Batch(0, batch().rollouts[:3]))) > 1e-3
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_estimator_and_correction_learns_and_reports(estimator: str, correction: str) -> None:
+    subject = learner(estimator=estimator, correction=correction)
+    before = weights_after(subject)
+    report = subject.learn(batch(version=2, noise=0.01 if correction == "sequence_mask" else 0.3))
+    assert largest_gap(before, weights_after(subject)) > 1e-4
+    for name in ("ess", "reward", "entropy", "grad_norm", "token_staleness", "behaviour_kl", "silent_groups"):
+        assert np.isfinite(report.metrics[name]), name
+    assert report.metrics["token_staleness"] == 2
+    assert report.effective_sample_size == pytest.approx(report.metrics["ess"]) and report.metrics["ess"] < 1
+
+
+def test_fresh_data_have_weight_one_and_the_mismatch_is_rounding() -> None:
+    metrics = learner().learn(batch()).metrics
+    assert metrics["ess"] == pytest.approx(1, abs=1e-6)
+    assert metrics["weight_mean"] == pytest.approx(1, abs=1e-5)
+    assert 0 <= metrics["mismatch_max"] < 1e-4
+
+
+def test_what_was_made_by_others_is_not_taken_for_mismatch() -> None:
+    assert "mismatch_max" not in learner().learn(batch(version=3, noise=0.5)).metrics
+
+
+def test_several_minibatches_anchor_at_the_policy_before_the_update() -> None:
+    one = learner(minibatches=1).learn(batch()).metrics
+    many = learner(minibatches=4, epochs=2).learn(batch()).metrics
+    assert one["ratio"] == pytest.approx(1, abs=1e-6)
+    assert many["ratio"] != pytest.approx(1, abs=1e-4)
+
+
+def test_the_update_follows_the_advantage() -> None:
+    """The rewarded reply becomes more likely, the other one less."""
+    random = np.random.default_rng(1)
+    prompt = random.integers(3, 200, 5).astype(np.int32)
+    good, bad = random.integers(3, 200, (2, 6)).astype(np.int32)
+    logs = [_sequence_log_probs(tiny_model(), prompt, reply) for reply in (good, bad)]
+    payload = {
+        "prompt": prompt,
+        "tokens": np.concatenate([good, bad]),
+        "lengths": np.array([6, 6]),
+        "log_probs": np.concatenate(logs).astype(np.float32),
+        "versions": np.zeros(12, np.int32),
+        "rewards": np.array([1, 0], np.float32),
+    }
+    subject = learner()
+    subject.learn(Batch(0, (Rollout(payload),)))
+    after = [_sequence_log_probs(subject._model, prompt, reply).sum() for reply in (good, bad)]
+    assert after[0] > logs[0].sum() + 0.1 and after[1] < logs[1].sum() - 0.1
+
+
+def test_the_reference_holds_the_policy_back() -> None:
+    free = weights_after(learner(), *[batch()] * 6)
+    held = weights_after(learner(loss={"kl_weight": 3.0}), *[batch()] * 6)
+    start = weights_after(learner())
+    assert largest_gap(start, held) < largest_gap(start, free)
+    with pytest.raises(ValueError, match="needs a reference"):
+        GRPOLearner(tiny_model, GRPOSettings(loss=LossSettings(kl_weight=0.1)))
+
+
+def test_the_learning_rate_rises_to_its_place() -> None:
+    subject = learner(warmup_updates=4)
+    rates = [subject.learn(batch()).metrics["learning_rate"] for _ in range(5)]
+    np.testing.assert_allclose(rates, np.array([0.25, 0.5, 0.75, 1, 1]) * 1e-2)
+
+
+def test_a_learner_goes_on_bit_for_bit_from_its_state() -> None:
+    options: dict[str, Any] = {"minibatches": 3, "warmup_updates": 5}
+    straight = weights_after(learner(**options), *[batch(v) for v in range(4)])
+    first = learner(**options)
+    weights_after(first, *[batch(v) for v in range(2)])
+    state = copy.deepcopy(first.state_dict())
+    weights_after(first, batch(9))  # what happens later must not reach into the state
+    second = learner(seed=5, **options)
+    second.load_state_dict(state)
+    assert largest_gap(straight, weights_after(second, batch(2), batch(3))) == 0.0
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    for wrong in ({"epochs": 0}, {"learning_rate": 0.0}, {"temperature": 0.0}, {"microbatch_tokens": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            GRPOSettings(**wrong)
+    with pytest.raises(ValueError, match="did you mean 'token_is'"):
+        learner(correction="tokenis")
+
+
+# -- adapters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_adapters_train_little_and_are_folded_into_what_is_published(kind: str) -> None:
+    pytest.importorskip("peft")
+    subject = GRPOLearner(lambda: add_adapters(tiny_model(kind), 4, 8.0), GRPOSettings(learning_rate=1e-2))
+    trained = sum(tensor.numel() for tensor in subject.state_dict()["weights"].values())
+    assert trained < 0.5 * sum(p.numel() for p in tiny_model(kind).parameters())
+    for version in range(3):
+        subject.learn(batch(version))
+    plain = tiny_model(kind)
+    missing = plain.load_state_dict({name: t.clone() for name, t in subject.snapshot().items()}, strict=False)
+    assert not missing.unexpected_keys
+    assert largest_gap(dict(plain.named_parameters()), dict(tiny_model(kind).named_parameters())) > 1e-4
+    tokens = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(plain(tokens).logits, subject._model.eval()(tokens).logits, atol=1e-5, rtol=1e-4)
+
+
+def test_a_model_without_adapters_publishes_itself() -> None:
+    model = tiny_model()
+    assert plain_weights(model).keys() == dict(model.named_parameters()).keys()

@@ -1,0 +1,304 @@
+"""Tasks: the same ticket asks the same question, files say where they are wrong, nothing held out is trained on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.llm.rewards import RewardError
+from headway.llm.tasks import Generated, Prompt, PromptTask, load_task, user_says
+
+# Data sets are not ours to ship: they are looked for in this folder, or in shared/data beside the repository.
+DATA = Path(os.environ.get("HEADWAY_DATA") or Path(__file__).parents[3] / "shared" / "data")
+GSM8K_REAL = DATA / "gsm8k"
+needs_reasoning_gym = pytest.mark.skipif(
+    importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed"
+)
+
+
+def listed(size: int, seed: int = 0) -> PromptTask:
+    prompts = [Prompt(f"p/{k}", k, "train", "p", (user_says(f"{k}?"),), str(k)) for k in range(size)]
+    return PromptTask("p", prompts, [], lambda prompt, response: response == prompt.truth, seed=seed)
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+# -- the order --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(1, 12), st.integers(0, 5), st.integers(0, 4))
+def test_every_epoch_has_each_prompt_once_and_a_ticket_always_asks_the_same(size: int, seed: int, epoch: int) -> None:
+    task, again = listed(size, seed), listed(size, seed)
+    tickets = range(epoch * size, (epoch + 1) * size)
+    asked = [task.prompt(ticket).index for ticket in tickets]
+    assert sorted(asked) == list(range(size))
+    assert [again.prompt(ticket).index for ticket in reversed(tickets)] == asked[::-1]
+
+
+def test_epochs_and_seeds_shuffle_differently() -> None:
+    task, other = listed(50), listed(50, seed=1)
+    first, second = ([task.prompt(k + shift).index for k in range(50)] for shift in (0, 50))
+    assert first != second
+    assert first != [other.prompt(k).index for k in range(50)]
+    assert first != list(range(50))
+
+
+def test_a_score_becomes_a_float_and_a_failing_scorer_names_its_sample() -> None:
+    task = listed(3)
+    assert (task.reward(task.prompt(0), task.prompt(0).truth), task.reward(task.prompt(0), "x")) == (1.0, 0.0)
+    broken = PromptTask("broken", [task.prompt(0)], [], lambda prompt, response: 1 / 0)
+    with pytest.raises(RewardError, match=r"the scorer of broken failed on sample p/\d: ZeroDivisionError"):
+        broken.reward(task.prompt(0), "x")
+
+
+def test_generated_prompts_behave_as_a_list() -> None:
+    made = Generated(3, lambda k: Prompt(str(k), k, "train", "g", ()))
+    assert [prompt.index for prompt in made] == [0, 1, 2]
+    assert (made[-1].index, [prompt.index for prompt in made[1:]], len(made)) == (2, [1, 2], 3)
+    with pytest.raises(IndexError, match="prompt 3 of 3"):
+        made[3]
+    with pytest.raises(ValueError, match="a number of prompts must be >= 0, received -1"):
+        Generated(-1, lambda k: Prompt("", 0, "", "", ()))
+
+
+# -- made up ----------------------------------------------------------------------------------------
+
+MADE_UP: list[tuple[str, dict[str, Any]]] = [("larger_than", {}), *(("arithmetic", {"level": k}) for k in range(1, 6))]
+
+
+@pytest.mark.parametrize(("name", "options"), MADE_UP)
+def test_made_up_problems_have_unique_uids_and_share_nothing_with_the_held_out_ones(
+    name: str, options: dict[str, Any]
+) -> None:
+    task = load_task(name, seed=3, size=200, held_out=20, **options)
+    train = [task.prompt(ticket) for ticket in range(200)]
+    assert (len(task), len(task.held_out)) == (200, 20)
+    uids = [prompt.uid for prompt in [*train, *task.held_out]]
+    assert len(set(uids)) == 220
+    assert not {prompt.question for prompt in train} & {prompt.question for prompt in task.held_out}
+    again = load_task(name, seed=4, size=200, held_out=20, **options)
+    assert list(again.held_out) == list(task.held_out)
+    by_uid = {prompt.uid: prompt for prompt in train}
+    assert all(by_uid[again.prompt(ticket).uid] == again.prompt(ticket) for ticket in range(200))
+
+
+def test_larger_than_wants_a_larger_number() -> None:
+    task = load_task("larger_than")
+    prompt = task.prompt(0)
+    bound = int(prompt.truth)
+    assert f"larger than {bound}" in prompt.question
+    rewards = [task.reward(prompt, text) for text in (f"{bound + 1}", f"{bound}", "a lot", f"{bound}, so {bound}.5")]
+    assert rewards == [1.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("level", range(1, 6))
+def test_arithmetic_is_scored_by_its_result(level: int) -> None:
+    task = load_task("arithmetic", level=level)
+    for ticket in range(30):
+        prompt = task.prompt(ticket)
+        sum_ = prompt.question.removeprefix("What is ").split("?")[0]
+        assert prompt.truth == str(eval(sum_))
+        assert (task.reward(prompt, f"It is {prompt.truth}."), task.reward(prompt, "no")) == (1.0, 0.0)
+        assert task.reward(prompt, str(int(prompt.truth) + 1)) == 0.0
+
+
+# -- files ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gsm8k_folder(tmp_path: Path) -> Path:
+    rows = [{"question": f"What is {k} + 1,000?", "answer": f"Easy.\n#### {k + 1000:,}"} for k in range(5)]
+    write(tmp_path / "train.jsonl", rows)
+    write(tmp_path / "test.jsonl", rows[:2])
+    return tmp_path
+
+
+def test_gsm8k_reads_its_folder_and_scores_strictly_or_not(gsm8k_folder: Path) -> None:
+    strict = load_task(f"gsm8k:{gsm8k_folder}")
+    flexible = load_task(f"gsm8k:{gsm8k_folder}", scoring="flexible", format_bonus=0.25)
+    prompt = strict.held_out[1]
+    assert (prompt.uid, prompt.truth, prompt.split, prompt.data_source) == (
+        "gsm8k/held_out/1",
+        "1001",
+        "held_out",
+        "gsm8k",
+    )
+    assert prompt.messages[0]["role"] == "user"
+    assert prompt.question.startswith("What is 1 + 1,000?\n")
+    texts = ("#### 1,001", "1001", "#### 5")
+    assert [strict.reward(prompt, text) for text in texts] == [1.0, 0.0, 0.0]
+    assert [flexible.reward(prompt, text) for text in texts] == [1.25, 1.0, 0.25]
+
+
+@pytest.mark.skipif(not GSM8K_REAL.is_dir(), reason="the data set is not on this machine")
+def test_every_worked_solution_of_the_real_data_earns_its_reward() -> None:
+    task = load_task(f"gsm8k:{GSM8K_REAL}")
+    assert (len(task), len(task.held_out)) == (7473, 1319)
+    answers = [json.loads(line)["answer"] for line in (GSM8K_REAL / "test.jsonl").read_text().splitlines()]
+    assert all(task.reward(p, answer) == 1.0 for p, answer in zip(task.held_out, answers, strict=True))
+
+
+REWARD = "def score(prompt, response, truth, info):\n    return float(response == truth) + info['level']\n"
+
+
+@pytest.fixture
+def reward(tmp_path: Path) -> str:
+    (tmp_path / "reward.py").write_text(REWARD)
+    return f"{tmp_path / 'reward.py'}:score"
+
+
+def test_prompts_of_a_file_are_scored_by_the_users_function(tmp_path: Path, reward: str) -> None:
+    rows = [{"prompt": f"say {k}", "truth": str(k), "level": k} for k in range(20)]
+    task = load_task(f"jsonl:{write(tmp_path / 'mine.jsonl', rows)}", reward=reward)
+    assert (len(task), len(task.held_out)) == (18, 2)
+    train = [task.prompt(ticket) for ticket in range(18)]
+    everything = [*train, *task.held_out]
+    assert sorted(prompt.uid for prompt in everything) == sorted(f"mine/{k + 1}" for k in range(20))
+    assert {prompt.split for prompt in train} == {"train"}
+    assert {prompt.split for prompt in task.held_out} == {"held_out"}
+    for prompt in everything:
+        assert task.reward(prompt, prompt.truth) == 1.0 + prompt.info["level"]
+    other = load_task(f"jsonl:{tmp_path / 'mine.jsonl'}", reward=reward, seed=9)
+    assert [prompt.uid for prompt in other.held_out] == [prompt.uid for prompt in task.held_out]
+
+
+def test_messages_other_fields_and_a_file_of_its_own_for_evaluation(tmp_path: Path, reward: str) -> None:
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
+    row = {"ask": chat, "gold": "hi", "level": 2, "uid": "a", "data_source": "talk"}
+    train = write(tmp_path / "a.jsonl", [row])
+    test = write(tmp_path / "b.jsonl", [row])
+    task = load_task(f"jsonl:{train}", reward=reward, held_out=str(test), prompt_field="ask", truth_field="gold")
+    (prompt,) = task.held_out
+    assert (prompt.uid, prompt.data_source, prompt.truth, prompt.info) == ("a", "talk", "hi", {"level": 2})
+    assert [message["role"] for message in prompt.messages] == ["system", "user"]
+    assert prompt.question == "Hello?"
+    assert task.reward(task.prompt(0), "hi") == 3.0
+    blind = load_task(f"jsonl:{train}", reward=reward, prompt_field="ask", truth_field=None, held_out_fraction=0)
+    assert (blind.prompt(0).truth, len(blind.held_out)) == (None, 0)
+
+
+def test_one_sample_is_trained_on_and_not_held_out(tmp_path: Path, reward: str) -> None:
+    task = load_task(f"jsonl:{write(tmp_path / 'one.jsonl', [{'prompt': 'a', 'truth': 'b'}])}", reward=reward)
+    assert (len(task), len(task.held_out)) == (1, 0)
+
+
+def test_a_line_that_is_wrong_is_named_by_its_number(tmp_path: Path, reward: str) -> None:
+    good = '{"prompt": "a", "truth": "b", "uid": "x"}\n'
+    for text, message in {
+        good + "\n{oops}\n": r"mine.jsonl, line 3: not JSON: ",
+        good + "[1]\n": r"mine.jsonl, line 2: a JSON object is allowed, received a list",
+        good + '{"prmpt": "a", "truth": "b"}\n': r"mine.jsonl, line 2: unknown field 'prompt'; did you mean 'prmpt'\?",
+        good
+        + '{"prompt": "a", "answer": "b"}\n': r"mine.jsonl, line 2: unknown field 'truth'; .*\(or truth_field=None\)",
+        good + '{"prompt": 5, "truth": "b"}\n': r"mine.jsonl, line 2: field 'prompt' must be a text, received 5",
+        good
+        + '{"prompt": [{"role": "user"}], "truth": "b"}\n': r"line 2: 'prompt' must be a text or a list of messages",
+        good + good: r"mine.jsonl, line 2: uid 'x' is already that of line 1",
+        "": r"mine.jsonl holds no samples",
+        "\n\n": r"mine.jsonl holds no samples",
+    }.items():
+        (tmp_path / "mine.jsonl").write_text(text)
+        with pytest.raises(ValueError, match=message) as caught:
+            load_task(f"jsonl:{tmp_path / 'mine.jsonl'}", reward=reward)
+        assert "\n" not in str(caught.value)
+    (tmp_path / "mine.jsonl").write_bytes(good.encode() + b'{"prompt": "\xff"}\n')
+    with pytest.raises(ValueError, match=r"mine.jsonl, line 2: not JSON: 'utf-8' codec"):
+        load_task(f"jsonl:{tmp_path / 'mine.jsonl'}", reward=reward)
+
+
+def test_a_gsm8k_answer_without_a_result_is_named_by_its_line(gsm8k_folder: Path) -> None:
+    write(gsm8k_folder / "train.jsonl", [{"question": "a", "answer": "#### 1"}, {"question": "b", "answer": "two"}])
+    with pytest.raises(ValueError, match=r"train.jsonl, line 2: the answer has no number after '####': two"):
+        load_task(f"gsm8k:{gsm8k_folder}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("gsm8", {}, r"unknown task 'gsm8'; did you mean 'gsm8k'\? allowed: arithmetic, gsm8k, jsonl, larger_than"),
+        ("gsm8k", {}, r"task gsm8k is written gsm8k:FOLDER, received 'gsm8k'"),
+        ("larger_than:9", {}, r"task larger_than is written larger_than, received 'larger_than:9'"),
+        ("gsm8k:/no/such", {}, r"/no/such/train.jsonl does not exist"),
+        ("gsm8k:/no/such", {"scoring": "strikt"}, r"unknown scoring 'strikt'; did you mean 'strict'\?"),
+        ("jsonl:/no/such.jsonl", {}, r"task jsonl needs a reward function: reward=file.py:function"),
+        ("arithmetic", {"level": 6}, r"level must be 1 to 5, received 6"),
+        ("arithmetic", {"levl": 1}, r"unknown option of task 'arithmetic' 'levl'; did you mean 'level'\?"),
+        ("arithmetic", {"size": 0}, r"task arithmetic-1 has no prompts to train on"),
+        ("larger_than", {"max_number": 5}, r"max_number must be >= 99, .* received 5"),
+    ],
+)
+def test_a_task_that_cannot_be_loaded_says_why_in_one_line(spec: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        load_task(spec, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_fraction_that_leaves_nothing_is_refused(tmp_path: Path, reward: str) -> None:
+    with pytest.raises(ValueError, match=r"held_out_fraction must be in \[0, 1\), received 1"):
+        load_task(f"jsonl:{tmp_path / 'mine.jsonl'}", reward=reward, held_out_fraction=1)
+
+
+# -- reasoning-gym ----------------------------------------------------------------------------------
+
+
+@needs_reasoning_gym
+@pytest.mark.parametrize("dataset", ["chain_sum", "leg_counting", "spell_backward"])
+def test_a_dataset_of_reasoning_gym_is_scored_by_its_own_scorer(dataset: str) -> None:
+    task, again = (load_task(f"reasoning_gym:{dataset}", size=50, held_out=5) for _ in range(2))
+    assert (len(task), len(task.held_out)) == (50, 5)
+    for ticket in range(10):
+        prompt = task.prompt(ticket)
+        assert prompt == again.prompt(ticket)
+        assert task.reward(prompt, f"<answer>no</answer> I mean <answer> {prompt.truth} </answer>") == 1.0
+        assert task.reward(prompt, prompt.truth) == 0.0  # the tags were asked for
+    assert task.held_out[0].question != task.prompt(0).question
+
+
+@needs_reasoning_gym
+def test_a_reasoning_gym_dataset_takes_its_own_config_and_may_do_without_tags() -> None:
+    task = load_task("reasoning_gym:chain_sum", size=5, held_out=2, tags=False, config={"min_terms": 2, "max_terms": 2})
+    prompt = task.prompt(0)
+    assert prompt.question.count("+") + prompt.question.count(" - ") == 1
+    assert task.reward(prompt, prompt.truth) == 1.0
+
+
+@needs_reasoning_gym
+def test_an_answer_the_scorer_cannot_read_is_wrong_and_no_failure() -> None:
+    task = load_task("reasoning_gym:prime_factorization", size=5, held_out=1)
+    assert task.reward(task.prompt(0), "<answer>zzz</answer>") == 0.0
+
+
+@needs_reasoning_gym
+def test_reasoning_gym_settings_that_cannot_work_are_refused_in_one_line() -> None:
+    for spec, options, message in [
+        ("chain_sums", {}, r"unknown reasoning-gym dataset 'chain_sums'; did you mean 'chain_sum'\?"),
+        ("chain_sum", {"config": {"min_term": 2}}, r"unknown config of .* 'min_term'; did you mean 'min_terms'\?"),
+        ("chain_sum", {"config": {"min_terms": 9}}, r"reasoning-gym refuses {'min_terms': 9} for dataset 'chain_sum'"),
+        ("chain_sum", {"held_out": 0}, r"needs size and held_out >= 1, received 10000 and 0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            load_task(f"reasoning_gym:{spec}", **options)
+
+
+@pytest.fixture
+def without_reasoning_gym(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    monkeypatch.delitem(sys.modules, "headway.llm.reasoning_gym_tasks", raising=False)
+
+
+@pytest.mark.usefixtures("without_reasoning_gym")
+def test_a_missing_package_is_named_with_the_command_that_brings_it() -> None:
+    with pytest.raises(ValueError, match="this task needs reasoning-gym: pip install reasoning-gym"):
+        load_task("reasoning_gym:chain_sum")
