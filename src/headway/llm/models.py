@@ -12,6 +12,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,20 +114,25 @@ def _unpacked_smollm2() -> Path:
     return folder
 
 
+_LOADING = threading.RLock()
+"""Loading changes what torch does everywhere in the process (models are built without memory first): one at a time."""
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without progress bars and advice on the console."""
+    """Alone, and without progress bars and advice on the console."""
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(before)
+    with _LOADING:
+        before = logging.get_verbosity()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logging.set_verbosity(before)
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,6 +14,8 @@ RECIPES = {
     "functions": "three plain functions on a bandit with contexts; no dependencies, seconds to run",
     "cartpole": "PPO on CartPole-v1, to a mean return of 475 in seconds (needs headway[games])",
     "colorlines": "PPO on Colour Lines, 6561 moves and a board that fills up (needs headway[games])",
+    "gsm8k": "GRPO on grade-school maths with a rule reward (needs headway[llm] and the data)",
+    "grpo": "GRPO, Dr.GRPO, RLOO or REINFORCE++ on a language model and a verifiable task (needs headway[llm])",
     "ppo": "PPO for any Gymnasium environment (needs headway[games])",
 }
 

@@ -1,0 +1,214 @@
+"""GRPO as a whole: a model that learns, the same bits as a plain script, and bad input in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="needs headway[llm]")
+
+from headway.coordinate.coordinator import RunResult  # noqa: E402
+from headway.core.types import Batch, Snapshot, Span, Ticket, derive_seed  # noqa: E402
+from headway.launching import launch  # noqa: E402
+from headway.observe.fingerprint import fingerprint  # noqa: E402
+from headway.recipes.config import ConfigError, read_values  # noqa: E402
+from headway.recipes.grpo import GRPOConfig, stations  # noqa: E402
+from headway.recipes.gsm8k import GSM8KConfig  # noqa: E402
+from headway.testing.tiny_models import save_tiny_model  # noqa: E402
+
+REWARD = """
+def share_of_digits(prompt, response, truth, info):
+    return sum(c.isdigit() for c in response) / max(len(response), 1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("grpo")
+    save_tiny_model(root / "model")
+    (root / "rewards.py").write_text(REWARD)
+    lines = [json.dumps({"prompt": f"Count to {n}.", "truth": str(n)}) for n in range(40)]
+    (root / "prompts.jsonl").write_text("\n".join(lines))
+    return root
+
+
+def config_of(folder: Path, **values: Any) -> GRPOConfig:
+    defaults: dict[str, Any] = {
+        "model": str(folder / "model"),
+        "task": f"jsonl:{folder / 'prompts.jsonl'}",
+        "task_options": {"reward": f"{folder / 'rewards.py'}:share_of_digits"},
+        "max_tokens": 8,
+        "max_prompt_tokens": 64,
+        "tickets_per_batch": 3,
+        "group_size": 6,
+        "learning_rate": 1e-2,
+        "updates": 4,
+        "max_lead": 0,
+        "evaluate_every": 0,
+        "device": "cpu",
+    }
+    config = read_values(GRPOConfig, {**defaults, **values})
+    assert isinstance(config, GRPOConfig)
+    return config
+
+
+def run(config: GRPOConfig, runtime: str = "inline") -> RunResult:
+    return launch(stations(config), config.settings(), runtime=runtime)
+
+
+def plain_script(config: GRPOConfig) -> Any:
+    """Generate, score, train, generate: without a coordinator."""
+    built = stations(config)
+    collector, learner = built.collector(0), built.learner()
+    weights = learner.snapshot()
+    index = 0
+    for version in range(config.updates or 0):
+        snapshot = Snapshot(version, {name: tensor.clone() for name, tensor in weights.items()})
+        collector.apply(snapshot)  # type: ignore[attr-defined]
+        rollouts = []
+        for _ in range(config.tickets_per_batch):
+            ticket = Ticket(index, derive_seed(config.seed, "ticket", index), version, 0)
+            rollouts.append(collector.collect(ticket, snapshot))
+            index += 1
+        learner.learn(Batch(version, tuple(rollouts)))
+        weights = learner.snapshot()
+    return weights
+
+
+@pytest.mark.parametrize("runtime", ["inline", "threads", "processes"])
+def test_without_a_lead_a_run_is_the_plain_script_bit_for_bit(folder: Path, runtime: str) -> None:
+    config = config_of(folder, num_minibatches=2)
+    assert fingerprint(run(config, runtime).weights) == fingerprint(plain_script(config))
+
+
+def test_without_a_lead_every_token_has_the_version_being_trained(folder: Path) -> None:
+    result = run(config_of(folder, updates=3), "threads")
+    assert result.ledger.staleness == {0: 9}
+    assert result.metrics["token_staleness_max"] == 0
+    assert result.metrics["mismatch_max"] < 1e-4
+
+
+def test_a_model_learns_what_is_rewarded(folder: Path) -> None:
+    config = config_of(folder, updates=25, evaluate_every=25, eval_temperature=1.0, eval_prompts=4, group_size=8)
+    result = run(config, "threads")
+    assert result.metrics["reward"] > 0.6  # a random model: 0.04
+    assert result.scores[-1].value is not None and result.scores[-1].value > 0.6
+
+
+def test_a_lead_gives_older_data_and_learns_too(folder: Path) -> None:
+    result = run(config_of(folder, updates=25, max_lead=1, group_size=8), "threads")
+    assert result.ledger.max_staleness == 1
+    assert result.metrics["reward"] > 0.6
+
+
+def test_a_rollout_carries_everything_a_sample_needs(folder: Path) -> None:
+    config = config_of(folder)
+    collector = stations(config).collector(0)
+    rollout = collector.collect(Ticket(5, 7, 0, 0), Snapshot(0, None))
+    payload = rollout.payload
+    assert rollout.span == Span(0, 0)
+    assert payload["lengths"].sum() == len(payload["tokens"]) == len(payload["log_probs"]) == rollout.steps
+    assert payload["rewards"].shape == (6,) and (payload["versions"] == 0).all()
+    assert {"uid", "index", "data_source"} <= set(rollout.info)
+    again = collector.collect(Ticket(5, 7, 0, 0, attempt=1), Snapshot(0, None))
+    assert again.payload["tokens"].tolist() == payload["tokens"].tolist()
+
+
+def test_silent_groups_are_filtered_and_counted(folder: Path) -> None:
+    (folder / "always.py").write_text(
+        "def one(prompt, response, truth, info):\n    return 1.0 if '1' in truth else len(response)\n"
+    )
+    options = {"reward": f"{folder / 'always.py'}:one"}
+    result = run(config_of(folder, task_options=options, filter_silent=True, updates=3))
+    assert result.ledger.dropped.get("filtered", 0) > 0
+    assert result.metrics["silent_groups"] == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"correction": "none", "max_lead": 1}, "correction='none' with max_lead=1"),
+        ({"correction": "token_si"}, "token_is"),
+        ({"estimator": "grop"}, "grpo"),
+        ({"group_size": 1}, "group_size must be >= 2"),
+        ({"eval_samples": 4}, "needs eval_temperature"),
+        ({"recompute_cache": True}, "on_publish=partial"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_in_one_line(folder: Path, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        config_of(folder, **values)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_model_that_is_not_there_is_named_in_one_line(folder: Path) -> None:
+    with pytest.raises(Exception, match="model '/no/such/model' does not exist"):
+        run(config_of(folder, model="/no/such/model"))
+
+
+def test_a_prompt_longer_than_its_room_is_named_in_one_line(folder: Path) -> None:
+    with pytest.raises(Exception, match=r"has \d+ tokens, more than max_prompt_tokens=4"):
+        run(config_of(folder, max_prompt_tokens=4))
+
+
+def test_an_empty_dataset_is_refused_before_anything_starts(folder: Path) -> None:
+    (folder / "empty.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="holds no samples"):
+        stations(config_of(folder, task=f"jsonl:{folder / 'empty.jsonl'}"))
+
+
+@pytest.mark.parametrize(("body", "message"), [("raise KeyError('x')", "KeyError"), ("return float('nan')", "nan")])
+def test_a_reward_function_that_fails_stops_the_run_with_the_sample_named(
+    folder: Path, body: str, message: str
+) -> None:
+    (folder / "broken.py").write_text(f"def reward(prompt, response, truth, info):\n    {body}\n")
+    with pytest.raises(Exception, match=message) as failed:
+        run(config_of(folder, task_options={"reward": f"{folder / 'broken.py'}:reward"}))
+    assert "prompts/" in str(failed.value)
+
+
+def test_a_reward_function_that_fails_can_cost_its_group_alone(folder: Path) -> None:
+    (folder / "shaky.py").write_text(
+        "def reward(prompt, response, truth, info):\n    assert truth not in ('7', '11')\n    return len(response)\n"
+    )
+    options = {"reward": f"{folder / 'shaky.py'}:reward"}
+    result = run(config_of(folder, task_options=options, on_failure="drop", updates=12))
+    assert result.ledger.dropped.get("failed", 0) >= 1 and result.updates == 12
+
+
+def test_gsm8k_takes_its_folder(tmp_path: Path) -> None:
+    row = json.dumps({"question": "1 + 1?", "answer": "It is 2.\n#### 2"})
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text(row)
+    config = read_values(GSM8KConfig, {"data": str(tmp_path), "scoring": "strict"})
+    assert config.task == f"gsm8k:{tmp_path}" and config.task_options["scoring"] == "strict"
+    with pytest.raises(ConfigError, match="the task of this recipe"):
+        read_values(GSM8KConfig, {"data": str(tmp_path), "task": "arithmetic"})
+
+
+def test_evaluation_is_pinned_to_its_version_and_can_be_repeated(folder: Path) -> None:
+    config = config_of(folder, eval_samples=4, eval_temperature=1.0, eval_prompts=3)
+    built = stations(config)
+    assert built.evaluator is not None
+    evaluator = built.evaluator()
+    learner = built.learner()
+    learner.learn(Batch(0, (built.collector(0).collect(Ticket(0, 1, 0, 0), Snapshot(0, None)),)))
+    newer = learner.snapshot()
+    first = evaluator.evaluate(Snapshot(1, newer), seed=3)
+    assert {"pass@1", "pass@4", "reply_tokens"} <= set(first.metrics)
+    assert evaluator.evaluate(Snapshot(1, newer), seed=3) == first
+    assert not np.isclose(evaluator.evaluate(Snapshot(1, newer), seed=4).value, first.value)
