@@ -1,11 +1,11 @@
-# make demo    install, then run the toy problem without and with a lead, side by side
+# make demo    install, then train CartPole without and with a lead, side by side
 # make test    install, then run the tests
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow check format bench bench-peers study clean
 
 demo: $(INSTALLED)
 	$(BIN)/headway demo
@@ -28,12 +28,21 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/overlap.py
+	$(BIN)/python bench/colorlines_overlap.py
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/transport.py
 
+# Return against lead, by correction: pictures and a table. An interrupted study goes on where it was.
+study: $(INSTALLED)
+	$(BIN)/python bench/staleness.py
+
+# Environments for the peers that benchmarks compare with: .bench-venv*. A peer that cannot be installed is named.
+bench-peers:
+	$(PYTHON) bench/peers/install.py
+
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,ray]"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,ray,tensorboard,wandb]"
 	touch $(INSTALLED)
 
 clean:

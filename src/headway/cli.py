@@ -8,12 +8,13 @@ headway resume runs/functions-20260401-101500
 headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
 headway simulate --run runs/functions-20260401-101500
 headway explain off_policy_degree=-1
-headway watch runs/colorlines-20260401-101500
+headway watch runs/colorlines-20260401-101500 --checkpoint best
 headway play
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,10 +33,12 @@ from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown
 from headway.core.protocols import RoleRaised
 from headway.demo import demo as demonstrate
-from headway.launching import launch, statistics_rows
+from headway.demo import toy as demonstrate_toy
+from headway.launching import build_sinks, has_tensorboard, launch, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder, read_config
 from headway.observe.recorder import read_events
+from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values
@@ -74,12 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def demo(words: list[str]) -> int:
-    """headway demo [--runs FOLDER]: the toy problem without and with a lead, side by side."""
+    """headway demo [--toy] [--runs FOLDER]: CartPole (or a toy problem) without and with a lead, side by side."""
     options = _options(words)
-    root = Path(str(options.pop("runs", "runs")))
+    if "help" in options or "h" in options:
+        OUT.print(demo.__doc__, markup=False)
+        return 0
+    root, is_toy = Path(str(options.pop("runs", "runs"))), options.pop("toy", False)
     for name in options:
-        raise UsageError(unknown("option", name, ["runs"]))
-    OUT.print(demonstrate(root), markup=False)
+        raise UsageError(unknown("option", name, ["toy", "runs"]))
+    if not isinstance(is_toy, bool):
+        raise UsageError(f"--toy takes no value, received {is_toy!r}")
+    OUT.print((demonstrate_toy if is_toy else demonstrate)(root), markup=False)
     return 0
 
 
@@ -132,20 +140,27 @@ def resume(words: list[str]) -> int:
 
 
 def _launch(name: str, config: RunConfig, folder: RunFolder, *, resume: bool, quiet: bool) -> int:
+    runtime = config.build_runtime()
+    sinks = _sinks(config, folder, is_new=not resume)
     OUT.print(f"{name}: {'resumed in' if resume else 'running in'} {folder.path}", markup=False)
+    OUT.print(_metrics_line(config, folder, sinks), markup=False)
     try:
         result = launch(
             load_recipe(name).stations(config),
             config.settings(),
-            runtime=config.runtime,
+            runtime=runtime,
             folder=folder,
             keep_checkpoints=config.keep_checkpoints,
             resume=resume,
             show_status=not quiet,
             print_events=config.log_level == "debug",
+            sinks=sinks,
+            metrics_interval_s=config.metrics_interval_s,
+            metric_aliases=config.metric_aliases,
+            keep_best=config.keep_best,
         )
     except (RunFailed, Stalled) as error:
-        if isinstance(error.__cause__, RoleRaised):
+        if isinstance(error.__cause__, RoleRaised) and error.__cause__.details:
             folder.write_error(error.__cause__.details)
             print(f"the traceback is in {folder.error}", file=sys.stderr)
         if CheckpointStore(folder.checkpoints).all():
@@ -153,6 +168,32 @@ def _launch(name: str, config: RunConfig, folder: RunFolder, *, resume: bool, qu
         raise
     _print_result(result, folder)
     return 0
+
+
+def _sinks(config: RunConfig, folder: RunFolder, *, is_new: bool) -> list[Sink]:
+    """What the settings ask for. A new run that cannot have them leaves nothing behind."""
+    try:
+        return build_sinks(
+            folder,
+            tensorboard=config.tensorboard,
+            use_wandb=config.use_wandb,
+            wandb_project=config.wandb_project,
+            wandb_mode=config.wandb_mode,
+            prometheus_port=config.prometheus_port,
+            prometheus_host=config.prometheus_host,
+            config=config.model_dump(mode="json"),
+        )
+    except ValueError:
+        if is_new:
+            shutil.rmtree(folder.path)
+        raise
+
+
+def _metrics_line(config: RunConfig, folder: RunFolder, sinks: Sequence[Sink]) -> str:
+    places = [str(folder.metrics), *map(str, sinks)]
+    if config.tensorboard is None and not has_tensorboard():
+        places.append("not for TensorBoard, which is not installed (pip install 'headway[tensorboard]')")
+    return f"metrics: {', '.join(places)}"
 
 
 def _print_result(result: RunResult, folder: RunFolder) -> None:
@@ -188,6 +229,7 @@ SIMULATE_OPTIONS = {
     "evaluate_every": "versions between evaluations (default 0: none)",
     "evaluate_in_background": "evaluations beside the rest (default false)",
     "collectors": "collectors at once (default 1)",
+    "lanes": "rollouts one collector works on at once (default 1)",
     "tickets_per_batch": "rollouts per update (default 1)",
     "publish_every": "updates per version (default 1)",
     "order": "oldest, window(N) or ready (default oldest)",
@@ -201,7 +243,16 @@ SIMULATE_OPTIONS = {
 }
 
 
-COUNTS = ("evaluate_every", "collectors", "tickets_per_batch", "publish_every", "max_staleness", "updates", "seed")
+COUNTS = (
+    "evaluate_every",
+    "collectors",
+    "lanes",
+    "tickets_per_batch",
+    "publish_every",
+    "max_staleness",
+    "updates",
+    "seed",
+)
 
 
 def simulate(words: list[str]) -> int:
@@ -312,19 +363,24 @@ def _assignments(values: dict[str, Any]) -> str:
 
 
 def watch(words: list[str]) -> int:
-    """headway watch RUN [--seed N] [--max_moves N] [--quiet]: the newest policy of a colorlines run plays a game."""
+    """headway watch RUN [--checkpoint best|last|VERSION] [--seed N] [--max_moves N] [--quiet]: a policy plays a game.
+
+    Only runs of colorlines can be watched; the newest checkpoint is, unless another is named.
+    """
     if not words or words[0].startswith("-"):
         raise UsageError("watch needs the folder of a run: headway watch RUN")
     folder, watching = RunFolder.existing(Path(words[0])), _watching()
-    options = _whole_numbers(words[1:], seed=0, max_moves=watching.MAX_MOVES, quiet=False)
-    frames = watching.watch(folder, None if options.pop("quiet") else OUT, **options)
+    options = _options(words[1:])
+    which = options.pop("checkpoint", watching.LAST)
+    options = _whole_numbers(options, seed=0, max_moves=watching.MAX_MOVES, quiet=False)
+    frames = watching.watch(folder, None if options.pop("quiet") else OUT, checkpoint=which, **options)
     OUT.print(f"{frames[-1].score} points; the game as a page: {folder.path / watching.PAGE}", markup=False)
     return 0
 
 
 def play(words: list[str]) -> int:
     """headway play [--seed N]: Colour Lines by hand."""
-    _watching().play_by_hand(OUT, **_whole_numbers(words, seed=0))
+    _watching().play_by_hand(OUT, **_whole_numbers(_options(words), seed=0))
     return 0
 
 
@@ -336,9 +392,8 @@ def _watching() -> Any:
     return watching
 
 
-def _whole_numbers(words: Sequence[str], **defaults: int) -> dict[str, Any]:
+def _whole_numbers(options: dict[str, Any], **defaults: int) -> dict[str, Any]:
     """Options that are whole numbers (or flags, where the default is one)."""
-    options = _options(words)
     for name, value in options.items():
         if name not in defaults:
             raise UsageError(unknown("option", name, defaults))

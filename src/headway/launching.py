@@ -10,11 +10,13 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from headway.coordinate.best import BestWeights
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import INTERRUPTED, Coordinator, RunResult, check_same_run
 from headway.coordinate.functions import (
@@ -31,14 +33,18 @@ from headway.core.protocols import Runtime
 from headway.observe.console import REFRESH_S, Status, StatusDisplay
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
-from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder
+from headway.observe.metrics import Metrics
+from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder, read_events
+from headway.observe.sinks import INTERVAL_S, Deliveries, JsonLines, Look, MetricsRecorder, Sink, resident_bytes
 from headway.observe.statistics import seconds
 
 RUNTIMES = ("inline", "threads", "processes", "ray")
 
 
-def build_runtime(name: str) -> Runtime:
-    """A runtime by name."""
+def build_runtime(name: str, **ray_options: Any) -> Runtime:
+    """A runtime by name. `RayActors` says what `ray_options` there are; no other runtime has any."""
+    if ray_options and name != "ray":
+        raise ValueError(f"{', '.join(ray_options)}: for the runtime 'ray' only, received {name!r}")
     if name == "inline":
         from headway.runtime.inline import Inline
 
@@ -56,8 +62,49 @@ def build_runtime(name: str) -> Runtime:
             from headway.runtime.ray_actors import RayActors
         except ModuleNotFoundError as error:
             raise ValueError(f"the runtime 'ray' needs {error.name}: pip install 'headway[ray]'") from None
-        return RayActors()
+        return RayActors(**ray_options)
     raise ValueError(unknown("runtime", name, RUNTIMES))
+
+
+def has_tensorboard() -> bool:
+    return find_spec("tensorboard") is not None
+
+
+def build_sinks(
+    folder: RunFolder,
+    *,
+    tensorboard: bool | None = None,
+    use_wandb: bool = False,
+    wandb_project: str = "headway",
+    wandb_mode: Literal["online", "offline", "disabled"] = "online",
+    prometheus_port: int | None = None,
+    prometheus_host: str = "127.0.0.1",
+    config: Mapping[str, Any] | None = None,
+) -> list[Sink]:
+    """The sinks these settings ask for; `tensorboard=None` is yes where the package is installed."""
+    sinks: list[Sink] = []
+    extra, setting = "tensorboard", "tensorboard"
+    with ExitStack() as unless_all_are_built:
+        try:
+            if prometheus_port is not None:
+                from headway.observe.prometheus_sink import PrometheusSink
+
+                sinks.append(PrometheusSink(prometheus_port, host=prometheus_host))
+                unless_all_are_built.callback(sinks[-1].close)
+            if tensorboard or (tensorboard is None and has_tensorboard()):
+                from headway.observe.tensorboard_sink import TensorBoardSink
+
+                sinks.append(TensorBoardSink(folder.path / "tensorboard"))
+            if use_wandb:
+                extra, setting = "wandb", "use_wandb"
+                from headway.observe.wandb_sink import WandbSink
+
+                sinks.append(WandbSink(folder.path, project=wandb_project, mode=wandb_mode, config=config))
+        except ModuleNotFoundError as error:
+            missing = (error.name or extra).partition(".")[0]
+            raise ValueError(f"{setting}=true needs {missing}: pip install 'headway[{extra}]'") from None
+        unless_all_are_built.pop_all()
+    return sinks
 
 
 def run(
@@ -84,13 +131,17 @@ def run(
     folder: str | Path | None = None,
     resume: bool = False,
     show_status: bool = False,
+    sinks: Sequence[Sink] = (),
+    metrics_interval_s: float = INTERVAL_S,
+    metric_aliases: bool = False,
+    keep_best: bool = True,
     **settings: Any,
 ) -> RunResult:
     """Collect, train and evaluate with three functions of your own, at the same time.
 
     `collect(weights, ticket)`, `train(weights, rollouts) -> weights`, `evaluate(weights) -> number`. Any other
-    field of `Settings` may be given as a keyword too. With `folder`, events and checkpoints are kept there,
-    and `resume=True` goes on from the last checkpoint.
+    field of `Settings` may be given as a keyword too. With `folder`, events, metrics and checkpoints are kept
+    there, and `resume=True` goes on from the last checkpoint. `sinks` get the metrics too, and are closed at the end.
     """
     if evaluate is None and (evaluate_every or target_score is not None):
         raise ValueError("evaluate_every and target_score need an evaluate function")
@@ -120,6 +171,10 @@ def run(
         folder=None if folder is None else RunFolder(Path(folder)),
         resume=resume,
         show_status=show_status,
+        sinks=sinks,
+        metrics_interval_s=metrics_interval_s,
+        metric_aliases=metric_aliases,
+        keep_best=keep_best,
     )
 
 
@@ -133,27 +188,48 @@ def launch(
     resume: bool = False,
     show_status: bool = False,
     print_events: bool = False,
+    sinks: Sequence[Sink] = (),
+    metrics_interval_s: float = INTERVAL_S,
+    metric_aliases: bool = False,
+    keep_best: bool = True,
 ) -> RunResult:
-    """Run to the end, or until a signal asks for it."""
-    place = build_runtime(runtime) if isinstance(runtime, str) else runtime
-    store = state = None
-    recorder: Recorder | None = None
-    if folder is not None:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
-        if resume:
-            state = store.load()
-            check_same_run(state, settings)  # before anything of the run is touched
-            folder.summary.unlink(missing_ok=True)
-        elif folder.events.exists():
-            raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")
-        recorder = EventLog(folder.events, position=state.events_position if state else None)
-    elif resume:
-        raise ValueError("resume needs the folder of the run")
-    if print_events:
-        recorder = PrintingRecorder(recorder or NoRecorder())
-    coordinator = Coordinator(stations, settings, place, recorder=recorder, checkpoints=store, resume=state)
+    """Run to the end, or until a signal asks for it. The sinks are closed, however it ends."""
     with ExitStack() as stack:
+        deliveries = stack.enter_context(Deliveries(sinks))
+        place = build_runtime(runtime) if isinstance(runtime, str) else runtime
+        store = best = state = None
+        recorder: Recorder | None = None
+        metrics: Metrics | None = None
+        if folder is not None:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
+            best = BestWeights(folder.checkpoints) if keep_best else None
+            if resume:
+                state = store.load()
+                check_same_run(state, settings)  # before anything of the run is touched
+                folder.summary.unlink(missing_ok=True)
+            elif folder.events.exists():
+                raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")
+            recorder = EventLog(folder.events, position=state.events_position if state else None)
+            stack.callback(recorder.close)
+            metrics = _metrics_so_far(folder.events)
+            deliveries.add(JsonLines(folder.metrics, until_s=state.events_s if state else None))
+        elif resume:
+            raise ValueError("resume needs the folder of the run")
+        if print_events:
+            recorder = PrintingRecorder(recorder or NoRecorder())
+        if deliveries:
+            recorder = MetricsRecorder(
+                recorder or NoRecorder(),
+                deliveries.put,
+                lambda: look_at(coordinator),
+                metrics=metrics,
+                interval_s=metrics_interval_s,
+                aliases=metric_aliases,
+            )
+        coordinator = Coordinator(
+            stations, settings, place, recorder=recorder, checkpoints=store, best=best, resume=state
+        )
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(_signals(coordinator))
         main = coordinator.run()
@@ -165,6 +241,29 @@ def launch(
     if folder is not None:
         folder.write_summary(summary_of(result))
     return result
+
+
+def _metrics_so_far(events: Path) -> Metrics:
+    """What the sessions before add up to. A damaged log costs the totals, it does not keep a run from going on."""
+    metrics = Metrics()
+    try:
+        for event in read_events(events):
+            metrics.note(event["t"], event["e"], event)
+    except ValueError as error:
+        print(f"headway: the totals of the metrics start anew: {error}", file=sys.stderr)
+        return Metrics()
+    return metrics
+
+
+def look_at(coordinator: Coordinator) -> Look:
+    """What no event says by itself. To be called in the coordinator's thread."""
+    spent: dict[str, dict[str, float]] = {}
+    for role, activities in coordinator.board.time_spent().seconds.items():
+        kind = spent.setdefault(role.partition("-")[0], {})
+        for activity, seconds_ in activities.items():
+            kind[activity] = kind.get(activity, 0.0) + seconds_
+    rounded = {kind: {name: round(s, 6) for name, s in by.items()} for kind, by in spent.items()}
+    return Look(coordinator.lead, rounded, resident_bytes())
 
 
 class _LatestStatus:
@@ -218,6 +317,8 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
     ledger, spent, settings = result.ledger, result.time_spent, result.settings
     mode = "SYNCHRONOUS" if settings.is_synchronous else "ASYNCHRONOUS"
     dropped = ", ".join(f"{n} {reason}" for reason, n in ledger.dropped.items()) or "none"
+    flown = {"reissued": ledger.reissued, "requeued": ledger.requeued, "lost": ledger.lost}
+    again = ", ".join(f"{n} {why}" for why, n in flown.items() if n)
     scored = [score.value for score in result.scores if score.value is not None]
     wall = max(result.wall_s, 1e-9)
     rows = {
@@ -236,6 +337,7 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Learner waited for data": f"{100 * spent.total(LEARNER, 'data') / wall:.1f}%",
         "Length bias": f"{100 * ledger.length_bias:+.1f}%",
         "Dropped": dropped,
+        **({"Collected again": again} if again else {}),
         "Restarts": str(result.restarts),
         "Last score": f"{scored[-1]:.3f}" if scored else "-",
         "Stopped": result.stop_reason,
@@ -261,6 +363,7 @@ def summary_of(result: RunResult) -> dict[str, Any]:
             "returned": ledger.returned,
             "reissued": ledger.reissued,
             "requeued": ledger.requeued,
+            "lost": ledger.lost,
         },
         "staleness": ledger.staleness,
         "length_bias": ledger.length_bias,

@@ -398,7 +398,7 @@ def test_warm_up_pacing_and_wall_time_are_kept() -> None:
 
 def test_steps_end_a_run_and_capacity_bounds_the_buffer() -> None:
     result, log = run(
-        Settings(plan=Plan(steps=100), max_lead=8, buffer_capacity=3, dispatch="free", collectors=4), "virtual"
+        Settings(plan=Plan(steps=100), max_lead=8, queue_capacity=3, dispatch="free", collectors=4), "virtual"
     )
     assert 100 <= result.ledger.steps < 107 + 7
     assert log.max_live <= 4, "three in the buffer or on their way, one with the learner"

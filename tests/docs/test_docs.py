@@ -239,6 +239,7 @@ def resolves(dotted: str) -> bool:
 # -- the event log ------------------------------------------------------------------------------------------------
 
 SOURCES = [ROOT / "src/headway/coordinate" / name for name in ("coordinator.py", "crew.py")]
+SOURCES.append(ROOT / "src/headway/observe/sinks.py")
 EVENT_KINDS = {kind for path in SOURCES for kind in re.findall(r"_record\(\s*\"(\w+)\"", path.read_text())}
 
 

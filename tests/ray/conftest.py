@@ -12,7 +12,8 @@ ray = pytest.importorskip("ray")
 @pytest.fixture
 def local_ray(_shut_down_at_the_end: None) -> None:
     if not ray.is_initialized():
-        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        options = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+        ray.init("local", num_cpus=2, num_gpus=1, **options)  # a GPU is a number to Ray: there need not be one
 
 
 @pytest.fixture

@@ -10,17 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 import torch
 from audit import audit
-from ray.cluster_utils import Cluster
+from left_behind import all_children, is_running, title, wait_until_gone
 
 from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.replay import replay
@@ -28,12 +27,14 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised, Runtime
-from headway.core.types import Batch, Rollout, Snapshot, Ticket
-from headway.launching import build_runtime
+from headway.core.types import Batch, Rollout, Snapshot
+from headway.launching import build_runtime, launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.runtime.ray_actors import PayloadLost, RayActors, RayRef
-from headway.testing.fakes import Echo, Pause, ToyCollector, ToyLearner, pinned_loop, plain_loop, toy_stations
+from headway.recipes import ppo
+from headway.recipes.ppo import PPOConfig
+from headway.runtime.ray_actors import RayActors, RayRef
+from headway.testing.fakes import Echo, Pause, pinned_loop, plain_loop, toy_stations
 from headway.testing.runtime_contract import SOON_S, RuntimeContract
 
 pytestmark = pytest.mark.timeout(90)
@@ -56,28 +57,6 @@ def drive(runtime: RayActors, main: Callable[[], Awaitable[Any]], *roles: Role) 
 def run(settings: Settings, stations: Stations, recorder: MemoryRecorder | None = None) -> RunResult:
     runtime = build_runtime("ray")
     return runtime.run(Coordinator(stations, settings, runtime, recorder=recorder).run())
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def all_children(pid: int) -> list[int]:
-    found = []
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in tasks.read_text().split():
-            found += [int(child), *all_children(int(child))]
-    return found
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 20
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < deadline, [Path(f"/proc/{pid}/cmdline").read_bytes()[:80] for pid in left]
-        time.sleep(0.05)
 
 
 # -- a cluster that is not ours, or not there -----------------------------------------------------------
@@ -138,120 +117,6 @@ def test_settings_that_cannot_work_are_refused() -> None:
         RayActors(start_s=0)
     with pytest.raises(ConnectionError, match="an address is host:port"):
         drive(RayActors("cluster"), asyncio.Event().wait, Role("echo", Echo))
-
-
-# -- three nodes, and then fewer ------------------------------------------------------------------------
-
-BALLAST = 40_000  # numbers: enough for a rollout to stay in the store of its node
-
-
-class Heavy(ToyCollector):
-    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
-        rollout = super().collect(ticket, snapshot)
-        return Rollout({**rollout.payload, "ballast": np.full(BALLAST, ticket.index)}, steps=rollout.steps)
-
-
-class Weighing(ToyLearner):
-    def learn(self, batch: Batch) -> Any:
-        for rollout in batch.rollouts:
-            assert rollout.payload["ballast"].sum() == BALLAST * rollout.payload["ticket"][0]
-        return super().learn(batch)
-
-
-def heavy_collector(number: int) -> Heavy:
-    return Heavy(number, Pause(0.02))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    ray.shutdown()
-    quick = {
-        "health_check_initial_delay_ms": 500,
-        "health_check_period_ms": 300,
-        "health_check_timeout_ms": 2000,
-        "health_check_failure_threshold": 3,
-    }
-    memory = {"object_store_memory": 100 << 20}
-    head = {"num_cpus": 2, "resources": {"head": 1}, "include_dashboard": False, "_system_config": quick, **memory}
-    nodes = Cluster(initialize_head=True, head_node_args=head)
-    for name in ("first", "second"):
-        nodes.add_node(num_cpus=2, resources={"worker": 100, name: 1}, **memory)
-    yield nodes
-    ray.shutdown()
-    nodes.shutdown()
-
-
-def remove_node_of(cluster: Cluster, node_id: str) -> None:
-    cluster.remove_node(next(n for n in cluster.worker_nodes if n.node_id == node_id), allow_graceful=False)
-
-
-class NodeLoss(MemoryRecorder):
-    """Takes the node of a role away at a given landing."""
-
-    def __init__(self, cluster: Cluster, runtime: RayActors, ticket: int, role: str) -> None:
-        super().__init__()
-        self._cluster, self._runtime, self._ticket, self._role = cluster, runtime, ticket, role
-        self.on_it: list[str] = []
-
-    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        super().record(time_s, kind, fields)
-        if kind == "land" and fields["k"] == self._ticket:
-            node = self._runtime.node(self._role)
-            self.on_it = [role for role in self._runtime.roles() if self._runtime.node(role) == node]
-            remove_node_of(self._cluster, node)
-
-
-def test_a_node_lost_in_the_middle_is_survived_and_nothing_is_lost(cluster: Cluster) -> None:
-    stations = Stations(
-        collector=heavy_collector,
-        learner=Weighing,
-        collector_placement=Placement(num_cpus=0.2, resources={"worker": 1}),
-        learner_placement=Placement(resources={"head": 1}),
-    )
-    settings = Settings(plan=Plan(updates=50), collectors=4, max_lead=6, order=READY)
-    runtime = RayActors(cluster.address)
-    log = NodeLoss(cluster, runtime, 30, "collector-0")
-    result = runtime.run(Coordinator(stations, settings, runtime, recorder=log).run())
-    assert 1 <= len(log.on_it) < 4, "Ray spread the collectors over both nodes"
-    seen = audit(log.events)
-    assert result.updates == 50
-    assert result.ledger.closes
-    assert seen.kinds["restart"] == result.restarts == len(log.on_it)
-    assert set(seen.learned.values()) == {1}
-    assert sorted(seen.settled) == sorted(seen.learned)
-    assert runtime.driver_payload_bytes < 51 * 1024, "51 tiny snapshots, and no rollout"
-    assert not ray.is_initialized(), "disconnected"
-    assert all(node.remaining_processes_alive() for node in cluster.list_all_nodes()), "the cluster is not ours"
-
-
-class Hasty(RayActors):
-    """Does not wait until a payload has reached the driver's node."""
-
-    async def _pull(self, *args: Any) -> None:
-        pass
-
-
-def test_a_payload_that_is_lost_is_named(cluster: Cluster) -> None:
-    runtime = Hasty(cluster.address)
-
-    async def main() -> None:
-        rollout = await runtime.call("far", "rollout", BALLAST, 1.0, deadline_s=SOON_S)
-        kept = await runtime.call("near", "rollout", BALLAST, 2.0, deadline_s=SOON_S)
-        batch = Batch(0, (Rollout(kept.payload, ticket=6), Rollout(rollout.payload, ticket=7)))
-        remove_node_of(cluster, runtime.node("far"))
-        with pytest.raises(
-            PayloadLost, match=r"^near\.total: the payload of ticket 7 was lost with the node"
-        ) as caught:
-            await runtime.call("near", "total", batch, deadline_s=SOON_S)
-        assert caught.value.tickets == (7,)
-        with pytest.raises(RoleDied, match="lost with the node"):
-            runtime.fetch(rollout.payload)
-        with pytest.raises(RoleDied, match=r"^far\.count: its actor died because its node has died"):
-            await runtime.call("far", "count", deadline_s=SOON_S)
-        assert await runtime.call("near", "total", Batch(0, (kept,)), deadline_s=SOON_S) == 2.0 * BALLAST
-
-    far = Role("far", Echo, Placement(resources={"worker": 1}))
-    drive(runtime, main, far, Role("near", Echo, Placement(resources={"head": 1})))
 
 
 # -- one local Ray --------------------------------------------------------------------------------------
@@ -418,6 +283,36 @@ def test_more_roles_than_cpus_share_them_and_a_closed_runtime_leaves_no_actor() 
     assert ray.is_initialized(), "it was not ours to shut down"
 
 
+class Seeing(Echo):
+    def gpus(self) -> tuple[str | None, list[str], bool]:
+        given = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), given, torch.cuda.is_available()
+
+
+@in_local_ray
+def test_a_role_has_the_gpus_it_asked_for_and_sees_no_others() -> None:
+    runtime = RayActors()
+
+    async def main() -> None:
+        found = [(await runtime.call(role, "gpus", deadline_s=SOON_S))[:2] for role in ("learner", "collector")]
+        assert found == [("0", ["0"]), ("", [])]
+
+    drive(runtime, main, Role("learner", Seeing, Placement(num_gpus=1)), Role("collector", Seeing))
+
+
+@in_local_ray
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU this Ray believes in must not exist")
+def test_a_learner_whose_gpu_does_not_exist_computes_on_the_cpu() -> None:
+    settings = {"updates": 3, "num_envs": 4, "segment_steps": 8, "evaluate_every": 0, "max_lead": 1}
+    config = PPOConfig(runtime="ray", learner_gpus=1, **settings)
+    assert ray.cluster_resources()["GPU"] == 1
+    result = launch(ppo.stations(config), config.settings(), runtime=config.build_runtime())
+    assert {tensor.device.type for tensor in result.weights.values()} == {"cpu"}
+    alone = PPOConfig(runtime="inline", learner_gpus=0, **settings)
+    reference = launch(ppo.stations(alone), alone.settings(), runtime="inline")
+    assert fingerprint(result.weights) == fingerprint(reference.weights)
+
+
 # -- a Ray of our own -----------------------------------------------------------------------------------
 
 
@@ -437,7 +332,7 @@ def test_a_closed_runtime_leaves_nothing_of_the_ray_it_started() -> None:
     assert not ray.is_initialized()
 
 
-@pytest.mark.parametrize("what", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGKILL], ids=lambda what: what.name)
 def test_an_interrupted_or_killed_driver_leaves_no_process(what: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headway.cli", "run", "functions", "--runs", str(tmp_path), "--runtime", "ray"]
     driver = subprocess.Popen([*command, "--updates", "100000", "--save_every", "5"], start_new_session=True)
@@ -449,7 +344,7 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(what: signal.Signals,
             time.sleep(0.05)
         children = all_children(driver.pid)
         if what is signal.SIGKILL:  # Ray's own agents notice after a minute
-            children = [pid for pid in children if b"Agent" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            children = [pid for pid in children if "Agent" not in title(pid)]
         assert len(children) >= 5
         if what is signal.SIGINT:
             os.killpg(driver.pid, what)  # Ctrl-C reaches the whole group

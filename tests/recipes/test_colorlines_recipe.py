@@ -104,9 +104,9 @@ def test_stale_data_without_a_correction_are_refused() -> None:
         read_values(ColorLinesConfig, {"correction": "none"})
 
 
-@pytest.mark.parametrize("name", ["per_alpha", "per_beta_start", "min_buffer_size"])
+@pytest.mark.parametrize("name", ["buffer_capacity", "min_buffer_size", "per_alpha", "per_beta_start", "version_decay"])
 def test_knobs_of_a_replay_that_is_not_there_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
+    with pytest.raises(ConfigError, match=r"^\w+=1(\.0)? needs a replay: set replay_mode to learner or shared$"):
         read_values(ColorLinesConfig, {name: 1})
 
 

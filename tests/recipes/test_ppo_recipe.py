@@ -57,8 +57,27 @@ def test_stale_data_without_a_correction_are_refused() -> None:
     assert read_values(PPOConfig, {"correction": "none", "max_lead": 0})
 
 
+def test_a_decay_without_an_end_is_refused() -> None:
+    for name in ("final_learning_rate", "final_clip"):
+        with pytest.raises(ConfigError, match=rf"{name}=0.1 needs updates: over which run shall it decay\?"):
+            read_values(PPOConfig, {name: 0.1, "updates": None, "wall_s": 10})
+
+
 @pytest.mark.parametrize(("lead", "runtime"), [(0, "inline"), (1, "threads")])
-def test_cartpole_is_learned(lead: int, runtime: str) -> None:
-    """Not to 475, which takes longer than a test should: to several times what a random player gets (22)."""
-    config = CartPoleConfig(max_lead=lead, runtime=runtime, updates=30, target_score=None, evaluate_every=0, seed=1)
-    assert run(config).metrics["return"] > 110
+def test_cartpole_is_solved(lead: int, runtime: str) -> None:
+    result = run(CartPoleConfig(max_lead=lead, runtime=runtime, seed=1))
+    assert result.scores[-1].value is not None
+    assert max(score.value or 0.0 for score in result.scores) >= 475
+    assert result.updates < 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_cartpole_is_solved_with_the_settings_of_the_zoo_too(seed: int) -> None:
+    """Those that others publish for it. Without the decay of the clip range three of eight seeds fail."""
+    zoo: dict[str, Any] = {"num_envs": 8, "segment_steps": 32, "minibatch_size": 256, "num_epochs": 20}
+    zoo |= {"gamma": 0.98, "lam": 0.8, "hidden": (64, 64), "learning_rate": 1e-3, "final_learning_rate": 0.0}
+    zoo |= {"clip": 0.2, "final_clip": 0.0, "correction": "clip", "updates": 391}
+    recorder = MemoryRecorder()
+    run(CartPoleConfig(**zoo, max_lead=0, runtime="inline", seed=seed, evaluate_every=0, target_score=None), recorder)
+    assert max(event["m"].get("return", 0.0) for event in recorder.events if event["e"] == "learn") >= 475

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from headway.cli import main
+from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.launching import build_runtime, launch, run, statistics_rows, status_of
@@ -75,14 +76,17 @@ def test_a_run_leaves_a_folder_whose_files_can_be_read(runs: Path, capsys: Outpu
         "checkpoints",
         "config.yaml",
         "events.jsonl",
+        "metrics.jsonl",
         "summary.json",
+        "tensorboard",
     ]
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert (config["recipe"], config["updates"], config["runtime"]) == ("functions", 6, "inline")
     assert set(config) == {"recipe", *FunctionsConfig.model_fields}
     kinds = [event["e"] for event in read_events(folder / "events.jsonl")]
     assert (kinds[0], kinds[-1], kinds.count("learn"), kinds.count("publish")) == ("run", "end", 6, 7)
-    assert len(list((folder / "checkpoints").iterdir())) == 2
+    kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert kept == ["000002-v6", "000003-v6", "best.weights"]
     ended = summary(folder)
     assert (ended["complete"], ended["updates"], ended["version"]) == (True, 6, 6)
     assert [score["version"] for score in ended["scores"]] == [3, 6]
@@ -188,7 +192,7 @@ def test_resume_needs_a_run_with_a_checkpoint(runs: Path, tmp_path: Path, capsys
     assert refused(capsys, "resume", "--updates", "3").startswith("resume needs the folder of a run")
     assert refused(capsys, "resume", str(tmp_path / "absent")) == f"no run folder at {tmp_path / 'absent'}"
     folder = tiny_run(runs)
-    (checkpoint,) = (folder / "checkpoints").iterdir()
+    (checkpoint,) = CheckpointStore(folder / "checkpoints").all()
     (checkpoint / "state.pkl").write_bytes(b"damaged")
     assert refused(capsys, "resume", str(folder)).startswith(f"checkpoint {checkpoint} is damaged: ")
 
@@ -528,7 +532,7 @@ def test_a_signal_ends_the_run_after_the_update_saved_and_resumable(
     ended = summary(folder)
     assert not ended["complete"]
     assert ended["updates"] >= 3
-    assert list((folder / "checkpoints").iterdir())
+    assert CheckpointStore(folder / "checkpoints").all()
     assert main(["resume", str(folder), "--updates", str(ended["updates"] + 3), "--log_level", "info", "--quiet"]) == 0
     assert summary(folder)["complete"]
     capsys.readouterr()

@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from headway.core.order import READY
-from headway.launching import RUNTIMES
+from headway.launching import RUNTIMES, build_runtime
 from headway.observe.folder import RunFolder, read_config
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values
@@ -44,7 +44,7 @@ SAYS_THE_DESIGN = [
     ("save_interval", 500, {"save_every": 500}),
     ("staleness_threshold", 3, {"max_lead": 3}),
     ("max_staleness_allowed", 5, {"max_staleness": 5}),
-    ("max_queue_size", 1000, {"buffer_capacity": 1000}),
+    ("max_queue_size", 1000, {"queue_capacity": 1000}),
     ("min_batch_count", 1, {"tickets_per_batch": 1}),
     ("batch_timeout", 30.0, {"data_deadline_s": 30.0}),
     ("generation_timeout", 30.0, {"collect_deadline_s": 30.0}),
@@ -68,16 +68,37 @@ def test_a_known_name_means_what_the_design_says(name: str, value: Any, ours: di
     assert read_values(RunConfig, {**ends, name: value}) == read
 
 
-def test_every_known_name_is_in_the_list_above() -> None:
-    assert {name for name, _, _ in SAYS_THE_DESIGN} == set(KNOWN_NAMES)
+OF_A_REPLAY = [
+    ("buffer_capacity", 50_000, {"replay_capacity": 50_000}),
+    ("min_buffer_size", 2000, {"replay_min_size": 2000}),
+    ("per_alpha", 0.7, {"replay_alpha": 0.7}),
+    ("per_beta_start", 0.5, {"replay_beta_start": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "ours"), OF_A_REPLAY)
+def test_a_known_name_of_a_replay_is_for_recipes_that_have_one(name: str, value: Any, ours: dict[str, Any]) -> None:
+    assert translate(name, value) == ours
+    kind = load_recipe("colorlines").config
+    mode = {"replay_mode": "shared"}
+    assert read_values(kind, mode, {name: value}) == read_values(kind, mode, ours)
+    with pytest.raises(ConfigError, match=f"setting '{name}' means '{next(iter(ours))}', which this recipe does not"):
+        config(**{name: value})
+
+
+def test_every_known_name_is_in_the_lists_above() -> None:
+    assert {name for name, _, _ in SAYS_THE_DESIGN + OF_A_REPLAY} == set(KNOWN_NAMES)
 
 
 @pytest.mark.parametrize("known", KNOWN_NAMES.values(), ids=KNOWN_NAMES)
 def test_every_known_name_sets_fields_that_exist_and_explains_itself(known: Any) -> None:
-    assert set(known.translate(known.example)) <= set(RunConfig.model_fields)
+    ours = known.translate(known.example)
+    kind = next(kind for kind in CONFIGS if set(ours) <= set(kind.model_fields))
     assert known.meaning
-    ends = {} if "updates" in known.translate(known.example) else {"updates": 1000}
-    read_values(RunConfig, {**ends, known.name: known.example})
+    more: dict[str, Any] = {} if kind is RunConfig else {"replay_mode": "shared"}
+    if "updates" not in ours:
+        more["updates"] = 1000
+    read_values(kind, {**more, known.name: known.example})
 
 
 def test_no_known_name_hides_a_setting_of_ours() -> None:
@@ -178,7 +199,7 @@ def test_a_name_like_no_other_gets_the_whole_list(name: Any) -> None:
         ({"runtime": "thread"}, "runtime='thread': unknown runtime 'thread'; did you mean 'threads'? allowed: "),
         ({"max_lead": 4, "max_staleness": 1}, "max_staleness=1 with on_stale=wait cannot hold under max_lead=4"),
         ({"target_score": 1.0}, "target_score=1.0 needs evaluations: set evaluate_every"),
-        ({"buffer_capacity": 1, "tickets_per_batch": 2}, "a buffer of 1 deadlocks"),
+        ({"queue_capacity": 1, "tickets_per_batch": 2}, "a buffer of 1 deadlocks"),
         ({"updates": True}, "updates needs a value, received True"),
         ({"num_workers": True}, "collectors needs a value, received True"),
         ({"seed": -1}, "seed=-1: Input should be greater than or equal to 0"),
@@ -211,6 +232,32 @@ def test_every_runtime_there_is_can_be_chosen() -> None:
     assert [config(runtime=name).runtime for name in RUNTIMES] == list(RUNTIMES)
 
 
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379", "head-0.cluster:6379", "[fe80::1]:6379", None])
+def test_a_ray_address_is_a_host_and_a_port_or_auto(address: str | None) -> None:
+    assert config(runtime="ray", ray_address=address).ray_address == address
+
+
+@pytest.mark.parametrize("address", ["cluster", "ray://10.0.0.1:10001", "10.0.0.1:", ":6379", "a b:1", ""])
+def test_what_cannot_be_a_ray_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^ray_address=.*: an address is HOST:PORT .*, or auto$"):
+        config(runtime="ray", ray_address=address)
+
+
+@pytest.mark.parametrize("setting", [{"ray_address": "auto"}, {"ray_connect_s": 5.0}, {"ray_keep_copies": False}])
+@pytest.mark.parametrize("runtime", ["threads", "processes", "inline"])
+def test_settings_of_ray_are_refused_with_another_runtime(setting: dict[str, Any], runtime: str) -> None:
+    (name, value), *_ = setting.items()
+    with pytest.raises(ConfigError, match=f"^{name}={value!r} needs runtime='ray', received runtime='{runtime}'$"):
+        config(runtime=runtime, **setting)
+    with pytest.raises(ValueError, match=f"^address: for the runtime 'ray' only, received '{runtime}'$"):
+        build_runtime(runtime, address="auto")
+
+
+def test_a_config_that_was_written_whole_is_read_again_with_any_runtime() -> None:
+    whole = config(runtime="threads").model_dump(mode="json")
+    assert config(**whole).build_runtime().name == "threads"
+
+
 # -- the model --------------------------------------------------------------------------------------
 
 
@@ -237,9 +284,11 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "on_stale": "drop",
         "dispatch": "free",
         "collectors": 3,
+        "lanes": 2,
+        "on_publish": "partial",
         "tickets_per_batch": 2,
         "publish_every": 5,
-        "buffer_capacity": 100,
+        "queue_capacity": 100,
         "pacing_s": 0.25,
         "lead_limit": 17,
         "lead_buffer_size": 50,
@@ -265,7 +314,11 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "publish_attempts": 44,
         "publish_delay_s": 45.0,
     }
-    elsewhere: dict[str, Any] = {"runtime": "inline", "keep_checkpoints": 3, "log_level": "debug"}
+    elsewhere: dict[str, Any] = {"runtime": "inline", "keep_checkpoints": 3, "log_level": "debug", "keep_best": False}
+    elsewhere |= {"metrics_interval_s": 2.0, "metric_aliases": True, "tensorboard": True}
+    elsewhere |= {"use_wandb": True, "wandb_project": "mine", "wandb_mode": "offline"}
+    elsewhere |= {"prometheus_port": 9100, "prometheus_host": "0.0.0.0"}
+    elsewhere |= {"ray_address": None, "ray_connect_s": 10.0, "ray_keep_copies": True}  # of another runtime
     limits = {f"{name}_deadline_s": value for name, value in deadlines.items()}
     everything = {**values, **plan, **limits, **retries, **elsewhere}
     assert set(everything) == set(RunConfig.model_fields), "a setting is missing from this test"

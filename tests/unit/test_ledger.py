@@ -181,7 +181,9 @@ def test_a_reissued_ticket_asks_the_same_question_again() -> None:
     assert ledger.reissue(0) == Ticket(0, seed, attempt=1)
     assert ledger.start(0, 5, 1) == Ticket(0, seed, 5, 1, attempt=1)
     assert ledger.reissue(0).attempt == 2
-    assert ledger.statistics().reissued == 2
+    ledger.start(0, 5, 1)
+    assert ledger.reissue(0, is_attempt=False).attempt == 2
+    assert ledger.statistics().reissued == 3
 
 
 def test_a_pinned_ticket_keeps_its_birth_when_reissued() -> None:
@@ -210,6 +212,71 @@ def test_a_pinned_ticket_is_born_anew_when_requeued() -> None:
     ledger.start(0, 2, 0)
     ledger.land(0)
     assert ledger.requeue(0, 5) == Ticket(0, ticket.seed, version=5, collector=0)
+    ledger.start(0, 5, 0)
+    assert ledger.land(0) == Span(5, 5)
+
+
+def test_a_ticket_whose_rollout_is_lost_is_collected_again_in_the_same_slot() -> None:
+    ledger = a_ledger()
+    seed = open_all(ledger)[0].seed
+    fly(ledger, 0)
+    assert ledger.lose(0, 3) == Ticket(0, seed, attempt=1)
+    assert phases(ledger)[0] is Phase.OPEN
+    assert (ledger.tally.ready, ledger.tally.waiting_steps, ledger.tally.live) == (0, 0, 2)
+    assert not ledger.may_open()
+    fly(ledger, 0, version=3)
+    ledger.take([0], 3)
+    assert ledger.settle() == (0,)
+    end = ledger.statistics()
+    assert (end.lost, end.landed, end.learned, end.reissued, end.requeued) == (1, 2, 1, 0, 0)
+    assert end.offered_length == 1.0
+
+
+@pytest.mark.parametrize("lost", [(), (0,), (2, 4)])
+def test_a_batch_that_was_put_back_is_as_if_it_had_never_been_taken(lost: tuple[int, ...]) -> None:
+    ledger = ready_in_order(READY, [4, 2, 0, 1], batch=3, expiry=Expiry(0, OnStale.KEEP))
+    before = ledger.statistics()
+    ledger.take([0, 2, 4], 1)
+    assert ledger.statistics().kept_stale == 3
+    ledger.put_back([0, 2, 4], 1)
+    assert ledger.statistics() == before
+    assert (ledger.tally.ready, ledger.tally.taken, ledger.tally.inserted) == (4, 0, 0)
+    for index in lost:
+        ledger.lose(index, 1)
+    left = [index for index in (0, 2, 4, 1) if index not in lost]
+    assert ledger.choose(1).batch == (tuple(sorted(left[:3])) if len(left) >= 3 else ())
+
+
+def test_what_was_put_back_has_its_place_in_the_ticket_order_again() -> None:
+    ledger = ready_in_order(window(4), [2])
+    ledger.take([2], 0)
+    ledger.land(0)  # while the learner had 2
+    ledger.put_back([2], 0)
+    assert ledger.choose(0).batch == (0,)
+
+
+def test_putting_back_all_or_nothing() -> None:
+    ledger = ready_in_order(OLDEST, [0, 1, 2])
+    ledger.take([0, 1], 0)
+    before = ledger.state_dict()
+    with pytest.raises(LedgerError, match="cannot put back ticket 2: it is ready, not taken"):
+        ledger.put_back([0, 2], 0)
+    assert ledger.state_dict() == before
+    ledger.put_back([0, 1], 0)
+    assert ledger.settle() == ()
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["rollout", "weights"])
+def test_a_pinned_ticket_is_born_anew_when_what_it_needs_is_lost(is_lost: bool) -> None:
+    ledger = a_ledger(lead=0, pinned_collectors=1)
+    ticket = open_all(ledger, version=2)[0]
+    ledger.start(0, 2, 0)
+    if is_lost:
+        ledger.land(0)
+        again = ledger.lose(0, 5)
+    else:
+        again = ledger.reissue(0, version=5)
+    assert again == Ticket(0, ticket.seed, version=5, collector=0, attempt=1)
     ledger.start(0, 5, 0)
     assert ledger.land(0) == Span(5, 5)
 
@@ -264,6 +331,8 @@ MOVES: dict[str, tuple[Phase, Callable[[Ledger], object]]] = {
     "reissue": (Phase.IN_FLIGHT, lambda ledger: ledger.reissue(0)),
     "take": (Phase.READY, lambda ledger: ledger.take([0], 0)),
     "requeue": (Phase.READY, lambda ledger: ledger.requeue(0, 0)),
+    "lose": (Phase.READY, lambda ledger: ledger.lose(0, 0)),
+    "put back": (Phase.TAKEN, lambda ledger: ledger.put_back([0], 0)),
 }
 
 
@@ -579,7 +648,10 @@ class Run:
         while made < updates:
             move = random.choice(["start", "land", "land", "fail", "learn", "learn"])
             if move == "learn":
-                if self.take():
+                if batch := self.take():
+                    if random.random() < 0.1:
+                        self.lose_some(batch, random)
+                        continue
                     self.learn()
                     made += 1
                 continue
@@ -592,6 +664,14 @@ class Run:
                     self.ledger.land(index)
                 elif random.random() < 0.3:
                     self.ledger.reissue(index)
+
+    def lose_some(self, batch: tuple[int, ...], random: Random) -> None:
+        """The learner could not be given the batch: it is put back, and what is lost is collected again."""
+        self.ledger.put_back(batch, self.version)
+        del self.trained[-len(batch) :], self.ages[-len(batch) :]
+        for index in batch:
+            if random.random() < 0.5:
+                self.ledger.lose(index, self.version)
 
 
 def test_every_ticket_settles_exactly_once() -> None:
@@ -1012,8 +1092,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.arrivals: list[int] = []
         self.drops: Counter[str] = Counter()
         self.ages: list[int] = []
-        self.reissued = self.requeued = 0
+        self.reissued = self.requeued = self.lost = 0
         self.inserted = 0
+        self.room = self.capacity  # more than the capacity after a batch was put back, until it has drained
         self.admit()
 
     # -- the model's opinion -----------------------------------------------------------------------
@@ -1134,6 +1215,33 @@ class LedgerMachine(RuleBasedStateMachine):
         self.arrivals.remove(index)
         self.requeued += 1
 
+    @precondition(lambda self: self.at(Phase.READY))
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        """A rollout turns out to be gone while it waits (when it is saved, say)."""
+        self.lose_one(data.draw(st.sampled_from(self.at(Phase.READY))))
+
+    def lose_one(self, index: int) -> None:
+        self.reopen(self.ledger.lose(index, self.version))
+        self.arrivals.remove(index)
+        self.lost += 1
+
+    @precondition(lambda self: self.is_learning)
+    @rule(data=st.data())
+    def put_back(self, data: st.DataObject) -> None:
+        """Some of the batch is gone, so the learner never got it: the rest of it is ready again."""
+        lost = data.draw(st.sets(st.sampled_from(self.batch)))
+        self.ledger.put_back(self.batch, self.version)
+        self.is_learning = False
+        for index in self.batch:
+            self.phase[index] = Phase.READY
+            self.inserted -= self.steps[index]
+        self.arrivals = [*self.batch, *self.arrivals]
+        del self.ages[-len(self.batch) :]
+        for index in sorted(lost):
+            self.lose_one(index)
+        self.room = max(self.room, len(self.live) - len(self.at(Phase.TAKEN)))
+
     @precondition(lambda self: self.at(Phase.OPEN, Phase.IN_FLIGHT, Phase.READY))
     @rule(data=st.data(), reason=st.sampled_from(DropReason))
     def drop(self, data: st.DataObject, reason: DropReason) -> None:
@@ -1217,15 +1325,16 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (seen.opened, seen.live) == (len(self.phase), len(self.live))
         assert seen.learned == len(self.at(Phase.LEARNED))
         assert seen.dropped == self.drops
-        assert (seen.reissued, seen.requeued) == (self.reissued, self.requeued)
+        assert (seen.reissued, seen.requeued, seen.lost) == (self.reissued, self.requeued, self.lost)
         assert self.ledger.tally.opened == seen.learned + self.ledger.tally.dropped + self.ledger.tally.live
 
     @invariant()
     def every_slot_is_used_and_none_exceeded(self) -> None:
         untaken = len(self.live) - len(self.at(Phase.TAKEN))
         assert len(self.live) <= self.rule.slots
-        assert untaken <= self.capacity
-        assert len(self.live) == self.rule.slots or untaken == self.capacity
+        assert untaken <= self.room
+        assert len(self.live) == self.rule.slots or untaken >= self.capacity
+        self.room = max(self.capacity, min(self.room, untaken))
 
     @invariant()
     def the_phases_agree(self) -> None:

@@ -204,8 +204,31 @@ def test_a_clear_reward_is_learned_under_every_correction() -> None:
         assert chance > 0.9, correction
 
 
+def test_step_size_and_clip_range_decay_over_the_run() -> None:
+    settings = PPOSettings(learning_rate=0.02, final_learning_rate=0.0, clip=0.4, final_clip=0.0, total_updates=4)
+    assert [settings.rate(settings.progress(updates)) for updates in (0, 1, 4, 9)] == pytest.approx([0.02, 0.015, 0, 0])
+    assert [settings.loss(settings.progress(u)).clip for u in (0, 1, 4, 9)] == pytest.approx([0.4, 0.3, 0, 0])
+    net = network("discrete")
+    learner = PPOLearner(lambda: net, PPOSettings(learning_rate=0.01, clip=0.4, final_clip=0.0, total_updates=2))
+    clipped = [learner.learn(batch_of(segment(net, seed, steps=30))).metrics["clip_fraction"] for seed in range(3)]
+    assert clipped[0] < 0.2
+    assert clipped[2] > 0.7  # no move is small enough any more; only before the first step there is none
+    learner = PPOLearner(lambda: net, PPOSettings(final_learning_rate=0.0, total_updates=1))
+    prints = []
+    for _ in range(2):
+        learner.learn(batch_of(segment(net)))
+        prints.append(fingerprint(learner.snapshot()))
+    assert prints[0] == prints[1]  # the run is over: a step size of 0
+
+
+def test_a_decay_needs_the_length_of_the_run() -> None:
+    with pytest.raises(ValueError, match=r"final_clip=0.1 needs total_updates"):
+        PPOSettings(final_clip=0.1)
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("correction", "v-trace"), ("clip", 0), ("epochs", 0), ("learning_rate", -1.0)]
+    ("name", "value"),
+    [("correction", "v-trace"), ("clip", 0), ("epochs", 0), ("learning_rate", -1.0), ("final_clip", -0.1)],
 )
 def test_settings_that_cannot_work_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name} must be .*received {value!r}"):

@@ -24,7 +24,7 @@ class Counter(gym.Env[np.ndarray, Any]):
 
     def __init__(self, length: int = 3, flaw: str = "", action: gym.Space[Any] | None = None) -> None:
         self.observation_space = gym.spaces.Box(-10, 10, (2,))
-        self.action_space = action or gym.spaces.Discrete(2)
+        self.action_space = gym.spaces.Discrete(2) if action is None else action
         self._length = length
         self._flaw = flaw
         self._count = 0
@@ -141,12 +141,27 @@ def test_spaces_are_described_and_unsupported_ones_refused() -> None:
     assert isinstance(describe(make_vector("Pendulum-v1", 1)).action, Continuous)
     assert describe(make_vector("FrozenLake-v1", 1)).observation == (16,)
     assert describe(counters(1, action=gym.spaces.MultiDiscrete([2, 3]))).action == MultiDiscrete((2, 3))
-    with pytest.raises(ValueError, match=r"action space MultiBinary\(3\) is not supported; allowed: Discrete"):
-        describe(counters(1, action=gym.spaces.MultiBinary(3)))
+    assert describe(counters(1, action=gym.spaces.MultiBinary((2, 2)))).action == MultiDiscrete((2, 2, 2, 2))
+    whole = gym.spaces.Box(np.array([-1, 0]), np.array([1, 4]), dtype=np.int32)
+    assert describe(counters(1, action=whole)).action == MultiDiscrete((3, 5))
+    with pytest.raises(ValueError, match=r"action space Dict\(.*\) is not supported; allowed: Discrete"):
+        describe(counters(1, action=gym.spaces.Dict(a=gym.spaces.Discrete(2))))
+    with pytest.raises(ValueError, match=r"action space Box\(.*\) is not supported; allowed: Discrete"):
+        describe(counters(1, action=gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)))
 
 
 @pytest.mark.parametrize(
-    "action", [gym.spaces.MultiDiscrete([2, 3]), gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(3, start=5)]
+    "action",
+    [
+        gym.spaces.MultiDiscrete([2, 3]),
+        gym.spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [7, -2]]),
+        gym.spaces.MultiBinary((2, 3)),
+        gym.spaces.Box(-1, 1, (2,)),
+        gym.spaces.Box(-0.01, 0.01, (2, 2), np.float64),
+        gym.spaces.Box(3, 5, (2,), np.int32),
+        gym.spaces.Discrete(3, start=5),
+    ],
+    ids=str,
 )
 def test_every_kind_of_action_reaches_the_environment_in_its_own_form(action: gym.Space[Any]) -> None:
     seen: list[Any] = []

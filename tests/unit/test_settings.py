@@ -98,6 +98,21 @@ def test_a_plan_refuses_nan(name: str) -> None:
     ("values", "message"),
     [
         ({"collectors": 0}, "collectors must be >= 1, received 0"),
+        ({"lanes": 0}, "lanes must be >= 1, received 0"),
+        ({"on_publish": "abort", "lanes": 2}, "on_publish must be 'drain' or 'partial', received 'abort'"),
+        (
+            {"on_publish": "partial"},
+            "on_publish='partial' needs lanes > 1: with one, a collector does one thing at a time",
+        ),
+        (
+            {"on_publish": "partial", "lanes": 2, "max_lead": 0},
+            "on_publish='partial' needs max_lead > 0: without a lead nothing is in flight when a version comes",
+        ),
+        (
+            {"on_publish": "partial", "lanes": 2, "dispatch": "pinned"},
+            "dispatch='pinned' is impossible: on_publish='partial' changes weights in the middle of a rollout, when is "
+            "a matter of timing",
+        ),
         ({"tickets_per_batch": 0}, "tickets_per_batch must be >= 1, received 0"),
         ({"publish_every": 0}, "publish_every must be >= 1, received 0"),
         ({"pacing_s": -0.1}, "pacing_s must be >= 0, received -0.1"),
@@ -129,7 +144,7 @@ def test_a_plan_refuses_nan(name: str) -> None:
             "dispatch='pinned' is impossible: on_failure='drop' lets faults decide what is trained on",
         ),
         (
-            {"buffer_capacity": 3, "tickets_per_batch": 4},
+            {"queue_capacity": 3, "tickets_per_batch": 4},
             "a buffer of 3 deadlocks: the learner waits for batches of 4",
         ),
         ({"max_staleness": -1}, "max_staleness must be >= 0 or None, received -1"),
@@ -184,6 +199,8 @@ def test_settings_do_not_change() -> None:
         ({"on_stale": OnStale.REQUEUE}, True),  # without a limit nothing is ever requeued
         ({"max_staleness": 3, "on_stale": OnStale.DROP}, True),
         ({"retries": Retries(on_failure="drop")}, False),
+        ({"lanes": 4}, True),
+        ({"lanes": 4, "on_publish": "partial"}, False),
     ],
 )
 def test_a_run_is_pinned_where_nothing_depends_on_timing(values: dict[str, Any], pinned: bool) -> None:
@@ -241,6 +258,24 @@ def test_patience_grows_with_the_tickets_one_collector_may_have_before_it() -> N
     assert many - one >= 9 * 100.0
 
 
+def test_patience_outlasts_the_updates_that_the_credit_of_a_replay_allows_in_a_row() -> None:
+    limits = Deadlines(learn_s=10.0, evaluate_s=1.0, publish_s=1.0)
+    few, many = (
+        settings(replay=ReplayRatio(ratio, samples_per_update=4, steps_per_ticket=4), deadlines=limits).patience_s
+        for ratio in (1, 100)
+    )
+    assert many - few >= 100 * 10.0
+    endless = ReplayRatio(1, slack=math.inf)
+    assert settings(replay=endless).patience_s == math.inf
+
+
+def test_patience_with_lanes_outlasts_a_drain_for_every_ticket_and_a_restart_in_the_middle_of_each() -> None:
+    retries = Retries(attempts_on_loss=1, max_restarts=3, publish_attempts=2)
+    limits = Deadlines(collect_s=100.0, publish_s=10.0)
+    one, many = (settings(max_lead=9, deadlines=limits, retries=retries, lanes=lanes).patience_s for lanes in (1, 4))
+    assert many - one >= 3 * 100.0 + 10 * 2 * 10.0
+
+
 def test_a_deadline_for_data_replaces_the_patience_of_the_learner_only() -> None:
     short = settings(deadlines=Deadlines(data_s=5))
     assert short.data_deadline_s == 5
@@ -270,7 +305,7 @@ def test_the_ledger_opens_no_ticket_that_the_plan_cannot_learn_from() -> None:
 
 
 def test_the_ledger_keeps_the_buffer_within_its_capacity() -> None:
-    small = settings(plan=Plan(updates=100), max_lead=50, buffer_capacity=4)
+    small = settings(plan=Plan(updates=100), max_lead=50, queue_capacity=4)
     ledger = small.build_ledger(MaxLead(50))
     opened = 0
     while ledger.open(0) is not None:
@@ -282,6 +317,8 @@ def test_the_ledger_is_cut_as_the_settings_say() -> None:
     one = settings(collectors=3, tickets_per_batch=2, publish_every=4, seed=9, max_lead=2)
     ledger = one.build_ledger(MaxLead(2, 8))
     assert (ledger.pinned_collectors, ledger.tickets_per_batch, ledger.updates_per_version, ledger.seed) == (3, 2, 4, 9)
+    in_lanes = dataclasses.replace(one, lanes=4)
+    assert in_lanes.seats == in_lanes.build_ledger(MaxLead(2, 8)).pinned_collectors == 12
     free = dataclasses.replace(one, order=READY)
     assert free.build_ledger(MaxLead(2, 8)).pinned_collectors is None
 
@@ -296,6 +333,8 @@ def test_the_description_names_what_follows_too() -> None:
         "on_stale": "wait",
         "staleness_bound": None,
         "collectors": 1,
+        "lanes": 1,
+        "on_publish": "drain",
         "tickets_per_batch": 1,
         "publish_every": 1,
         "evaluate_in_background": False,

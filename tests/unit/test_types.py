@@ -110,6 +110,13 @@ def test_everything_but_the_payload_survives_the_change() -> None:
     assert map_payloads(map_payloads(rollout, lambda p: [p]), lambda p: p[0]) == rollout
 
 
+def test_the_feedback_of_a_report_is_a_payload_if_there_is_any() -> None:
+    report = LearnReport({"loss": 1.0}, samples=3, feedback=4)
+    assert map_payloads((report, None), lambda payload: -payload) == (LearnReport({"loss": 1.0}, 3, -4), None)
+    silent = LearnReport({"loss": 1.0})
+    assert map_payloads(silent, lambda payload: -payload) is silent
+
+
 def test_what_is_inside_a_payload_is_left_alone() -> None:
     inner = Rollout(1)
     assert map_payloads(Snapshot(0, (inner,)), lambda payload: payload) == Snapshot(0, (inner,))

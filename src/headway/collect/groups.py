@@ -45,6 +45,8 @@ class GroupSettings:
 class GroupCollector:
     """Collects groups with an engine of its own. `make_engine` is called where the collector runs."""
 
+    is_concurrent = True
+
     def __init__(self, make_engine: Callable[[], Engine], task: Task, encode: Encode, settings: GroupSettings) -> None:
         self._task = task
         self._encode = encode

@@ -22,7 +22,7 @@ import cloudpickle
 import numpy as np
 
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.envs.gymnasium_vector import as_features, describe, to_environment
+from headway.envs.gymnasium_vector import as_features, describe, legal_actions, to_environment
 
 
 class ActingPolicy(Protocol):
@@ -58,8 +58,8 @@ class SegmentCollector:
         self._version: int | None = None
         observations, info = self._env.reset(seed=seed)
         self._obs = as_features(observations, self._env.single_observation_space)
-        self._mask = _mask_of(info)
         self._done = np.zeros(self._env.num_envs, bool)
+        self._mask = legal_actions(info, self._spec.action, self._done)
         self._returns = np.zeros(self._env.num_envs)
         self._lengths = np.zeros(self._env.num_envs, np.int64)
 
@@ -74,7 +74,7 @@ class SegmentCollector:
             self._step(noise[step], rows, finished)
         payload = {name: np.stack(values) for name, values in rows.items() if values}
         payload["obs"] = np.concatenate([payload["obs"], self._obs[None]])
-        _refuse_nan(payload, ticket)
+        refuse_nan(payload, ticket)
         info = {"episodes": finished}
         return Rollout(payload, steps=int(payload["valid"].sum()), info=info)
 
@@ -100,7 +100,7 @@ class SegmentCollector:
         self._returns[ended] = 0.0
         self._lengths[ended] = 0
         self._obs = as_features(observations, env.single_observation_space)
-        self._mask = _mask_of(info)
+        self._mask = legal_actions(info, self._spec.action, ended)
         self._done = ended
 
 
@@ -131,19 +131,8 @@ def segment_collector(
     return ResumableSegmentCollector(make_env, make_policy, steps=steps, seed=seed)
 
 
-def _mask_of(info: dict[str, Any]) -> np.ndarray | None:
-    """The legal actions, where the environment says them (`action_mask` in its info)."""
-    mask = info.get("action_mask")
-    if mask is None:
-        return None
-    legal = np.asarray(mask, bool)
-    if not legal.any(axis=-1).all():
-        index = int(np.flatnonzero(~legal.any(axis=-1))[0])
-        raise ValueError(f"environment {index} has a mask with no legal action")
-    return legal
-
-
-def _refuse_nan(payload: dict[str, np.ndarray], ticket: Ticket) -> None:
+def refuse_nan(payload: dict[str, np.ndarray], ticket: Ticket) -> None:
+    """Nothing, or one line that names the first value that is not a number."""
     for name, what in (("obs", "observation"), ("rewards", "reward"), ("log_probs", "log-probability")):
         values = payload[name]
         if not np.isfinite(values).all():

@@ -21,7 +21,7 @@ from typing import Any
 
 from headway.core.types import Rollout, Score
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointError(ValueError):
@@ -51,6 +51,8 @@ class RunState:
     events_position: int
     events_s: float
     settings: dict[str, Any] = field(default_factory=dict)
+    replay: Any = None
+    """Of a replay with a role of its own; one inside the learner is part of the learner's state."""
 
 
 class CheckpointStore:

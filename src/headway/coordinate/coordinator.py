@@ -2,7 +2,7 @@
 
            tickets                 rollouts               versions
     desk ----------> collect loop ----------> learn loop ----------> shelf (newest snapshot)
-      ^              (one a collector)            |  \\                   |
+      ^              (one a seat)                 |  \\                   |
       |                                           |   +--> evaluate loop <+
       +--------------- slots freed ---------------+
 
@@ -15,6 +15,10 @@ waiting is on the `Board`, all counting in the `Ledger`.
     learn      ready rollouts    versions            a batch in order; credit      a landing
     evaluate   a snapshot        a score             an evaluation that is due     publish
     reanalyze  a snapshot        fresher targets     a newer version               publish
+    push       a snapshot        (in a collector)    a newer version               publish
+
+A seat is a lane of a collector; a collector with one lane is one seat. Where collectors hold weights, a seat also waits
+until its collector may change them (`lanes.py`); only with on_publish=partial there is a push loop for each.
 
 Stopping: the learn loop ends when the plan is reached or a stop is requested, and takes the others along.
 What is in flight then is returned to the ledger and, with a checkpoint, collected again on resume.
@@ -25,21 +29,24 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from headway.coordinate.best import BestWeights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
 from headway.coordinate.crew import Crew, RunFailed
 from headway.coordinate.desk import Desk
+from headway.coordinate.draws import Draws
 from headway.coordinate.evaluations import Evaluations
-from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, Stations, collector_name
+from headway.coordinate.lanes import Post
+from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, REPLAY, STATISTICS, Stations, publisher_name
 from headway.coordinate.settings import Settings
 from headway.coordinate.shelf import Shelf
 from headway.coordinate.waits import Board, Stalled, TimeSpent
 from headway.core.lead import Interval
 from headway.core.ledger import WAIT, LedgerError, LedgerStatistics
 from headway.core.order import OnStale
-from headway.core.protocols import RoleError, RoleRaised, Runtime
+from headway.core.protocols import PayloadLost, RoleError, RoleRaised, Runtime
 from headway.core.rules import MaxLead
 from headway.core.types import Batch, DropReason, LearnReport, Phase, Rollout, Score, Snapshot, Ticket, map_payloads
 from headway.observe.recorder import NoRecorder, Recorder
@@ -85,6 +92,7 @@ class Coordinator:
         *,
         recorder: Recorder | None = None,
         checkpoints: CheckpointStore | None = None,
+        best: BestWeights | None = None,
         resume: RunState | None = None,
     ) -> None:
         self.settings = settings
@@ -102,13 +110,23 @@ class Coordinator:
         self._lead_rule = MaxLead(self._lead.current, settings.tickets_per_version)
         self._lead_watch = _LeadWatch(settings)
         self.ledger = settings.build_ledger(self._lead_rule)
-        self._desk = Desk(settings.collectors, pinned=settings.is_pinned)
         self._shelf = Shelf(runtime.release)
         self._recorder = recorder or NoRecorder()
         self._is_recorded = recorder is not None
         self._record: Callable[..., None] = self._write_down if recorder else _ignore
         self._crew = Crew(runtime, self.board, settings, self._record)
+        self._seat_names = self._crew.names
+        self._has_lanes = settings.lanes > 1
+        self._desk = Desk(settings.collectors, pinned=settings.is_pinned, lanes=settings.lanes)
+        self._draws = Draws(
+            self._crew,
+            self.board,
+            runtime.release,
+            is_shared=stations.replay is not None,
+            deadline_s=settings.deadlines.learn_s,
+        )
         self._checkpoints = checkpoints
+        self._best = best
         self._resume = resume
         self._rollouts: dict[int, Rollout] = {}  # landed and not yet settled
         self._updates_in_version = 0
@@ -131,10 +149,12 @@ class Coordinator:
             await self._begin()
             await self._run_loops()
             return await self._finish()
-        except (RoleError, RunFailed, Stalled) as error:
+        except (RoleError, RunFailed, Stalled, ConnectionError) as error:
             self._record("fail", why=str(error))
-            if isinstance(error, RoleError):
+            if isinstance(error, ConnectionError):  # the runtime found no place to run in
                 raise RunFailed(str(error)) from error
+            if isinstance(error, RoleError):
+                raise RunFailed(f"{error}{self._way_back(error)}") from error
             raise
         finally:
             self.board.stop_checking()
@@ -197,7 +217,9 @@ class Coordinator:
     async def _run_loops(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                loops = [group.create_task(self._collect_loop(i)) for i in range(self.settings.collectors)]
+                loops = [group.create_task(self._collect_loop(i)) for i in range(self.settings.seats)]
+                if self.settings.on_publish == "partial":
+                    loops += [group.create_task(self._push_loop(i)) for i in range(self.settings.collectors)]
                 if self.evaluations.every and self.settings.evaluate_in_background:
                     loops.append(group.create_task(self._evaluate_loop()))
                 if self._stations.reanalyzer is not None:
@@ -223,7 +245,7 @@ class Coordinator:
         wall_s = self.runtime.now() - self._first_ticket_at
         if not self._is_saved:
             await self._save()
-        weights = self.runtime.fetch(self._shelf.newest.payload)
+        weights = await self._newest_weights()
         time_spent = self.board.time_spent()
         self.ledger.close()
         statistics = self.ledger.statistics()
@@ -245,6 +267,15 @@ class Coordinator:
             lead=self.lead,
             metrics=self.metrics,
         )
+
+    def _way_back(self, error: RoleError) -> str:
+        """What to do about a role that took with it what nobody else has."""
+        if error.role != REPLAY or error.method == "start" or isinstance(error, RoleRaised):
+            return ""
+        if self._checkpoints is None or not (saved := self._checkpoints.all()):
+            return "; what it held is gone, and there is no checkpoint to go back to (set save_every)"
+        run = self._checkpoints.folder.parent
+        return f"; what it held is gone: `headway resume {run}` goes back to checkpoint {saved[-1].name}"
 
     @property
     def _is_interrupted(self) -> bool:
@@ -277,8 +308,9 @@ class Coordinator:
     # -- collect ------------------------------------------------------------------------------------
 
     async def _collect_loop(self, number: int) -> None:
-        """Consumes open tickets, produces rollouts. Waits for: a ticket it may have. Woken by: a publish
-        or a drop that frees a slot, a reissued ticket, the end of a pause. Ends: with the learn loop.
+        """Consumes open tickets, produces rollouts. Waits for: a ticket it may have; with lanes, its collector to be
+        ready for the ticket's version. Woken by: a publish or a drop that frees a slot, a reissued ticket, the end of
+        a pause; the last landing of another version. Ends: with the learn loop.
         """
         next_start = -math.inf
         while True:
@@ -295,23 +327,56 @@ class Coordinator:
             try:
                 rollout = await self._crew.collect(number, ticket, snapshot)
             except RoleError as error:
-                await self._collect_failed(number, ticket, error)
+                await self._collect_failed(number, ticket, snapshot, error)
             else:
                 self._land(ticket, rollout)
 
     def _ticket_nowait(self, number: int) -> Ticket | None:
-        """A ticket, if there is one this collector may have now; otherwise it is noted as idle."""
+        """A ticket, if there is one this seat may have now; otherwise it is noted as idle, or as waiting."""
         if self._paused or self._stop_reason:
             self._desk.note_idle(number)
             return None
+        if self._has_lanes and not self._may_take_off(number):
+            return None
         return self._desk.take(number)
 
+    def _may_take_off(self, seat: int) -> bool:
+        """Is its collector ready for the seat's next ticket? If not, somebody else may have it meanwhile."""
+        ticket = self._desk.first(seat)
+        post = self._crew.post(seat)
+        if ticket is None or post.may_take_off(self._version_for(ticket), self._wanted(post)):
+            return True
+        post.waiting[self._seat_names[seat]] = None
+        other = self._desk.another_idle()
+        if other is not None:
+            self.board.wake(self._seat_names[other])
+        return False
+
+    def _version_for(self, ticket: Ticket) -> int:
+        """What it takes off with: its own version (pinned) or the newest (free)."""
+        return self.version if ticket.version is None else ticket.version
+
+    def _wanted(self, post: Post) -> set[int]:
+        """The versions of the next tickets of all seats of one collector."""
+        if not self._is_pinned:
+            return {self.version}
+        tickets = map(self._desk.first, post.seats)
+        return {self._version_for(ticket) for ticket in tickets if ticket is not None}
+
+    def _why_not_yet(self, seat: int) -> str:
+        ticket = self._desk.first(seat)
+        return self._crew.post(seat).why_not(self.version if ticket is None else self._version_for(ticket))
+
     async def _next_ticket(self, number: int) -> Ticket:
-        role = collector_name(number)
-        turns = self._patience_s * self.settings.collectors  # slots may be fewer than collectors
+        role = self._seat_names[number]
+        turns = self._patience_s * self.settings.seats  # slots may be fewer than seats
         while True:
-            cause = "paused" if self._paused else "slot"
-            await self.board.wait(role, cause, self._why_no_ticket, turns)
+            if self._has_lanes and role in self._crew.post(number).waiting:
+                await self.board.wait(role, "drain", lambda: self._why_not_yet(number), self._patience_s)
+                self._crew.post(number).waiting.pop(role, None)
+            else:
+                cause = "paused" if self._paused else "slot"
+                await self.board.wait(role, cause, self._why_no_ticket, turns)
             ticket = self._ticket_nowait(number)
             if ticket is not None:
                 return ticket
@@ -320,9 +385,9 @@ class Coordinator:
         """Keep the collector's distance between two starts."""
         pause_s = next_start - self.runtime.now()
         if pause_s > 0:
-            self.board.begin(collector_name(number), "pacing", f"pacing_s={self.settings.pacing_s:g}", pause_s)
+            self.board.begin(self._seat_names[number], "pacing", f"pacing_s={self.settings.pacing_s:g}", pause_s)
             await asyncio.sleep(pause_s)
-            self.board.end(collector_name(number))
+            self.board.end(self._seat_names[number])
 
     def _why_no_ticket(self) -> str:
         if self._stop_reason:
@@ -337,7 +402,7 @@ class Coordinator:
         try:
             span = self.ledger.land(index, span=rollout.span, steps=rollout.steps, length=length)
         except LedgerError as error:
-            raise RunFailed(f"{ticket} on {collector_name(ticket.collector or 0)}: {error}") from error
+            raise RunFailed(f"{ticket} on {self._seat_names[ticket.collector or 0]}: {error}") from error
         assert ticket.version is not None
         self._shelf.let_go(ticket.version)
         self._rollouts[index] = rollout
@@ -348,18 +413,23 @@ class Coordinator:
         if self._paused or self.settings.replay is not None or self.ledger.may_choose():
             self.board.wake(LEARNER)
 
-    async def _collect_failed(self, number: int, ticket: Ticket, error: RoleError) -> None:
+    async def _collect_failed(self, number: int, ticket: Ticket, snapshot: Snapshot, error: RoleError) -> None:
         """Fly the ticket again, or give it up; then bring the collector back."""
         retries = self.settings.retries
-        raised = isinstance(error, RoleRaised)
+        is_lost = isinstance(error, PayloadLost)
+        raised = isinstance(error, RoleRaised) and not is_lost
         allowed = retries.attempts_on_error if raised else retries.attempts_on_loss
+        is_innocent = self._crew.is_innocent(number, error)  # a node takes its idle collectors along, a lane others
         attempts = ticket.attempt + 1
-        if attempts < allowed:
-            again = self.ledger.reissue(ticket.index)
-            if not self._is_pinned:
-                assert ticket.version is not None
-                self._shelf.let_go(ticket.version)
-            self._record("reissue", k=ticket.index, c=number, why=error.what)
+        if is_innocent or attempts < allowed:
+            if is_lost:
+                await self._stage_again(self._seat_names[number], snapshot)
+            again = self.ledger.reissue(ticket.index, self.version if is_lost else None, is_attempt=not is_innocent)
+            if again.version != ticket.version:
+                self._shelf.let_go(snapshot.version)
+                if again.version is not None:
+                    self._shelf.hold(again.version)
+            self._record("reissue", k=ticket.index, c=number, a=again.attempt, why=error.what)
             self._put(again, first=True)
         elif retries.on_failure == "drop":
             assert ticket.version is not None
@@ -367,7 +437,7 @@ class Coordinator:
             self._drop(ticket.index, DropReason.FAILED, why=error.what)
         else:
             tries = "" if attempts == 1 else f" after {attempts} attempts"
-            raise RunFailed(f"{ticket} failed on {collector_name(number)}{tries}: {error.what}") from error
+            raise RunFailed(f"{ticket} failed on {self._seat_names[number]}{tries}: {error.what}") from error
         self.board.wake(LEARNER)
         await self._crew.recover(number, error)
 
@@ -385,7 +455,30 @@ class Coordinator:
     def _put(self, ticket: Ticket, *, first: bool = False) -> None:
         collector = self._desk.put(ticket, first=first)
         if collector is not None:
-            self.board.wake(collector_name(collector))
+            self.board.wake(self._seat_names[collector])
+
+    # -- push ---------------------------------------------------------------------------------------
+
+    async def _push_loop(self, number: int) -> None:
+        """Consumes snapshots, applies each to a collector in the middle of its work. Waits for: a newer version. Woken
+        by: publish. Ends: with the learn loop.
+        """
+        name = publisher_name(number)
+        while True:
+            snapshot = self._shelf.hold(self.version)
+            try:
+                await self._crew.push(number, name, snapshot)
+                is_done = True
+            except PayloadLost:
+                await self._stage_again(name, snapshot)
+                is_done = False
+            except RoleError as error:
+                await self._crew.revive(number, name, error)
+                is_done = False
+            finally:
+                self._shelf.let_go(snapshot.version)
+            while is_done and self.version == snapshot.version:
+                await self.board.wait(name, "version", "a newer version", float("inf"))
 
     # -- learn --------------------------------------------------------------------------------------
 
@@ -400,6 +493,7 @@ class Coordinator:
             if batch is not None:
                 await self._learn(batch)
                 self._stop_reason = self._stop_reason or self._plan_reached()
+        await self._draws.deliver_feedback()
         if self._updates_in_version and not self._is_interrupted:
             # Saved first: whoever goes on from here completes this version instead of starting a short one.
             await self._save()
@@ -423,30 +517,44 @@ class Coordinator:
         return None
 
     async def _fill_replay(self) -> Batch | None:
-        """Hand landed rollouts to the replay until the ratio allows an update, which gets an empty batch.
+        """Hand landed rollouts to the replay until the ratio allows an update, which gets what is drawn for it.
 
         A ticket counts as learned once the credit it brought is spent. Pinned runs spend it first and then
         insert one ticket, in order; free runs insert all that is there.
         """
         while not self._stop_reason:
-            if self._is_pinned:
-                enough = self.ledger.rule.may_learn(self.ledger.tally)
-                choice = WAIT if enough else self.ledger.choose(self.version)
-            else:
-                choice = self.ledger.choose_all(self.version)
-            for index in choice.expired:
-                self._expire(index)
-            if choice.batch:
-                self._record("insert", k=choice.batch, v=self.version)
-                await self._crew.insert(self._take(choice.batch))
-            if self.ledger.rule.may_learn(self.ledger.tally):
-                return Batch(self.version, ())
-            if self.ledger.tally.taken:  # their credit is spent
+            enough = self.ledger.rule.may_learn(self.ledger.tally)
+            if not enough and self.ledger.tally.taken:  # their credit is spent, whether or not the next has landed
                 self._settle()
                 self._admit()
-            elif not choice.expired:
+            if not self._is_pinned:
+                choice = self.ledger.choose_all(self.version)
+            else:
+                choice = WAIT if enough else self.ledger.choose(self.version)
+            for index in choice.expired:
+                self._expire(index)
+            filtered = [index for index in choice.batch if self._rollouts[index].filtered]
+            for index in filtered:
+                self._drop(index, DropReason.FILTERED)
+            wanted = tuple(index for index in choice.batch if index not in filtered)
+            if wanted and not await self._insert(wanted):
+                continue
+            if self.ledger.rule.may_learn(self.ledger.tally):
+                return await self._draws.batch(self.version)
+            if not choice.batch and not choice.expired:
                 await self._wait_for_rollouts(lambda: self.ledger.rule.why_not_learn(self.ledger.tally))
         return None
+
+    async def _insert(self, indices: tuple[int, ...]) -> bool:
+        """Hand these rollouts to the replay. False: some are lost, and none was handed over."""
+        batch = self._take(indices)
+        try:
+            await self._draws.insert(batch)
+        except PayloadLost as lost:
+            self._put_back(batch, lost)
+            return False
+        self._record("insert", k=indices, v=self.version)
+        return True
 
     async def _wait_for_rollouts(self, explain: Callable[[], str]) -> None:
         if not self.ledger.tally.live and not self._stop_reason:
@@ -464,24 +572,46 @@ class Coordinator:
         """One update; publish if it completes a version."""
         completes = self._updates_in_version + 1 >= self.settings.publish_every
         began = self.runtime.now()
-        report, snapshot = await self._crew.learn(batch, self.version + 1 if completes else None)
+        learning = self._crew.learn(batch, self.version + 1 if completes else None)
+        if self._may_draw_ahead(batch):
+            learning = self._draws.beside(learning, self.version)
+        try:
+            report, snapshot = await learning
+        except PayloadLost as lost:
+            self._put_back(batch, lost)
+            return
         self.updates += 1
         self._updates_in_version += 1
         self._account(batch, report, self.runtime.now() - began)
+        if self._draws.is_shared or report.feedback is not None:
+            self._draws.give_back(batch, report)
         if snapshot is not None:
             await self._publish(snapshot)
 
+    def _may_draw_ahead(self, batch: Batch) -> bool:
+        """Is the next update sure to come, and may its draw depend on when? A pinned run draws in turn."""
+        plan, tally = self.settings.plan, self.ledger.tally
+        if not self._draws.is_shared or self._is_pinned or self.updates + 1 == plan.updates:
+            return False
+        drawn = sum(draw.steps for draw in batch.rollouts)
+        return self.ledger.rule.may_learn(replace(tally, sampled=tally.sampled + drawn))
+
     def _account(self, batch: Batch, report: LearnReport, seconds: float) -> None:
-        if report.samples is None and self.settings.replay is not None:
-            raise RunFailed("learn must report how many samples it drew from its replay: LearnReport(samples=...)")
-        self.ledger.count_samples(float(len(batch.rollouts)) if report.samples is None else report.samples)
+        samples, draws = report.samples, batch.rollouts if self._draws.is_shared else ()
+        if samples is None:
+            if self.settings.replay is not None and not draws:
+                raise RunFailed("learn must report how many samples it drew from its replay: LearnReport(samples=...)")
+            samples = sum(draw.steps for draw in draws) if draws else len(batch.rollouts)
+        self.ledger.count_samples(float(samples))
         self.metrics = dict(report.metrics)
+        for draw in draws:
+            self.metrics.update(draw.info[STATISTICS])
         self._lead_watch.note(report.effective_sample_size)
         self._record(
             "learn",
             u=self.updates,
             v=batch.version,
-            k=[rollout.ticket for rollout in batch.rollouts],
+            k=[] if draws else [rollout.ticket for rollout in batch.rollouts],
             d=round(seconds, 6),
             m=self.metrics,
         )
@@ -499,6 +629,9 @@ class Coordinator:
         self._retune()
         self._admit()
         self.board.wake(REANALYZER)
+        if self.settings.on_publish == "partial":
+            for number in range(self.settings.collectors):
+                self.board.wake(publisher_name(number))
         if evaluates:
             await self._ask_for_evaluation()
         plan = self.settings.plan
@@ -519,12 +652,61 @@ class Coordinator:
         if self.settings.on_stale is OnStale.DROP:
             self._drop(index, DropReason.STALE)
         else:
-            self.runtime.release(self._rollouts.pop(index).payload)
             self._record("requeue", k=index)
-            ticket = self.ledger.requeue(index, self.version)
-            if ticket.version is not None:
-                self._shelf.hold(ticket.version)
-            self._put(ticket, first=True)
+            self._fly_again(self.ledger.requeue(index, self.version))
+
+    def _fly_again(self, ticket: Ticket) -> None:
+        """Its rollout is of no use: the same ticket is collected again, before those that opened later."""
+        self.runtime.release(self._rollouts.pop(ticket.index).payload)
+        if ticket.version is not None:
+            self._shelf.hold(ticket.version)
+        self._put(ticket, first=True)
+
+    def _put_back(self, batch: Batch, lost: PayloadLost) -> None:
+        """Some rollouts of a batch are gone, so nobody got it: those are collected again, the rest is ready again."""
+        indices = [rollout.ticket for rollout in batch.rollouts]
+        gone = sorted(set(indices).intersection(lost.tickets), reverse=True)  # the oldest is put in line last: first
+        if not gone:
+            raise lost  # not a ticket's rollout, but a draw from the replay: that cannot be collected again
+        self.ledger.put_back(indices, batch.version)
+        retries = self.settings.retries
+        for index in gone:
+            ticket = self.ledger.entry(index).ticket
+            if ticket.attempt + 1 < retries.attempts_on_loss:
+                self._lose(index, lost.what)
+            elif retries.on_failure == "drop":
+                self._drop(index, DropReason.FAILED, why=lost.what)
+            else:
+                raise RunFailed(f"{ticket} failed after {ticket.attempt + 1} attempts: {lost.what}") from lost
+
+    def _lose(self, index: int, why: str) -> None:
+        """A rollout that had landed is gone."""
+        self._record("lose", k=index, why=why)
+        self._fly_again(self.ledger.lose(index, self.version))
+
+    async def _stage_again(self, role: str, lost: Snapshot) -> None:
+        """The newest weights are gone: `role` waits until the learner has staged them again, as they are now.
+
+        Nothing is to be done if they are no longer the newest, or if somebody else was faster.
+        """
+        if self._shelf.newest is not lost:
+            return
+        snapshot = await self._crew.stage(lost.version, waiter=role)
+        if self._shelf.newest is not lost:
+            self.runtime.release(snapshot.payload)
+            return
+        self._record("restage", v=snapshot.version)
+        if self._shelf.replace(snapshot) > self.settings.retries.publish_attempts:
+            raise RunFailed(f"version {snapshot.version} was lost more than publish_attempts times")
+
+    async def _newest_weights(self) -> Any:
+        """The newest weights themselves, here."""
+        while True:
+            newest = self._shelf.newest
+            try:
+                return self.runtime.fetch(newest.payload)
+            except PayloadLost:
+                await self._stage_again(LEARNER, newest)
 
     def _drop(self, index: int, reason: DropReason, why: str = "") -> None:
         self.ledger.drop(index, reason)
@@ -570,7 +752,7 @@ class Coordinator:
             await self._evaluate_all()
             self._paused = False
             for number in self._desk.idle_with_work():
-                self.board.wake(collector_name(number))
+                self.board.wake(self._seat_names[number])
         else:
             if self._defers_target and self.settings.plan.target_score is not None:
                 await self._wait_for_evaluation()
@@ -617,11 +799,26 @@ class Coordinator:
         version = self.evaluations.begin()
         self._record("evaluate", v=version)
         score = await self._crew.evaluate(self._shelf.get(version))
-        self.evaluations.end(score)
+        if self._best is not None and self._best.is_beaten_by(score):
+            await self._keep_best(self._best, score)
+        self.evaluations.end(score)  # not before: the run may end when no evaluation is unfinished
         self._shelf.let_go(version)
         self._record("score", v=version, value=score.value, m=dict(score.metrics), error=score.error)
         self._stop_reason = self._stop_reason or self._plan_reached()
         self.board.wake(LEARNER)
+
+    async def _keep_best(self, best: BestWeights, score: Score) -> None:
+        """Only a new best brings its weights here from where they are. The shelf still holds them."""
+        try:
+            weights = self.runtime.fetch(self._shelf.get(score.version).payload)
+        except PayloadLost:
+            return  # gone with their node since the evaluation: the best before stays
+        self.board.begin(EVALUATOR, "save", f"the best weights so far, version {score.version}", float("inf"))
+        try:
+            await self.runtime.offload(lambda: best.save(score, weights))
+        finally:
+            self.board.end(EVALUATOR)
+        self._record("best", v=score.version, value=score.value)
 
     # -- reanalyze ----------------------------------------------------------------------------------
 
@@ -633,6 +830,9 @@ class Coordinator:
             snapshot = self._shelf.hold(self.version)
             try:
                 did_something = await self._crew.reanalyze(snapshot)
+            except PayloadLost:
+                await self._stage_again(REANALYZER, snapshot)
+                did_something = True
             finally:
                 self._shelf.let_go(snapshot.version)
             while not did_something and self.version == snapshot.version:
@@ -645,7 +845,10 @@ class Coordinator:
         if self._checkpoints is None:
             return
         learner = await self._crew.call(LEARNER, "state", "its state", self.settings.deadlines.learn_s)
-        fetch = self.runtime.fetch
+        replay = await self._draws.state()
+        newest = await self._newest_weights()
+        rollouts = self._fetch_ready()  # before the ledger is looked at: what is lost is open again
+        older = [snapshot for snapshot in self._shelf.all() if snapshot.version != self.version]
         state = RunState(
             version=self.version,
             updates=self.updates,
@@ -654,12 +857,8 @@ class Coordinator:
             ledger=self.ledger.state_dict(),
             lead=self._lead.state_dict(),
             learner=learner,
-            rollouts={
-                index: map_payloads(rollout, fetch)
-                for index, rollout in self._rollouts.items()
-                if self.ledger.entry(index).phase is Phase.READY
-            },
-            snapshots={snapshot.version: fetch(snapshot.payload) for snapshot in self._shelf.all()},
+            rollouts=rollouts,
+            snapshots={s.version: self.runtime.fetch(s.payload) for s in older} | {self.version: newest},
             collectors=dict(self._crew.carried),
             evaluations_due=self.evaluations.unfinished,
             scores=tuple(self.evaluations.scores),
@@ -667,6 +866,7 @@ class Coordinator:
             events_position=self._recorder.flush(),
             events_s=self._elapsed_s,
             settings=self.settings.describe(),
+            replay=replay,
         )
         store = self._checkpoints
         self.board.begin(LEARNER, "save", f"checkpoint of version {self.version}", float("inf"))
@@ -676,9 +876,26 @@ class Coordinator:
             self.board.end(LEARNER)
         self._record("save", v=self.version)
 
+    def _fetch_ready(self) -> dict[int, Rollout]:
+        """The rollouts that wait for the learner, payloads and all. What turns out to be lost is collected again."""
+        fetched: dict[int, Rollout] = {}
+        lost: dict[int, str] = {}
+        for index, rollout in self._rollouts.items():
+            if self.ledger.entry(index).phase is Phase.READY:
+                try:
+                    fetched[index] = map_payloads(rollout, self.runtime.fetch)
+                except PayloadLost as error:
+                    lost[index] = error.what
+        for index in sorted(lost, reverse=True):
+            self._lose(index, lost[index])
+        return fetched
+
     async def _restore(self, state: RunState) -> None:
         """Go on where the checkpoint was written: the same slots, tickets, weights and carried states."""
         check_same_run(state, self.settings)
+        if self._draws.is_shared != (state.replay is not None):
+            held = "without" if state.replay is None else "with"
+            raise CheckpointError(f"the checkpoint was written {held} a replay in its own role: it goes on as it was")
         self.version, self.updates = state.version, state.updates
         self._updates_in_version = state.updates_in_version
         self.evaluations.scores = list(state.scores)
@@ -689,6 +906,8 @@ class Coordinator:
         self._rollouts = dict(state.rollouts)
         limit = self.settings.deadlines.start_s
         await self._crew.call(LEARNER, "restore", "its state", limit, state.learner)
+        if self._draws.is_shared:
+            await self._crew.restore_replay(state.replay)
         for number, carried in state.collectors.items():
             await self._crew.restore_collector(number, carried)
         for version in sorted(state.snapshots):
@@ -734,7 +953,7 @@ class _LeadWatch:
 
     def __init__(self, settings: Settings) -> None:
         self._every = settings.lead_interval
-        self._collectors = settings.collectors
+        self._seats = settings.seats
         self._since = 0.0
         self._idle = self._blocked = 0.0
         self._sizes: list[float] = []
@@ -751,7 +970,7 @@ class _LeadWatch:
         elapsed = max(now - self._since, 1e-9)
         interval = Interval(
             learner_idle=(idle - self._idle) / elapsed,
-            collectors_blocked=(blocked - self._blocked) / elapsed / self._collectors,
+            collectors_blocked=(blocked - self._blocked) / elapsed / self._seats,
             effective_sample_size=sum(self._sizes) / len(self._sizes) if self._sizes else None,
         )
         self._since, self._idle, self._blocked = now, idle, blocked

@@ -7,6 +7,10 @@
 Handing on a snapshot has two phases. The learner *stages* it: the runtime freezes the weights and gives
 back a reference. A collector that holds weights itself *applies* it and acknowledges by returning; only
 then does a ticket take off there, stamped with exactly that version. Both are retried under a deadline.
+
+With lanes several calls to one collector are under way at once (`lanes.Post`). Whatever brings it down fails all of
+them, and whoever notices first restarts it. If one was late, that one alone is to blame: the others fly again without
+an attempt being counted. If it died, nobody can say whose fault it was, and it counts for all.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, Stations, collector_name
+from headway.coordinate.lanes import Post
+from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, REPLAY, Stations, Traits, collector_name
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board
-from headway.core.protocols import Role, RoleError, RoleLate, RoleRaised, Runtime
+from headway.core.naming import seat_name
+from headway.core.protocols import PayloadLost, Role, RoleDied, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket, derive_seed
 
 
@@ -35,10 +42,16 @@ class Crew:
         self._board = board
         self._settings = settings
         self._record = record
-        self._names = [collector_name(number) for number in range(settings.collectors)]
+        self.names = [seat_name(seat, settings.collectors, settings.lanes) for seat in range(settings.seats)]
+        """Of the seats, on the board."""
+        self._posts = [
+            Post(collector_name(number), range(number, settings.seats, settings.collectors))
+            for number in range(settings.collectors)
+        ]
+        self._has_lanes = settings.lanes > 1
+        self._flown: dict[str, int] = {}  # who -> incarnation of the collector when it was last called
         self._collect_s = settings.deadlines.collect_s
-        self._stateful = self._holds_weights = False
-        self._applied: dict[int, int] = {}  # collector -> version it acknowledged
+        self._stateful = self._holds_weights = self._shares_replay = False
         self.carried: dict[int, Any] = {}  # collector -> its state after its last landed rollout
         self.restarts: Counter[str] = Counter()
 
@@ -46,33 +59,65 @@ class Crew:
         """Build every role, all at once."""
         try:
             async with asyncio.TaskGroup() as group:
-                for role in stations.roles(self._settings.collectors):
+                for role in stations.roles(self._settings.collectors, self._settings.lanes):
                     group.create_task(self._start(role))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         has_replay = await self.call(LEARNER, "has_replay", "set-up", self._settings.deadlines.start_s)
-        if has_replay and self._settings.replay is None:
-            raise RunFailed("the learner keeps a replay (it has an insert method): set `replay`")
-        if not has_replay and self._settings.replay is not None:
-            raise RunFailed("`replay` is set, but the learner has no insert method")
-        self._stateful, self._holds_weights = await self.call(
-            self._names[0], "traits", "set-up", self._settings.deadlines.start_s
+        self._shares_replay = stations.replay is not None
+        if has_replay and self._shares_replay:
+            raise RunFailed("two replays: the learner keeps one (it has an insert method), and one has its own role")
+        if (has_replay or self._shares_replay) and self._settings.replay is None:
+            owner = "there is a replay with its own role" if self._shares_replay else "the learner keeps a replay"
+            raise RunFailed(f"{owner} (it has an insert method): set `replay`")
+        if self._settings.replay is not None and not (has_replay or self._shares_replay):
+            raise RunFailed("`replay` is set, but the learner has no insert method, and no replay has its own role")
+        traits: Traits = await self.call(
+            self._posts[0].role, "traits", "set-up", self._settings.deadlines.start_s, name=self.names[0]
         )
+        self._stateful, self._holds_weights = traits.is_stateful, traits.holds_weights
+        if self._has_lanes:
+            self._check_lanes(traits)
 
-    async def call(self, role: str, method: str, doing: object, deadline_s: float, *args: Any) -> Any:
-        """One call, entered on the board under its method's name."""
-        self._board.begin(role, method, doing, deadline_s)
+    def _check_lanes(self, traits: Traits) -> None:
+        lanes, on_publish = self._settings.lanes, self._settings.on_publish
+        if not traits.is_concurrent:
+            raise RunFailed(
+                f"lanes={lanes}, but {traits.kind} collects one ticket at a time: only a collector that says "
+                "is_concurrent = True may have more than one lane"
+            )
+        if traits.is_stateful:
+            raise RunFailed(
+                f"lanes={lanes}, but {traits.kind} carries a state from one ticket to the next: with more than one "
+                "lane it would depend on the order of arrival"
+            )
+        if on_publish == "partial" and not traits.holds_weights:
+            raise RunFailed(f"on_publish='partial' is for collectors with an apply method; {traits.kind} has none")
+        for post in self._posts:
+            post.drains = traits.holds_weights and on_publish == "drain"
+
+    async def call(
+        self, role: str, method: str, doing: object, deadline_s: float, *args: Any, name: str | None = None
+    ) -> Any:
+        """One call, entered on the board under its method's name, for the role or for who is called `name` there."""
+        name = name or role
+        self._board.begin(name, method, doing, deadline_s)
         try:
             return await self._runtime.call(role, method, *args, deadline_s=deadline_s)
         finally:
-            self._board.end(role)
+            self._board.end(name)
 
     # -- collectors ---------------------------------------------------------------------------------
 
+    def post(self, seat: int) -> Post:
+        return self._posts[seat % len(self._posts)]
+
     async def collect(self, number: int, ticket: Ticket, snapshot: Snapshot) -> Rollout:
-        role = self._names[number]
-        if self._holds_weights and self._applied.get(number) != snapshot.version:
-            await self._apply(number, snapshot)
+        if self._has_lanes:
+            return await self._collect_in_lane(number, ticket, snapshot)
+        role = self.names[number]
+        if self._holds_weights and self._posts[number].applied != snapshot.version:
+            await self._apply(role, self._posts[number], snapshot)
         self._board.begin(role, "collect", ticket, self._collect_s)
         try:  # as in `call`, without a frame more: this is the path every ticket takes
             answer = await self._runtime.call(role, "collect", ticket, snapshot, deadline_s=self._collect_s)
@@ -81,15 +126,81 @@ class Crew:
         rollout: Rollout = answer[0]
         if self._stateful:
             self.carried[number] = answer[1]
+        if self._holds_weights:
+            _check_span(self._posts[number], rollout)
         return rollout
+
+    async def _collect_in_lane(self, seat: int, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        """The same beside other calls. Nothing is awaited between the coordinator's look at the post and `take_off`."""
+        name, post = self.names[seat], self.post(seat)
+        post.take_off(snapshot.version)
+        try:
+            if self._holds_weights:
+                await self._bring(name, post, snapshot)
+            self._flown[name] = post.incarnation
+            answer = await self.call(post.role, "collect", ticket, self._collect_s, ticket, snapshot, name=name)
+            rollout: Rollout = answer[0]
+            if self._holds_weights:
+                _check_span(post, rollout)
+            return rollout
+        except RoleLate:
+            post.give_up(self._flown[name])
+            raise
+        finally:
+            post.land()
+            if not post.in_flight:
+                self._stir(post)
+
+    async def push(self, number: int, name: str, snapshot: Snapshot) -> None:
+        """Hand a version on in the middle of whatever collector `number` does."""
+        post = self._posts[number]
+        try:
+            await self._bring(name, post, snapshot)
+        except RoleLate:
+            post.give_up(self._flown[name])
+            raise
+
+    async def _bring(self, name: str, post: Post, snapshot: Snapshot) -> None:
+        """Wait until the collector has weights that are good for this version; apply them if nobody else does."""
+        while not post.has(snapshot.version):
+            if post.is_up and not post.is_applying:
+                await self._apply(name, post, snapshot)
+            else:
+                post.waiting[name] = None
+                why = partial(post.why_not, snapshot.version)
+                await self._board.wait(name, "applying", why, self._settings.patience_s)
+
+    def _stir(self, post: Post) -> None:
+        """Something has changed: whoever waits for this collector looks again."""
+        names, post.waiting = post.waiting, {}
+        for name in names:
+            self._board.wake(name)
+
+    def is_innocent(self, seat: int, error: RoleError) -> bool:
+        """Did the call do nothing to bring its collector down, as far as anybody can say?"""
+        if not isinstance(error, RoleDied):
+            return False
+        return error.never_began or self.post(seat).was_given_up(self._flown.get(self.names[seat], -2))
+
+    async def revive(self, number: int, name: str, error: RoleError) -> None:
+        """Restart a collector with lanes, unless that was seen to since the call that failed."""
+        post = self._posts[number]
+        if isinstance(error, RoleRaised) or self._flown.get(name) != post.incarnation:
+            return
+        post.go_down()
+        await self._restart(post.role, error, name)
+        post.is_up = True
+        self._stir(post)
 
     async def recover(self, number: int, error: RoleError) -> None:
         """Bring a collector back to where it was after its last landed rollout."""
-        role = self._names[number]
+        role = self.names[number]
+        if self._has_lanes:
+            return await self.revive(number % len(self._posts), role, error)
         while True:
             if not isinstance(error, RoleRaised):
                 await self._restart(role, error)
-                self._applied.pop(number, None)
+                self._posts[number].applied = None
             if number not in self.carried:
                 return
             try:
@@ -102,22 +213,38 @@ class Crew:
     async def restore_collector(self, number: int, carried: Any) -> None:
         self.carried[number] = carried
         limit = self._settings.deadlines.start_s
-        await self.call(self._names[number], "restore", "its state", limit, carried)
+        await self.call(self.names[number], "restore", "its state", limit, carried)
 
-    async def _apply(self, number: int, snapshot: Snapshot) -> None:
-        role = self._names[number]
+    async def _apply(self, name: str, post: Post, snapshot: Snapshot) -> None:
+        """For whoever is called `name` on the board."""
+        post.is_applying = True
+        post.newest = max(post.newest, snapshot.version)
+        try:
+            await self._try_to_apply(name, post, snapshot)
+            if self._flown[name] == post.incarnation:  # if not, what has it now is gone
+                post.applied = snapshot.version
+        finally:
+            post.is_applying = False
+            self._stir(post)
+
+    async def _try_to_apply(self, name: str, post: Post, snapshot: Snapshot) -> None:
+        role = post.role
         retries, limit = self._settings.retries, self._settings.deadlines.publish_s
+        doing = f"applying version {snapshot.version}"
         for attempt in range(retries.publish_attempts):
+            if not post.is_up:  # another lane brought it down between two attempts
+                raise RoleDied(role, "apply", "it is being restarted", never_began=True)
+            self._flown[name] = post.incarnation
             try:
-                await self.call(role, "apply", f"applying version {snapshot.version}", limit, snapshot)
+                await self.call(role, "apply", doing, limit, snapshot, name=name)
+                return
+            except PayloadLost:  # another attempt would find nothing either: the learner has to stage it again
+                raise
             except RoleRaised as error:
                 self._record("publish_retry", role=role, v=snapshot.version, why=error.what)
                 if attempt + 1 == retries.publish_attempts:
                     raise RoleLate(role, "apply", f"quarantined: {error.what}") from error
                 await asyncio.sleep(retries.publish_delay_s)
-            else:
-                self._applied[number] = snapshot.version
-                return
 
     # -- learner and evaluator ----------------------------------------------------------------------
 
@@ -133,22 +260,46 @@ class Crew:
 
     async def insert(self, batch: Batch) -> None:
         doing = f"{len(batch.rollouts)} rollouts for the replay"
-        await self.call(LEARNER, "insert", doing, self._settings.deadlines.learn_s, batch)
+        role = REPLAY if self._shares_replay else LEARNER
+        await self.call(role, "insert", doing, self._settings.deadlines.learn_s, batch)
 
-    async def stage(self, version: int, attempts_made: int = 0) -> Snapshot:
-        """The learner's weights, frozen, as `version`."""
+    async def sample(self, version: int) -> Rollout:
+        """A draw of the replay with its own role, recorded in the order in which the replay sees its calls."""
+        self._record("draw", v=version)
+        draw = await self.call(REPLAY, "sample", f"version {version}", self._settings.deadlines.learn_s, version)
+        assert isinstance(draw, Rollout)
+        return draw
+
+    async def give_feedback(self, report: LearnReport) -> None:
+        """What the learner says about a draw goes back to the replay that made it."""
+        report = LearnReport(feedback=report.feedback)
+        await self.call(REPLAY, "update", "the learner's feedback", self._settings.deadlines.learn_s, report)
+
+    async def replay_state(self) -> Any:
+        return await self.call(REPLAY, "state", "its content", self._settings.deadlines.learn_s)
+
+    async def restore_replay(self, state: Any) -> None:
+        await self.call(REPLAY, "restore", "its content", self._settings.deadlines.start_s, state)
+
+    async def stage(self, version: int, attempts_made: int = 0, waiter: str = LEARNER) -> Snapshot:
+        """The learner's weights, frozen, as `version`. Any other role that waits for them lets an update end first."""
         retries, limit = self._settings.retries, self._settings.deadlines.publish_s
+        if waiter != LEARNER:
+            limit += self._settings.deadlines.learn_s
         what = "no attempt was left"
         for attempt in range(attempts_made, retries.publish_attempts):
             if attempt:
                 await asyncio.sleep(retries.publish_delay_s)
             try:
-                snapshot = await self.call(LEARNER, "snapshot", f"version {version}", limit, version)
+                self._board.begin(waiter, "snapshot", f"version {version}", limit)
+                snapshot = await self._runtime.call(LEARNER, "snapshot", version, deadline_s=limit)
                 assert isinstance(snapshot, Snapshot)
                 return snapshot
             except RoleRaised as error:
                 self._record("publish_retry", role=LEARNER, v=version, why=error.what)
                 what = error.what
+            finally:
+                self._board.end(waiter)
         raise RunFailed(f"version {version} could not be published in {retries.publish_attempts} attempts: {what}")
 
     async def evaluate(self, snapshot: Snapshot) -> Score:
@@ -183,23 +334,25 @@ class Crew:
 
     async def _start(self, role: Role) -> None:
         limit = self._settings.deadlines.start_s
-        self._board.begin(role.name, "start", "starting", limit)
+        name = role.name if role.lanes == 1 else f"{role.name}/0"
+        self._board.begin(name, "start", "starting", limit)
         try:
             async with asyncio.timeout(limit):
                 await self._runtime.start(role)
         except TimeoutError:
             raise RoleLate(role.name, "start", f"not built within {limit:g} s") from None
         finally:
-            self._board.end(role.name)
+            self._board.end(name)
 
-    async def _restart(self, role: str, error: RoleError) -> None:
+    async def _restart(self, role: str, error: RoleError, name: str | None = None) -> None:
+        name = name or role
         limit, budget = self._settings.deadlines.start_s, self._settings.retries.max_restarts
         while True:
             if self.restarts[role] >= budget:
                 raise RunFailed(f"{error} (restarted {self.restarts[role]} times, max_restarts={budget})")
             self.restarts[role] += 1
             self._record("restart", role=role, why=error.what)
-            self._board.begin(role, "restart", "restarting", limit)
+            self._board.begin(name, "restart", "restarting", limit)
             try:
                 async with asyncio.timeout(limit):
                     await self._runtime.restart(role)
@@ -209,4 +362,14 @@ class Crew:
             except RoleError as again:
                 error = again
             finally:
-                self._board.end(role)
+                self._board.end(name)
+
+
+def _check_span(post: Post, rollout: Rollout) -> None:
+    """No rollout is made by weights that its collector was never given."""
+    span = rollout.span
+    if span is not None and span.newest > post.newest:
+        raise RunFailed(
+            f"ticket {rollout.ticket} on {post.role}: its rollout claims version {span.newest}, but version "
+            f"{post.newest} is the newest that was applied there"
+        )

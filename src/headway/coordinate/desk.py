@@ -7,17 +7,19 @@ collector may have it.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 
 from headway.core.types import Ticket
 
 
 class Desk:
-    """The line (or lines) of open tickets."""
+    """The line (or lines) of open tickets. With lanes, those who are called collectors here are seats."""
 
-    def __init__(self, num_collectors: int, *, pinned: bool) -> None:
+    def __init__(self, num_collectors: int, *, pinned: bool, lanes: int = 1) -> None:
         self._pinned = pinned
-        self._lines: list[deque[Ticket]] = [deque() for _ in range(num_collectors if pinned else 1)]
+        self._num_collectors = num_collectors
+        self._has_lanes = lanes > 1
+        self._lines: list[deque[Ticket]] = [deque() for _ in range(lanes * num_collectors if pinned else 1)]
         self._idle: OrderedDict[int, None] = OrderedDict()  # waiting for a ticket, longest first
 
     def put(self, ticket: Ticket, *, first: bool = False) -> int | None:
@@ -31,7 +33,7 @@ class Desk:
         else:
             line.append(ticket)
         if not self._pinned:
-            return self._idle.popitem(last=False)[0] if self._idle else None
+            return self._pop_idle()
         assert ticket.collector is not None
         if ticket.collector in self._idle:
             del self._idle[ticket.collector]
@@ -46,6 +48,18 @@ class Desk:
         self.note_idle(collector)
         return None
 
+    def first(self, collector: int) -> Ticket | None:
+        """The ticket this collector would take, which stays where it is."""
+        line = self._line(collector)
+        return line[0] if line else None
+
+    def another_idle(self) -> int | None:
+        """Who else might have the first ticket, if whoever was woken for it may not; no longer noted as idle.
+
+        In a pinned run nobody else may.
+        """
+        return None if self._pinned or not self._lines[0] else self._pop_idle()
+
     def note_idle(self, collector: int) -> None:
         """This collector waits; it may be woken for a ticket."""
         self._idle[collector] = None
@@ -59,6 +73,17 @@ class Desk:
         for collector in ready:
             del self._idle[collector]
         return ready
+
+    def _pop_idle(self) -> int | None:
+        """Who has been idle longest; with lanes, on the collector that has the most lanes idle."""
+        if not self._idle:
+            return None
+        if not self._has_lanes:
+            return self._idle.popitem(last=False)[0]
+        lanes = Counter(seat % self._num_collectors for seat in self._idle)
+        seat = max(self._idle, key=lambda seat: lanes[seat % self._num_collectors])
+        del self._idle[seat]
+        return seat
 
     def _line(self, collector: int | None) -> deque[Ticket]:
         if not self._pinned:

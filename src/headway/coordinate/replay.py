@@ -4,11 +4,13 @@ Which rollouts met in which batch, at which version and on which collector: that
 timing, and it is in the event log. Everything else follows from seeds. So the log is read as a script:
 
     publish v     the learner's weights become version v
-    start k, c, v ticket k takes off on collector c with version v
+    restage v     what it has now is version v from here on: what it had was lost
+    start k, c, v ticket k takes off on seat c (with one lane each: collector c) with version v
     land k        it is collected now
-    learn [k..]   these rollouts are trained on
+    learn [k..]   these rollouts are trained on (none: what was drawn for it)
     insert [k..]  these go into the replay
-    drop, requeue the rollout is forgotten
+    draw v        the replay with a role of its own draws for an update
+    drop, requeue, lose   the rollout is forgotten
 
 Evaluations change nothing and are left out. Attempts that failed left no trace in any state.
 """
@@ -16,12 +18,12 @@ Evaluations change nothing and are left out. Attempts that failed left no trace 
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.coordinate.roles import CollectorRole, LearnerRole, Stations
+from headway.coordinate.roles import CollectorRole, LearnerRole, ReplayRole, Stations
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 
 
@@ -55,9 +57,13 @@ class _Replayer:
         self._until = until
         self._seed = script[0]["seed"]
         self._learner = LearnerRole(stations.learner)
+        self._replay = None if stations.replay is None else ReplayRole(stations.replay)
+        self._draws: deque[Rollout] = deque()  # made and not yet trained on: two where one was made ahead
         self._collectors: dict[int, CollectorRole] = {}
+        self._applied: dict[int, int] = {}  # collector -> version, for those that hold weights
+        self._num_collectors = script[0]["collectors"]
         self._snapshots: dict[int, Snapshot] = {}
-        self._flights: dict[int, tuple[int, int]] = {}  # ticket -> (collector, version)
+        self._flights: dict[int, tuple[int, int, Snapshot | None]] = {}  # ticket -> (seat, version, its weights)
         self._rollouts: dict[int, Rollout] = {}
         self._attempts: Counter[int] = Counter()
         self._last_use = _last_uses(script)
@@ -66,14 +72,19 @@ class _Replayer:
 
     def run(self) -> Replayed:
         steps: dict[str, Callable[[dict[str, Any]], None]] = {
+            "run": self._begin_session,
             "publish": self._publish,
+            "restage": self._publish,
             "start": self._start,
             "reissue": self._reissue,
             "land": self._land,
             "learn": self._learn,
             "insert": self._insert,
+            "draw": self._draw,
+            "resume": self._resume,
             "drop": self._forget,
             "requeue": self._forget,
+            "lose": self._lose,
         }
         for at, event in enumerate(self._script):
             step = steps.get(event["e"])
@@ -90,24 +101,39 @@ class _Replayer:
             raise ReplayError("the log has no published version")
         return Replayed(self._snapshots[self._version].payload, self._version, self._updates)
 
+    def _begin_session(self, event: dict[str, Any]) -> None:
+        self._num_collectors = event["collectors"]
+
     def _publish(self, event: dict[str, Any]) -> None:
         self._version = event["v"]
         snapshot = self._learner.snapshot(self._version)
         self._snapshots[self._version] = Snapshot(self._version, copy.deepcopy(snapshot.payload))
 
     def _start(self, event: dict[str, Any]) -> None:
-        self._flights[event["k"]] = (event["c"], event["v"])
+        self._flights[event["k"]] = (event["c"], event["v"], self._snapshots.get(event["v"]))
 
     def _reissue(self, event: dict[str, Any]) -> None:
-        self._attempts[event["k"]] += 1
+        self._attempts[event["k"]] = event["a"]
 
     def _land(self, event: dict[str, Any]) -> None:
-        index = event["k"]
-        number, version = self._flights.pop(index)
-        ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, number, self._attempts[index])
+        index, (oldest, newest) = event["k"], event["v"]
+        seat, version, snapshot = self._flights.pop(index)
+        if snapshot is None:
+            raise KeyError(f"version {version}")
+        if oldest != newest:
+            raise ReplayError(
+                f"ticket {index} was made by versions {oldest} to {newest}: which token or step by which is not in the "
+                "log, so a run with on_publish=partial cannot be replayed"
+            )
+        ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, self._attempts[index])
+        number = seat % self._num_collectors
         if number not in self._collectors:
             self._collectors[number] = CollectorRole(lambda: self._stations.collector(number))
-        rollout, _ = self._collectors[number].collect(ticket, self._snapshots[version])
+        collector = self._collectors[number]
+        if collector.traits().holds_weights and self._applied.get(number) != version:
+            collector.apply(snapshot)
+            self._applied[number] = version
+        rollout, _ = collector.collect(ticket, snapshot)
         if rollout.steps != event["n"]:
             raise ReplayError(
                 f"ticket {index} had {event['n']} steps when it was recorded and has {rollout.steps} now: its "
@@ -117,11 +143,30 @@ class _Replayer:
 
     def _learn(self, event: dict[str, Any]) -> None:
         rollouts = tuple(self._rollouts.pop(index) for index in event["k"])
-        self._learner.learn(Batch(event["v"], rollouts), None)
+        if self._replay is not None:
+            if not self._draws:
+                raise ReplayError(f"update {event['u']} has no draw in the log")
+            rollouts = (self._draws.popleft(),)
+        report, _, _ = self._learner.learn(Batch(event["v"], rollouts), None)
+        if self._replay is not None and report.feedback is not None:
+            self._replay.update(report)
         self._updates = event["u"]
 
     def _insert(self, event: dict[str, Any]) -> None:
-        self._learner.insert(Batch(event["v"], tuple(self._rollouts.pop(index) for index in event["k"])))
+        keeper = self._learner if self._replay is None else self._replay
+        keeper.insert(Batch(event["v"], tuple(self._rollouts.pop(index) for index in event["k"])))
+
+    def _draw(self, event: dict[str, Any]) -> None:
+        if self._replay is None:
+            raise ReplayError("the log has draws of a replay in its own role, and the stations have none")
+        self._draws.append(self._replay.sample(event["v"]))
+
+    def _resume(self, event: dict[str, Any]) -> None:
+        self._draws.clear()  # one made ahead of the checkpoint was not kept
+
+    def _lose(self, event: dict[str, Any]) -> None:
+        del self._rollouts[event["k"]]
+        self._attempts[event["k"]] += 1
 
     def _forget(self, event: dict[str, Any]) -> None:
         self._rollouts.pop(event["k"], None)

@@ -11,16 +11,18 @@ import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.core.protocols import (
     Collector,
+    Concurrent,
     Evaluator,
     Learner,
     Placement,
     Reanalyzer,
     ReplayLearner,
     Role,
+    SharedReplay,
     Stateful,
     TakesSnapshots,
 )
@@ -33,23 +35,28 @@ DEFAULT_PLACEMENT = Placement()
 class Stations:
     """How to build each station, and where. Factories are called in the place where the role runs.
 
-    `collector` gets the collector's number, 0 to collectors - 1.
+    `collector` gets the collector's number, 0 to collectors - 1. `replay` is for a replay with a role of its own; one
+    that lives inside the learner needs none.
     """
 
     collector: Callable[[int], Collector]
     learner: Callable[[], Learner]
     evaluator: Callable[[], Evaluator] | None = None
     reanalyzer: Callable[[], Reanalyzer] | None = None
+    replay: Callable[[], SharedReplay] | None = None
     collector_placement: Placement = DEFAULT_PLACEMENT
     learner_placement: Placement = DEFAULT_PLACEMENT
     evaluator_placement: Placement = DEFAULT_PLACEMENT
+    replay_placement: Placement = DEFAULT_PLACEMENT
 
-    def roles(self, num_collectors: int) -> list[Role]:
+    def roles(self, num_collectors: int, lanes: int = 1) -> list[Role]:
         """Learner first: it makes the snapshot everybody else starts with."""
         roles = [Role(LEARNER, partial(LearnerRole, self.learner), self.learner_placement)]
+        if self.replay is not None:
+            roles.append(Role(REPLAY, partial(ReplayRole, self.replay), self.replay_placement))
         for number in range(num_collectors):
             factory = partial(CollectorRole, partial(self.collector, number))
-            roles.append(Role(collector_name(number), factory, self.collector_placement))
+            roles.append(Role(collector_name(number), factory, self.collector_placement, lanes))
         if self.evaluator is not None:
             roles.append(Role(EVALUATOR, partial(EvaluatorRole, self.evaluator), self.evaluator_placement))
         if self.reanalyzer is not None:
@@ -57,11 +64,27 @@ class Stations:
         return roles
 
 
-LEARNER, EVALUATOR, REANALYZER = "learner", "evaluator", "reanalyzer"
+LEARNER, EVALUATOR, REANALYZER, REPLAY = "learner", "evaluator", "reanalyzer", "replay"
+STATISTICS = "replay_statistics"  # in the info of a draw
 
 
 def collector_name(number: int) -> str:
     return f"collector-{number}"
+
+
+def publisher_name(number: int) -> str:
+    """Who hands versions to a collector in the middle of its work, on the board."""
+    return f"publisher-{number}"
+
+
+class Traits(NamedTuple):
+    """What a collector is like."""
+
+    kind: str
+    """The name of its class."""
+    is_stateful: bool
+    holds_weights: bool
+    is_concurrent: bool
 
 
 class CollectorRole:
@@ -71,9 +94,13 @@ class CollectorRole:
         self.collector = build()
         self._stateful = self.collector if isinstance(self.collector, Stateful) else None
 
-    def traits(self) -> tuple[bool, bool]:
-        """(carries state, holds the weights itself)."""
-        return self._stateful is not None, isinstance(self.collector, TakesSnapshots)
+    def traits(self) -> Traits:
+        return Traits(
+            type(self.collector).__name__,
+            self._stateful is not None,
+            isinstance(self.collector, TakesSnapshots),
+            isinstance(self.collector, Concurrent) and self.collector.is_concurrent,
+        )
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, Any]:
         rollout = self.collector.collect(ticket, snapshot)
@@ -132,6 +159,34 @@ class LearnerRole:
 
     def restore(self, state: Any) -> None:
         self.learner.load_state_dict(state)
+
+
+class ReplayRole:
+    """A replay with a role of its own; a draw brings the replay's numbers along."""
+
+    def __init__(self, build: Callable[[], SharedReplay]) -> None:
+        self.replay = build()
+
+    def insert(self, batch: Batch) -> None:
+        self.replay.insert(batch)
+
+    def sample(self, version: int) -> Rollout:
+        draw = self.replay.sample(version)
+        if not isinstance(draw, Rollout):
+            raise TypeError(f"sample must return a Rollout, received {type(draw).__name__}")
+        if draw.steps < 1:
+            raise ValueError(f"sample returned a draw of {draw.steps} samples; an update needs at least one")
+        numbers = {name: float(value) for name, value in self.replay.statistics().items()}
+        return replace(draw, info={**draw.info, STATISTICS: numbers}, ticket=-1)
+
+    def update(self, report: LearnReport) -> None:
+        self.replay.update(report.feedback)
+
+    def state(self) -> Any:
+        return copy.deepcopy(self.replay.state_dict())
+
+    def restore(self, state: Any) -> None:
+        self.replay.load_state_dict(copy.deepcopy(state))
 
 
 class EvaluatorRole:

@@ -49,7 +49,7 @@ class Retries:
     attempts_on_error: int = 1
     """Attempts at one ticket when the collector's own code raises. 1: the first exception counts."""
     attempts_on_loss: int = 3
-    """Attempts at one ticket when its collector dies or does not answer in time."""
+    """Attempts at one ticket when its collector dies or does not answer in time, or its rollout is lost."""
     on_failure: Literal["stop", "drop"] = "stop"
     """When the attempts are used up: stop the run with a clear error, or drop the ticket as failed."""
     max_restarts: int = 10
@@ -121,6 +121,11 @@ class Settings:
 
     plan: Plan
     collectors: int = 1
+    lanes: int = 1
+    """Tickets one collector works on at once; for collectors that are concurrent and carry no state."""
+    on_publish: Literal["drain", "partial"] = "drain"
+    """When a collector that holds weights is due for a new version and its lanes are busy. drain: it finishes them
+    first. partial: the weights change in the middle of them, and a rollout says which versions made it."""
     max_lead: float | Literal["auto"] = 1
     """How far collection may run ahead of learning, in versions. 0 is the synchronous loop."""
     order: Order = OLDEST
@@ -135,12 +140,13 @@ class Settings:
     tickets_per_batch: int = 1
     publish_every: int = 1
     """Updates per published version. Raising it makes publishing cheaper and the data older."""
-    buffer_capacity: int | None = None
-    """Rollouts the buffer may hold, those on their way included. The lead bounds it too; raise both."""
+    queue_capacity: int | None = None
+    """Rollouts that may wait for the learner or its replay, those on their way included. The lead bounds them too;
+    raise both."""
     replay: ReplayRatio | None = None
-    """Set for a learner with a replay: how collection and learning keep step."""
+    """Set where there is a replay, inside the learner or in its own role: how collection and learning keep step."""
     pacing_s: float = 0.0
-    """Each collector starts at most one ticket per this many seconds."""
+    """Each collector, in each of its lanes, starts at most one ticket per this many seconds."""
     evaluate_in_background: bool = False
     """False: collection and learning pause for an evaluation. True: it runs beside them."""
     lead_limit: int = 64
@@ -157,6 +163,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _require(self.collectors >= 1, f"collectors must be >= 1, received {self.collectors!r}")
+        _require(self.lanes >= 1, f"lanes must be >= 1, received {self.lanes!r}")
         _require(self.tickets_per_batch >= 1, f"tickets_per_batch must be >= 1, received {self.tickets_per_batch!r}")
         _require(self.publish_every >= 1, f"publish_every must be >= 1, received {self.publish_every!r}")
         _require(self.pacing_s >= 0, f"pacing_s must be >= 0, received {self.pacing_s!r}")
@@ -170,15 +177,32 @@ class Settings:
             self.dispatch in (None, "pinned", "free"),
             f"dispatch must be 'pinned' or 'free', received {self.dispatch!r}",
         )
+        _require(
+            self.on_publish in ("drain", "partial"),
+            f"on_publish must be 'drain' or 'partial', received {self.on_publish!r}",
+        )
+        if self.on_publish == "partial":
+            _require(
+                self.lanes > 1, "on_publish='partial' needs lanes > 1: with one, a collector does one thing at a time"
+            )
+            _require(
+                not self.is_synchronous,
+                "on_publish='partial' needs max_lead > 0: without a lead nothing is in flight when a version comes",
+            )
         if self.dispatch == "pinned":
             _require(self.why_not_pinned == "", f"dispatch='pinned' is impossible: {self.why_not_pinned}")
-        if self.buffer_capacity is not None:
-            Capacity(self.buffer_capacity, tickets_per_batch=self.ledger_batch)
+        if self.queue_capacity is not None:
+            Capacity(self.queue_capacity, tickets_per_batch=self.ledger_batch)
         lead = MaxLead(self.build_lead().current, self.tickets_per_version)
         if self.max_lead != "auto" and self.replay is None:
             check_expiry(lead, Expiry(self.max_staleness, self.on_stale))
         elif self.max_staleness is not None and self.on_stale is OnStale.WAIT:
             raise ValueError("on_stale='wait' needs a fixed max_lead and a queue; choose drop, requeue or keep")
+
+    @property
+    def seats(self) -> int:
+        """How many tickets all collectors together work on at once. Tickets go round the seats."""
+        return self.collectors * self.lanes
 
     @property
     def tickets_per_version(self) -> int:
@@ -209,6 +233,8 @@ class Settings:
             return "on_stale='requeue' collects again out of turn"
         if self.retries.on_failure == "drop":
             return "on_failure='drop' lets faults decide what is trained on"
+        if self.on_publish == "partial":
+            return "on_publish='partial' changes weights in the middle of a rollout, when is a matter of timing"
         return ""
 
     @property
@@ -240,12 +266,20 @@ class Settings:
         """The longest a healthy run can keep anyone waiting: every deadline struck, every attempt made."""
         limits, retries = self.deadlines, self.retries
         slots = MaxLead(self.build_lead().limit, self.tickets_per_version).slots
-        rounds = -(-slots // self.collectors) + 1  # tickets one collector may have before it, and its own
+        # Tickets one collector may have before it, and its own. With lanes they fly one by one in the worst case, where
+        # each has a version of its own; and whenever one of them is late, all begin again.
+        rounds = -(-slots // self.collectors) + 1
         ticket = limits.collect_s * max(retries.attempts_on_loss, retries.attempts_on_error)
         publish = (limits.publish_s + retries.publish_delay_s) * retries.publish_attempts
         restarts = limits.start_s * (retries.max_restarts + 1)
+        if self.lanes > 1:
+            ticket += publish
+            restarts += limits.collect_s * retries.max_restarts
         evaluate = limits.evaluate_s * (retries.evaluate_attempts + 1)
-        return rounds * (ticket + self.pacing_s) + limits.learn_s + publish + restarts + evaluate
+        update = limits.learn_s + publish + evaluate
+        if self.replay is not None:  # which has calls of its own: an insert, a draw, the feedback
+            update = (update + 3 * limits.learn_s) * self.replay.max_updates_in_a_row
+        return rounds * (ticket + self.pacing_s) + update + restarts
 
     def build_lead(self) -> Lead:
         if self.max_lead != "auto":
@@ -259,8 +293,8 @@ class Settings:
 
     def build_ledger(self, lead: MaxLead) -> Ledger:
         rules: list[Rule] = [lead]
-        if self.buffer_capacity is not None:
-            rules.append(Capacity(self.buffer_capacity, tickets_per_batch=self.ledger_batch))
+        if self.queue_capacity is not None:
+            rules.append(Capacity(self.queue_capacity, tickets_per_batch=self.ledger_batch))
         if self.replay is not None:
             rules.append(self.replay)
         elif self.plan.updates is not None:
@@ -274,7 +308,7 @@ class Settings:
             tickets_per_batch=self.ledger_batch,
             updates_per_version=self.publish_every,
             seed=self.seed,
-            pinned_collectors=self.collectors if self.is_pinned else None,
+            pinned_collectors=self.seats if self.is_pinned else None,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -287,6 +321,8 @@ class Settings:
             "on_stale": self.on_stale.value,
             "staleness_bound": self.staleness_bound,
             "collectors": self.collectors,
+            "lanes": self.lanes,
+            "on_publish": self.on_publish,
             "tickets_per_batch": self.tickets_per_batch,
             "publish_every": self.publish_every,
             "evaluate_in_background": self.evaluate_in_background,

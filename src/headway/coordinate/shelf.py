@@ -21,12 +21,24 @@ class Shelf:
         self._snapshots: dict[int, Snapshot] = {}
         self._holders: Counter[int] = Counter()
         self._newest = -1
+        self._times_replaced = 0  # of the newest
 
     def put(self, snapshot: Snapshot) -> None:
         """A version becomes the newest one."""
         previous, self._newest = self._newest, snapshot.version
+        self._times_replaced = 0
         self._snapshots[snapshot.version] = snapshot
         self._forget(previous)
+
+    def replace(self, snapshot: Snapshot) -> int:
+        """The newest version was lost and is staged again; returns how often that has happened to it.
+
+        What was lost is not released: whoever is about to use it shall be told.
+        """
+        assert snapshot.version == self._newest
+        self._snapshots[self._newest] = snapshot
+        self._times_replaced += 1
+        return self._times_replaced
 
     def put_older(self, snapshot: Snapshot) -> None:
         """A version that is not the newest, when a run is resumed; then `forget_unheld`."""

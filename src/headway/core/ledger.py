@@ -59,13 +59,15 @@ class LedgerStatistics:
 
     opened: int
     landed: int
-    """Rollouts that came in; a ticket that was requeued counts each time."""
+    """Rollouts that came in; a ticket that was requeued or whose rollout was lost counts each time."""
     learned: int
     dropped: dict[str, int]
     returned: int
     live: int
     reissued: int
     requeued: int
+    lost: int
+    """Rollouts that were here and are gone, with the node that held them; their tickets were collected again."""
     kept_stale: int
     staleness: dict[int, int]
     """Histogram of the age, in versions, of everything taken."""
@@ -108,8 +110,8 @@ class Ledger:
 
     `updates_per_version` is how many learn calls make one published version. With `pinned_collectors` the
     version and the collector of a ticket are fixed when it opens (ticket k goes to collector
-    k mod pinned_collectors): as openings happen only at points fixed by the order of learning, the
-    whole run is then determined by its seed.
+    k mod pinned_collectors; with lanes these are seats, and a resumed run may have more or fewer of them): as
+    openings happen only at points fixed by the order of learning, the whole run is then determined by its seed.
     """
 
     def __init__(
@@ -149,7 +151,8 @@ class Ledger:
         self._births: Counter[int] = Counter()  # untaken tickets that have taken off, by birth version
         self._drops: Counter[DropReason] = Counter()
         self._staleness: Counter[int] = Counter()
-        self._reissued = self._requeued = self._kept_stale = self._returned = self._landed = self._offered = 0
+        self._reissued = self._requeued = self._lost = self._kept_stale = 0
+        self._returned = self._landed = self._offered = 0
         self._offered_length = self._trained_length = 0.0
 
     # -- opening ------------------------------------------------------------------------------------
@@ -213,12 +216,15 @@ class Ledger:
         self._offered_length += length
         return span
 
-    def reissue(self, index: int) -> Ticket:
-        """The collector failed: the same ticket flies again, one attempt older."""
+    def reissue(self, index: int, version: int | None = None, *, is_attempt: bool = True) -> Ticket:
+        """The collector failed: the same ticket flies again, one attempt older (if it was one).
+
+        With `version`, a pinned ticket is born anew with it (the weights of its own are gone).
+        """
         entry = self._entry(index, Phase.IN_FLIGHT, "reissue")
         self._forget_birth(entry)
         self._reissued += 1
-        return self._reopen(entry, attempt=entry.ticket.attempt + 1)
+        return self._reopen(entry, entry.ticket.attempt + is_attempt, version)
 
     # -- taking -------------------------------------------------------------------------------------
 
@@ -306,6 +312,34 @@ class Ledger:
             self._staleness[staleness] += 1
             self._trained_length += entry.length
 
+    def put_back(self, indices: Iterable[int], version: int) -> None:
+        """The learner could not be given what it took at `version`: all of it is ready again, as if never taken.
+
+        What it made room for meanwhile stays open, so a buffer may hold up to a batch more than its capacity.
+        """
+        entries = [self._entry(index, Phase.TAKEN, "put back") for index in sorted(indices)]
+        for entry in entries:
+            assert entry.span is not None
+            staleness = version - entry.span.oldest
+            if self.expiry.is_stale(staleness):
+                self._kept_stale -= 1
+            self._staleness[staleness] -= 1
+            if not self._staleness[staleness]:
+                del self._staleness[staleness]
+            self._trained_length -= entry.length
+            self._taken.remove(entry.ticket.index)
+            self.tally.taken -= 1
+            self.tally.inserted -= entry.steps
+            self.tally.ready += 1
+            self.tally.waiting_steps += entry.steps
+            entry.phase = Phase.READY
+            if self.expiry.waits:
+                assert entry.version is not None
+                self._births[entry.version] += 1
+        back = {entry.ticket.index: entry for entry in entries}
+        self._arrived = back | self._arrived  # they were chosen before those that wait now
+        self._untaken = dict(sorted((back | self._untaken).items()))
+
     def count_samples(self, samples: float) -> None:
         """The learner says how many samples an update trained on (for the replay ratio)."""
         self.tally.sampled += samples
@@ -354,14 +388,20 @@ class Ledger:
         `version` is the newest: a pinned ticket is born anew with it.
         """
         entry = self._entry(index, Phase.READY, "requeue")
-        self._offered -= 1  # it will be offered again: the same ticket, counted once
-        self._offered_length -= entry.length
-        self._leave_buffer(entry)
-        self._forget_birth(entry)
+        self._withdraw(entry)
         self._requeued += 1
-        if self.pinned_collectors is not None:
-            entry.ticket = replace(entry.ticket, version=version)
-        return self._reopen(entry, attempt=0)
+        return self._reopen(entry, 0, version)
+
+    def lose(self, index: int, version: int) -> Ticket:
+        """The rollout was here and is gone: the same ticket is collected again, one attempt older.
+
+        `version` is the newest: a pinned ticket is born anew with it, for the weights of its own need not be there
+        any more. What the learner has taken is put back first.
+        """
+        entry = self._entry(index, Phase.READY, "lose")
+        self._withdraw(entry)
+        self._lost += 1
+        return self._reopen(entry, entry.ticket.attempt + 1, version)
 
     def close(self) -> tuple[int, ...]:
         """The run is over; what is still live is returned, to be collected again if the run is resumed."""
@@ -400,6 +440,7 @@ class Ledger:
             live=self.tally.live,
             reissued=self._reissued,
             requeued=self._requeued,
+            lost=self._lost,
             kept_stale=self._kept_stale,
             staleness=dict(sorted(self._staleness.items())),
             offered_length=self._offered_length / self._offered if self._offered else 0.0,
@@ -420,7 +461,7 @@ class Ledger:
             "sampled": self.tally.sampled,
             "drops": {reason.value: n for reason, n in self._drops.items()},
             "staleness": dict(self._staleness),
-            "counts": [self._reissued, self._requeued, self._kept_stale, self._landed, self._offered],
+            "counts": [self._reissued, self._requeued, self._lost, self._kept_stale, self._landed, self._offered],
             "lengths": [self._offered_length, self._trained_length],
             "live": [
                 {
@@ -447,22 +488,22 @@ class Ledger:
         self.seed = state["seed"]
         self._drops = Counter({DropReason(name): n for name, n in state["drops"].items()})
         self._staleness = Counter({int(age): n for age, n in state["staleness"].items()})
-        self._reissued, self._requeued, self._kept_stale, self._landed, self._offered = state["counts"]
+        self._reissued, self._requeued, self._lost, self._kept_stale, self._landed, self._offered = state["counts"]
         self._offered_length, self._trained_length = state["lengths"]
         tally = self.tally
         tally.learned = state["learned"]
         tally.inserted = state["inserted"]
         tally.sampled = state["sampled"]
         tally.dropped = sum(self._drops.values())
-        pinned = self.pinned_collectors is not None
+        pinned = self.pinned_collectors
         for saved in state["live"]:
             landed = saved["span"] is not None
-            known = pinned or landed
+            known = pinned is not None or landed
             ticket = Ticket(
                 saved["index"],
                 saved["seed"],
                 saved["version"] if known else None,
-                saved["collector"] if known else None,
+                saved["index"] % pinned if pinned else saved["collector"] if known else None,
                 saved["attempt"],
             )
             entry = Entry(ticket)
@@ -498,10 +539,20 @@ class Ledger:
             raise LedgerError(f"cannot {verb} ticket {index}: it is {entry.phase.value}, not {phase.value}")
         return entry
 
-    def _reopen(self, entry: Entry, attempt: int) -> Ticket:
+    def _withdraw(self, entry: Entry) -> None:
+        """A ready rollout leaves the buffer without being taken, and will be offered again: counted once."""
+        self._offered -= 1
+        self._offered_length -= entry.length
+        self._leave_buffer(entry)
+        self._forget_birth(entry)
+
+    def _reopen(self, entry: Entry, attempt: int, version: int | None) -> Ticket:
+        """Back to the start. With `version` a pinned ticket is born anew, without it keeps its birth."""
         ticket = replace(entry.ticket, attempt=attempt)
         if self.pinned_collectors is None:
             ticket = replace(ticket, version=None, collector=None)
+        elif version is not None:
+            ticket = replace(ticket, version=version)
         entry.ticket = ticket
         entry.version = ticket.version
         entry.span = None

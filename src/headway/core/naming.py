@@ -1,4 +1,4 @@
-"""One clear line for a name nobody knows: what was received, what is allowed, the nearest known one."""
+"""Names: one clear line for one that nobody knows, and what the seats of a run are called."""
 
 from __future__ import annotations
 
@@ -12,3 +12,9 @@ def unknown(kind: str, received: str, allowed: Iterable[str]) -> str:
     near = difflib.get_close_matches(received, known, n=1, cutoff=0.5)
     hint = f" did you mean {near[0]!r}?" if near else ""
     return f"unknown {kind} {received!r};{hint} allowed: {', '.join(known)}"
+
+
+def seat_name(seat: int, collectors: int, lanes: int) -> str:
+    """`collector-0`; with several lanes `collector-0/3`. Seats go round the collectors."""
+    name = f"collector-{seat % collectors}"
+    return name if lanes == 1 else f"{name}/{seat // collectors}"

@@ -7,7 +7,7 @@ A station is built where it runs, by a factory the runtime calls there, and is s
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -42,6 +42,27 @@ class ReplayLearner(Protocol):
     """A learner that keeps rollouts and trains on samples of them: `learn` then gets an empty batch."""
 
     def insert(self, batch: Batch) -> None: ...
+
+
+class SharedReplay(Protocol):
+    """A replay with a role of its own: rollouts go in, draws go to the learner, its feedback comes back.
+
+    `sample` draws for an update at `version`: a rollout that no ticket brought, whose `steps` are the samples in it.
+    `learn` gets it as its batch, and what it reports as `feedback` is handed to `update`, perhaps after other draws
+    and inserts. `statistics` are numbers about the replay; they join the metrics of the update a draw is for.
+    """
+
+    def insert(self, batch: Batch) -> None: ...
+
+    def sample(self, version: int) -> Rollout: ...
+
+    def update(self, feedback: Any) -> None: ...
+
+    def statistics(self) -> Mapping[str, float]: ...
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
 
 
 class Evaluator(Protocol):
@@ -81,6 +102,17 @@ class TakesSnapshots(Protocol):
     def apply(self, snapshot: Snapshot) -> None: ...
 
 
+@runtime_checkable
+class Concurrent(Protocol):
+    """A collector that can work on several tickets at once (an inference engine does them as one batch).
+
+    It says so with `is_concurrent = True`. Then `collect` may be called by several threads at the same time, and
+    `apply`, if there is one, beside them. What a rollout is may not depend on its neighbours.
+    """
+
+    is_concurrent: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a role would like to run. A runtime honours what it can: threads nothing, Ray everything."""
@@ -94,11 +126,20 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A running thing: its name, how to build it where it runs, and where that should be."""
+    """A running thing: its name, how to build it where it runs, and where that should be.
+
+    With more than one lane, up to `lanes` calls of `collect` are executed at the same time, and beside them one call of
+    any other method.
+    """
 
     name: str
     factory: Callable[[], Any]
     placement: Placement = Placement()
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1:
+            raise ValueError(f"a role needs at least one lane, received lanes={self.lanes!r}")
 
 
 class RoleError(RuntimeError):
@@ -133,8 +174,38 @@ class RoleRaised(RoleError):
         return type(self), (self.role, self.method, self.what, self.details)
 
 
+class PayloadLost(RoleRaised):
+    """What an argument refers to is gone, with the node that held it; the method was not called.
+
+    `tickets` says whose rollouts, `versions` which snapshots. The role itself is as it was.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        method: str,
+        what: str,
+        details: str = "",
+        tickets: Sequence[int] = (),
+        versions: Sequence[int] = (),
+    ) -> None:
+        super().__init__(role, method, what, details)
+        self.tickets = tuple(tickets)
+        self.versions = tuple(versions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.role, self.method, self.what, self.details, self.tickets, self.versions)
+
+
 class RoleDied(RoleError):
-    """The place where the role ran is gone."""
+    """The place where the role ran is gone. `never_began`: it was gone before this call, which changed nothing."""
+
+    def __init__(self, role: str, method: str, what: str, never_began: bool = False) -> None:
+        super().__init__(role, method, what)
+        self.never_began = never_began
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.role, self.method, self.what, self.never_began)
 
 
 class RoleLate(RoleError):
@@ -144,8 +215,13 @@ class RoleLate(RoleError):
 class Runtime(Protocol):
     """Where the roles run. Calls to one role are executed one after another, in the order made.
 
+    In a role with lanes that holds for all calls but `collect`: of those, as many as there are lanes overlap. If the
+    role dies, all its calls under way raise RoleDied. If one of them is late, that one raises RoleLate and the others
+    RoleDied, when the role is killed or restarted.
+
     Payloads of snapshots and rollouts may be replaced by references on their way; a runtime resolves them
-    where they are used, `fetch` brings one to the caller, and `release` says it will not be used again.
+    where they are used, `fetch` brings one to the caller, and `release` says it will not be used again. A call or a
+    fetch that needs one which no longer exists raises PayloadLost.
     """
 
     @property

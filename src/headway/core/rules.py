@@ -139,6 +139,11 @@ class ReplayRatio:
         self.steps_per_ticket = steps_per_ticket
         self._offset = samples_per_insert * min_size
 
+    @property
+    def max_updates_in_a_row(self) -> float:
+        """Between two tickets that open: the error falls from one end of the slack to the other."""
+        return 2 * self.slack / self.samples_per_update + 1
+
     def _error(self, inserted: float, sampled: float) -> float:
         return self.samples_per_insert * inserted - sampled
 

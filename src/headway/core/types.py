@@ -1,22 +1,23 @@
 """What moves through a run.
 
         open ------> in flight ------> ready ------> taken ------> learned
-         ^  \\           |  \\            |  \\           (the batch was trained on
-         |   \\          |   \\           |   \\           and its version published)
-         +----\\-reissue-+----\\-requeue--+    \\
-               \\               \\               \\
+         ^  \\           |  \\            |  \\        |   (the batch was trained on
+         |   \\          |   \\           |<--\\-put---+    and its version published)
+         +----\\-reissue-+----\\-requeue,-+    \\ back
+               \\               \\ lose         \\
                 +---------------+---------------+--> dropped(reason)
 
 A *ticket* is the permission to collect one unit of experience. It occupies a slot from `open` until it
-settles, and it settles exactly once, as learned or as dropped. `reissue` (the collector died) and
-`requeue` (the rollout came too late) send the same ticket, with the same seed, back to the start.
+settles, and it settles exactly once, as learned or as dropped. `reissue` (the collector died), `requeue` (the
+rollout came too late) and `lose` (it was here, and is gone with the node that held it) send the same ticket, with
+the same seed, back to the start. A batch of which a rollout is lost is *put back*: the learner never saw it.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,7 +64,8 @@ class Ticket:
 
     `seed` depends on the run's seed and on `index` alone, so a reissued ticket asks the same question.
     `version` and `collector` are fixed at opening in a pinned run; in a free run they are filled in when
-    the ticket takes off, with the newest snapshot and whichever collector is idle.
+    the ticket takes off, with the newest snapshot and whichever collector is idle. Where collectors have
+    lanes, `collector` is the number of a seat.
     """
 
     index: int
@@ -114,10 +116,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class LearnReport:
-    """What one learn call says about itself. `samples` counts toward a replay ratio (default: rollouts)."""
+    """What one learn call says about itself. `samples` counts toward a replay ratio (default: rollouts,
+    or the steps of a draw).
+
+    `feedback` goes back to the replay that drew the batch: new priorities, say. Like the payload of a rollout it may
+    be replaced by a reference on its way.
+    """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     samples: float | None = None
+    feedback: Any = None
 
     @property
     def effective_sample_size(self) -> float | None:
@@ -141,8 +149,17 @@ def derive_seed(seed: int, *path: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
+def carriers(value: Any) -> Iterator[Rollout | Snapshot]:
+    """Every Rollout and Snapshot in `value`, tuples and batches too: what `map_payloads` changes the payloads of."""
+    if isinstance(value, Rollout | Snapshot):
+        yield value
+    for item in value.rollouts if isinstance(value, Batch) else value if type(value) is tuple else ():
+        yield from carriers(item)
+
+
 def map_payloads(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`value` with the payload of every Rollout and Snapshot in it (tuples and batches too) changed.
+    """`value` with the payload of every Rollout and Snapshot in it (tuples and batches too) changed,
+    and the feedback of a LearnReport.
 
     This is how runtimes put references in place of big values and back, without knowing the stations.
     """
@@ -152,4 +169,6 @@ def map_payloads(value: Any, change: Callable[[Any], Any]) -> Any:
         return replace(value, rollouts=tuple(map_payloads(r, change) for r in value.rollouts))
     if type(value) is tuple:
         return tuple(map_payloads(item, change) for item in value)
+    if isinstance(value, LearnReport) and value.feedback is not None:
+        return replace(value, feedback=change(value.feedback))
     return value

@@ -1,21 +1,33 @@
 """Any Gymnasium environment, many at once.
 
-An environment with a vector entry point steps all copies in one call; otherwise it is copied. Copies start
-again by themselves on the step after they end (Gymnasium's "next step" mode): the observation that ended an
-episode is seen, so that a truncated one can be bootstrapped from, and the step that only resets is marked.
+    auto --> a vector entry point of its own? ---------------> gymnasium: all copies in one call
+             EnvPool is installed and knows the id? ---------> envpool: all copies in its threads
+             otherwise --------------------------------------> gymnasium: a vector of copies
+
+Copies start again by themselves on the step after they end (Gymnasium's "next step" mode): the observation that
+ended an episode is seen, so that a truncated one can be bootstrapped from, and the step that only resets is marked.
 """
 
 from __future__ import annotations
 
+import importlib
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headway.core.naming import unknown
+
+Backend = Literal["gymnasium", "envpool"]
+MAX_CHOICES = 1 << 16
+"""Whole numbers in a Box are choices, up to this many: a network has an output for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +64,122 @@ class Spec:
     action: ActionSpec
 
 
-def make_vector(env_id: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
-    """`num_envs` copies of an environment, by its registered id."""
-    if env_id.startswith("headway/"):
+# -- by name ----------------------------------------------------------------------------------------
+
+
+def registered(env_id: str) -> EnvSpec:
+    """A registered environment; `module:id` first imports the module that registers it."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"environment {env_id!r} cannot be registered: {error}") from None
+    if name.startswith("headway/"):
         from headway.envs.colorlines import register  # here: it needs numba, which the others do not
 
         register()
     try:
-        spec = gym.spec(env_id)
+        return gym.spec(name)
     except gym.error.Error:
-        raise ValueError(unknown("environment", env_id, gym.registry)) from None
-    if spec.vector_entry_point is not None:
-        return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-    return gym.make_vec(
-        env_id,
-        num_envs,
-        vectorization_mode="sync",
-        vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP},
-        **kwargs,
-    )
+        raise ValueError(unknown("environment", name, gym.registry)) from None
+
+
+def choose_backend(env_id: str) -> Backend:
+    """What suits this environment on this machine."""
+    from headway.envs import envpool_vector
+
+    return "envpool" if not _has_own_vector(env_id) and envpool_vector.knows(env_id) else "gymnasium"
+
+
+def refuse_unless_known(env_id: str, backend: Backend) -> None:
+    """Nothing, or one line that says why this backend has no such environment."""
+    from headway.envs import envpool_vector
+
+    if backend == "envpool":
+        envpool_vector.refuse_unless_known(env_id)
+    else:
+        registered(env_id)
+
+
+def _has_own_vector(env_id: str) -> bool:
+    try:
+        return registered(env_id).vector_entry_point is not None
+    except ValueError:  # Gymnasium does not know it: EnvPool may
+        return False
+
+
+def make_vector(env_id: str, num_envs: int, backend: Backend = "gymnasium", **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    """`num_envs` copies of an environment, by its registered id."""
+    if backend == "envpool":
+        from headway.envs.envpool_vector import EnvPoolVector
+
+        return EnvPoolVector(env_id, num_envs, **kwargs)
+    spec = registered(env_id)
+    copies: dict[str, Any] = {"vectorization_mode": "vector_entry_point"}
+    if spec.vector_entry_point is None:
+        next_step = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        copies = {"vectorization_mode": "sync", "vector_kwargs": next_step}
+    try:
+        env = gym.make_vec(spec, num_envs, **copies, **kwargs)
+    except (gym.error.Error, ImportError) as error:
+        raise ValueError(f"environment {env_id!r} cannot be made: {_first_line(error)}") from error
+    mode = env.metadata.get("autoreset_mode")
+    if mode is not AutoresetMode.NEXT_STEP:
+        raise ValueError(f"environment {env_id!r} starts episodes in mode {mode}; allowed: {AutoresetMode.NEXT_STEP}")
+    return env
+
+
+def single_maker(env_id: str) -> Callable[[], gym.Env[Any, Any]]:
+    """What makes one copy, in any process: the registered entry goes along, so no registry is needed there."""
+    spec = registered(env_id)
+    if spec.entry_point is None:
+        raise ValueError(f"environment {env_id!r} can only be made as a vector: it has no entry point for one copy")
+    return partial(_make_single, spec)
+
+
+def _make_single(spec: EnvSpec) -> gym.Env[Any, Any]:
+    try:
+        return gym.make(spec)
+    except (gym.error.Error, ImportError) as error:
+        raise ValueError(f"environment {spec.id!r} cannot be made: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+# -- what a policy sees and does --------------------------------------------------------------------
 
 
 def describe(env: VectorEnv[Any, Any, Any]) -> Spec:
     """The environment's spaces, if a policy here can serve them."""
-    return Spec(_observation(env.single_observation_space), _action(env.single_action_space))
+    return describe_spaces(env.single_observation_space, env.single_action_space)
+
+
+def describe_spaces(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spec:
+    """The same for the spaces of one copy."""
+    return Spec(_observation(observation), _action(action))
 
 
 def _observation(space: spaces.Space[Any]) -> tuple[int, ...]:
-    if isinstance(space, spaces.Box):
-        return space.shape
+    """The shape of one observation's features."""
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return space.shape or (1,)
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
-    raise ValueError(f"observation space {space} is not supported; allowed: Box, Discrete")
+    if isinstance(space, spaces.MultiDiscrete):
+        return (int(space.nvec.sum()),)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return (sum(math.prod(_observation(member)) for _, member in _members(space)),)
+    raise ValueError(
+        f"observation space {space} is not supported; "
+        "allowed: Box, Discrete, MultiBinary, MultiDiscrete, and Dict or Tuple of these"
+    )
+
+
+def _members(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[Any, spaces.Space[Any]]]:
+    return iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
 
 
 def _action(space: spaces.Space[Any]) -> ActionSpec:
@@ -91,24 +187,85 @@ def _action(space: spaces.Space[Any]) -> ActionSpec:
         return Discrete(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
         return MultiDiscrete(tuple(int(n) for n in space.nvec.reshape(-1)))
+    if isinstance(space, spaces.MultiBinary):
+        return MultiDiscrete((2,) * math.prod(space.shape))
     if isinstance(space, spaces.Box):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
-        return Continuous(tuple(map(float, low)), tuple(map(float, high)))
-    raise ValueError(f"action space {space} is not supported; allowed: Discrete, MultiDiscrete, Box")
+        if not np.issubdtype(space.dtype, np.integer):
+            return Continuous(tuple(map(float, low)), tuple(map(float, high)))
+        choices = tuple(int(most) - int(least) + 1 for least, most in zip(low, high, strict=True))
+        if max(choices) <= MAX_CHOICES:
+            return MultiDiscrete(choices)
+    raise ValueError(f"action space {space} is not supported; allowed: Discrete, MultiDiscrete, MultiBinary, Box")
 
 
-def as_features(observations: np.ndarray, space: spaces.Space[Any]) -> np.ndarray:
-    """Observations as float32 [N, ...]: one-hot where the environment counts states."""
+def as_features(observations: Any, space: spaces.Space[Any]) -> np.ndarray:
+    """Observations of N copies as float32 [N, ...]: one-hot where the environment counts, flat where it nests."""
     if isinstance(space, spaces.Discrete):
         return np.eye(int(space.n), dtype=np.float32)[np.asarray(observations) - int(space.start)]
-    return np.asarray(observations, dtype=np.float32)
+    if isinstance(space, spaces.MultiDiscrete):
+        counts = (np.asarray(observations) - space.start).reshape(len(observations), -1)
+        hot = [np.eye(n, dtype=np.float32)[counts[:, place]] for place, n in enumerate(space.nvec.reshape(-1))]
+        return np.concatenate(hot, axis=1)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = [as_features(observations[name], member) for name, member in _members(space)]
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+    features = np.asarray(observations, dtype=np.float32)
+    return features if space.shape else features[:, None]
+
+
+def as_features_of_one(observation: Any, space: spaces.Space[Any]) -> np.ndarray:
+    """The observation of one copy as float32 [...], the same numbers as in a vector of copies."""
+    return as_features(_vector_of_one(observation, space), space)[0]
+
+
+def _vector_of_one(observation: Any, space: spaces.Space[Any]) -> Any:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return {name: _vector_of_one(observation[name], member) for name, member in _members(space)}
+    return np.asarray(observation, dtype=space.dtype)[None]
 
 
 def to_environment(actions: np.ndarray, action: ActionSpec, space: spaces.Space[Any]) -> np.ndarray:
-    """Policy actions in the form the environment takes; continuous ones are clipped to its bounds."""
+    """Policy actions [N, ...] in the form the environment takes; continuous ones are clipped to its bounds."""
     if isinstance(action, Discrete):
         return actions + action.start if action.start else actions
     if isinstance(action, Continuous):
-        clipped = np.clip(actions, np.array(action.low, np.float32), np.array(action.high, np.float32))
-        return clipped.reshape(len(actions), *(space.shape or ())).astype(space.dtype)
-    return actions
+        actions = np.clip(actions, np.array(action.low, np.float32), np.array(action.high, np.float32))
+    shaped = actions.reshape(len(actions), *(space.shape or ()))
+    if isinstance(action, MultiDiscrete):
+        shaped = shaped + _first_choice(space)
+    return shaped.astype(space.dtype)
+
+
+def _first_choice(space: spaces.Space[Any]) -> Any:
+    """What the environment calls the first of each of several choices."""
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start
+    return space.low if isinstance(space, spaces.Box) else 0
+
+
+def legal_actions(info: dict[str, Any], action: ActionSpec, ended: np.ndarray) -> np.ndarray | None:
+    """The legal actions [N, A], where the environment says them (`action_mask` in its info).
+
+    A copy that `ended` needs none: whatever is done next only starts it again.
+    """
+    mask = info.get("action_mask")
+    if mask is None or isinstance(action, Continuous):
+        return None
+    choices = choices_of(action)
+    legal = np.asarray(mask, bool).reshape(len(ended), -1)
+    if legal.shape[1] != sum(choices):
+        raise ValueError(f"an action mask needs an entry for each of {sum(choices)} actions, received {legal.shape[1]}")
+    starts = np.cumsum((0, *choices[:-1]))
+    empty = ~np.logical_or.reduceat(legal, starts, axis=1).all(axis=1)  # of any choice: nothing can be done then
+    if np.any(empty):
+        stuck = np.flatnonzero(empty & ~ended)
+        if stuck.size:
+            raise ValueError(f"environment {stuck[0]} has a mask with no legal action")
+        legal = legal | empty.reshape(-1, 1)
+    return legal
+
+
+def choices_of(action: Discrete | MultiDiscrete) -> tuple[int, ...]:
+    """How many actions there are to choose from, for each choice."""
+    return (action.n,) if isinstance(action, Discrete) else action.choices

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headway.core.types import Score, Snapshot
-from headway.envs.gymnasium_vector import as_features, describe, to_environment
+from headway.envs.gymnasium_vector import as_features, describe, legal_actions, to_environment
 
 
 class EpisodeEvaluator:
@@ -44,9 +44,9 @@ class EpisodeEvaluator:
         rng_seed = seed % (2**31)
         observations, info = env.reset(seed=rng_seed)
         returns: list[list[float]] = [[] for _ in range(self._num_envs)]
-        running = np.zeros(self._num_envs)
+        running, ended = np.zeros(self._num_envs), np.zeros(self._num_envs, bool)
         for step in range(self._max_steps):
-            obs, mask = as_features(observations, space), info.get("action_mask")
+            obs, mask = as_features(observations, space), legal_actions(info, self._spec.action, ended)
             if self._greedy:
                 actions = self._policy.best(obs, mask)
             else:
@@ -55,7 +55,8 @@ class EpisodeEvaluator:
                 to_environment(actions, self._spec.action, env.single_action_space)
             )
             running += rewards
-            for index in np.flatnonzero(terminated | truncated):
+            ended = terminated | truncated
+            for index in np.flatnonzero(ended):
                 if len(returns[index]) < self._per_env:
                     returns[index].append(float(running[index]))
                 running[index] = 0.0

@@ -24,11 +24,7 @@ def gae(
     """
     continues = ~(terminated | truncated) & valid
     deltas = (rewards + gamma * np.where(terminated, 0.0, values[1:]) - values[:-1]) * valid
-    advantages = np.empty_like(deltas)
-    following = np.zeros_like(deltas[0])
-    for t in range(len(deltas) - 1, -1, -1):
-        following = deltas[t] + gamma * lam * continues[t] * following
-        advantages[t] = following
+    advantages = _discounted(deltas, gamma * lam * continues)
     return advantages, advantages + values[:-1]
 
 
@@ -51,16 +47,22 @@ def vtrace(
     c = lam * np.minimum(ratios, c_bar)
     next_values = np.where(terminated, 0.0, values[1:])
     deltas = rho * (rewards + gamma * next_values - values[:-1]) * valid
-    excess = np.empty_like(deltas)  # v - V
-    following = np.zeros_like(deltas[0])
-    for t in range(len(deltas) - 1, -1, -1):
-        following = deltas[t] + gamma * c[t] * continues[t] * following
-        excess[t] = following
-    targets = values[:-1] + excess
+    targets = values[:-1] + _discounted(deltas, gamma * c * continues)
     next_targets = np.concatenate([targets[1:], values[-1:]])
     next_targets = np.where(continues, next_targets, next_values)
     advantages = rho * (rewards + gamma * next_targets - values[:-1]) * valid
     return advantages, targets
+
+
+def _discounted(deltas: Array, factors: Array) -> Array:
+    """s[t] = deltas[t] + factors[t] * s[t + 1], both [T, N]; s[T] = 0."""
+    sums = np.empty_like(deltas)
+    following = np.zeros(deltas.shape[1], np.result_type(deltas, factors))
+    for t in range(len(deltas) - 1, -1, -1):
+        following *= factors[t]
+        following += deltas[t]
+        sums[t] = following
+    return sums
 
 
 def effective_sample_size(weights: Array) -> float:

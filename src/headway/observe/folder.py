@@ -3,7 +3,9 @@
 runs/functions-20260401-101500/
     config.yaml       complete; `headway run --config` accepts it
     events.jsonl      every ticket's life, every version
-    checkpoints/      what `headway resume` goes on from
+    metrics.jsonl     the numbers that follow from it, a line every second or so
+    tensorboard/      the same for TensorBoard
+    checkpoints/      what `headway resume` goes on from; best.weights, those that scored best
     summary.json      how it ended: scores, counts, times, the weights' fingerprint
     error.txt         the traceback, if a station raised
 """
@@ -26,6 +28,7 @@ class RunFolder:
         self.path = path
         self.config = path / "config.yaml"
         self.events = path / "events.jsonl"
+        self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.summary = path / "summary.json"
         self.error = path / "error.txt"

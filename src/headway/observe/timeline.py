@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from headway.core.naming import seat_name
+
 BUSY, IDLE = "█", "·"
 Interval = tuple[float, float]
 
@@ -17,10 +19,13 @@ def intervals(events: Iterable[dict[str, Any]]) -> dict[str, list[Interval]]:
     """When each role was busy, from the event log."""
     busy: dict[str, list[Interval]] = {}
     started: dict[tuple[str, int], tuple[str, float]] = {}
+    collectors, lanes = 0, 1
     for event in events:
         kind, when = event["e"], event["t"]
-        if kind == "start":
-            started["collect", event["k"]] = (f"collector-{event['c']}", when)
+        if kind == "run":
+            collectors, lanes = event.get("collectors", 0), event.get("lanes", 1)
+        elif kind == "start":
+            started["collect", event["k"]] = (seat_name(event["c"], collectors or event["c"] + 1, lanes), when)
         elif kind in ("land", "reissue") and ("collect", event["k"]) in started:
             role, since = started.pop(("collect", event["k"]))
             busy.setdefault(role, []).append((since, when))

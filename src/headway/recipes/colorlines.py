@@ -2,30 +2,53 @@
 
     headway run colorlines
     headway run colorlines --num_workers 2 --weight_sync_interval 2 --lr 1e-3
+    headway run colorlines --replay_mode shared --runtime ray --buffer_capacity 100000 --per_alpha 0.6
     headway watch runs/colorlines-20260401-101500
 
 Rewards are points with potential-based shaping (the learner's own discount, zero at the end), so runs that are begun
 count at once and yet the best policy stays the same. Evaluations count points alone.
+
+    replay_mode=none      collect --> learn                             each segment is used once
+    replay_mode=learner   collect --> learner (replay --> learn)        each is drawn any number of times, in one place
+    replay_mode=shared    collect --> replay --> learn                  the same draws, the replay in a role of its own
+                                        ^---- priorities ----+
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
+from headway.buffer.segment_replay import SegmentReplay
 from headway.collect.segments import SegmentCollector, segment_collector
 from headway.coordinate.roles import Stations
+from headway.coordinate.settings import Settings
+from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
 from headway.envs.colorlines.gymnasium_vector import ColorLinesVector
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.learn.ppo.cells import CellsActor, CellsActorCritic
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.recipes.config import RunConfig, require_correction
+from headway.learn.ppo.replayed import ReplayedPPOLearner
+from headway.learn.rank import Rank
+from headway.learn.with_replay import WithReplay
+from headway.recipes.config import require_correction
+from headway.recipes.learner_ranks import RankedConfig, over_ranks
+
+REPLAY_DEFAULTS: dict[str, Any] = {
+    "replay_capacity": 100_000,
+    "replay_min_size": 1000,
+    "samples_per_insert": 2.0,
+    "replay_alpha": 0.6,
+    "replay_beta_start": 0.4,
+    "version_decay": 1.0,
+}
 
 
-class ColorLinesConfig(RunConfig):
+class ColorLinesConfig(RankedConfig):
     """The game's rewards, the segments and the PPO update."""
 
     num_envs: int = Field(default=64, ge=1)
@@ -60,7 +83,7 @@ class ColorLinesConfig(RunConfig):
     num_epochs: int = Field(default=2, ge=1)
     """Passes over a batch. More squeeze more out of it and move further from the data."""
     batch_size: int = Field(default=256, ge=1)
-    """Moves per gradient step."""
+    """Moves per gradient step; with a replay also moves per draw, a multiple of segment_steps."""
     clip: float = Field(default=0.2, gt=0)
     """How far the policy may move per update."""
     value_weight: float = Field(default=0.5, ge=0)
@@ -76,10 +99,75 @@ class ColorLinesConfig(RunConfig):
     max_importance: float = Field(default=2.0, gt=0)
     """Truncation of the weight of stale data under `decoupled`."""
 
+    # -- replay: what is not set has the value in REPLAY_DEFAULTS
+    replay_mode: Literal["none", "learner", "shared"] = "none"
+    """none: every segment is learned from once. learner: segments are kept beside the learner, and each update draws
+    `batch_size` moves of them. shared: the same, with the replay in a role of its own."""
+    replay_capacity: int | None = Field(default=None, ge=1)
+    """Moves the replay keeps (100000). More remember longer, and are older on average."""
+    replay_min_size: int | None = Field(default=None, ge=1)
+    """Moves that must be there before the learner begins (1000)."""
+    samples_per_insert: float | None = Field(default=None, gt=0)
+    """How often a move is drawn on average (2). Raising it learns more from each move, and from older ones.
+    Collection starts by itself when the learner has drawn that much of what is there, and pauses when it has not."""
+    replay_alpha: float | None = Field(default=None, ge=0, le=1)
+    """How much priorities decide what is drawn (0.6): 0 not at all, 1 in proportion."""
+    replay_beta_start: float | None = Field(default=None, ge=0, le=1)
+    """How much of that the importance weights undo at first (0.4); at the end of the run all of it."""
+    version_decay: float | None = Field(default=None, gt=0, le=1)
+    """Factor of a segment's priority for each version it is old (1.0): lower draws recent ones more often."""
+
     @model_validator(mode="after")
     def _stale_data_need_a_correction(self) -> ColorLinesConfig:
         require_correction(self.correction, self.max_lead)
+        if self.correction == "none" and self.replay_mode != "none":
+            raise ValueError(
+                f"correction='none' with replay_mode={self.replay_mode!r} trains on old data as if they were fresh"
+            )
         return self
+
+    @model_validator(mode="after")
+    def _the_replay_can_work(self) -> ColorLinesConfig:
+        if self.replay_mode == "none":
+            for name in REPLAY_DEFAULTS:
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name}={getattr(self, name)!r} needs a replay: set replay_mode to learner or shared"
+                    )
+            return self
+        capacity, least = self.of_replay("replay_capacity"), self.of_replay("replay_min_size")
+        if least > capacity:
+            raise ValueError(f"replay_min_size={least} is more than replay_capacity={capacity} ever holds")
+        if capacity < self.moves_per_ticket:
+            raise ValueError(
+                f"replay_capacity={capacity} cannot hold one rollout of {self.moves_per_ticket} moves "
+                f"(num_envs * segment_steps)"
+            )
+        if self.updates is None and self.steps is None and self.of_replay("replay_beta_start") < 1:
+            raise ValueError("replay_beta_start rises to 1 over the run: say with updates or steps how long it is")
+        _replay(self)  # refuses a batch that does not fit
+        return self
+
+    def of_replay(self, name: str) -> Any:
+        """A knob of the replay, or its default."""
+        value = getattr(self, name)
+        return REPLAY_DEFAULTS[name] if value is None else value
+
+    @property
+    def moves_per_ticket(self) -> int:
+        return self.num_envs * self.segment_steps
+
+    def settings(self) -> Settings:
+        settings = super().settings()
+        if self.replay_mode == "none":
+            return settings
+        ratio = ReplayRatio(
+            self.of_replay("samples_per_insert"),
+            self.of_replay("replay_min_size"),
+            samples_per_update=self.batch_size,
+            steps_per_ticket=self.moves_per_ticket,
+        )
+        return replace(settings, replay=ratio)
 
 
 CONFIG = ColorLinesConfig
@@ -87,10 +175,17 @@ CONFIG = ColorLinesConfig
 
 def stations(config: ColorLinesConfig) -> Stations:
     """Everything wired: one line an edge."""
+    learner: Any = over_ranks(config, partial(_learner, config))
+    if config.replay_mode == "learner":
+        learner = partial(WithReplay, learner, partial(_replay, config))
     return Stations(
         collector=partial(_collector, config),
-        learner=partial(_learner, config),
+        learner=learner,
         evaluator=partial(_evaluator, config),
+        replay=partial(_replay, config) if config.replay_mode == "shared" else None,
+        collector_placement=config.placement,
+        learner_placement=config.placement,
+        evaluator_placement=config.placement,
     )
 
 
@@ -128,7 +223,22 @@ def _collector(config: ColorLinesConfig, number: int) -> SegmentCollector:
     )
 
 
-def _learner(config: ColorLinesConfig) -> PPOLearner:
+def _replay(config: ColorLinesConfig) -> SegmentReplay:
+    return SegmentReplay(
+        config.of_replay("replay_capacity"),
+        segment_steps=config.segment_steps,
+        batch_size=config.batch_size,
+        total_draws=config.updates,
+        total_steps=config.steps,
+        alpha=config.of_replay("replay_alpha"),
+        beta_start=config.of_replay("replay_beta_start"),
+        version_decay=config.of_replay("version_decay"),
+        store_as={"obs": "uint8"},
+        seed=derive_seed(config.seed, "replay"),
+    )
+
+
+def _learner(config: ColorLinesConfig, rank: Rank) -> PPOLearner:
     settings = PPOSettings(
         learning_rate=config.lr,
         final_learning_rate=config.final_lr,
@@ -145,7 +255,8 @@ def _learner(config: ColorLinesConfig) -> PPOLearner:
         max_importance=config.max_importance,
         target_kl=config.target_kl,
     )
-    return PPOLearner(cast(Any, partial(_network, config)), settings, seed=config.seed)
+    kind = PPOLearner if config.replay_mode == "none" else ReplayedPPOLearner
+    return kind(cast(Any, partial(_network, config)), settings, seed=config.seed, rank=rank)
 
 
 def _evaluator(config: ColorLinesConfig) -> EpisodeEvaluator:

@@ -7,6 +7,7 @@ are refused with the nearest known one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.naming import unknown
 from headway.core.order import OnStale, parse_order
+from headway.core.protocols import Runtime
 from headway.recipes.known_names import translate
 
 
@@ -44,16 +46,31 @@ class RunConfig(BaseModel):
     Default: pinned where the order allows it."""
     collectors: int = Field(1, ge=1)
     """How many collectors work at once. Raise it when the learner waits and slots are free."""
+    lanes: int = Field(1, ge=1)
+    """Tickets one collector works on at once; only collectors that say they can (an engine) may have more than one."""
+    on_publish: Literal["drain", "partial"] = "drain"
+    """What a collector with lanes and weights of its own does for a new version: finish what it has begun, or change
+    the weights in the middle of it (free dispatch only)."""
     tickets_per_batch: int = Field(1, ge=1)
     """Rollouts per learn call."""
     publish_every: int = Field(1, ge=1)
     """Updates per published version. Raising it makes publishing cheaper and the data older."""
-    buffer_capacity: int | None = Field(None, ge=1)
-    """Rollouts the buffer may hold, those on their way included."""
+    queue_capacity: int | None = Field(None, ge=1)
+    """Rollouts that may wait for the learner, those on their way included."""
     pacing_s: float = Field(0.0, ge=0)
-    """Each collector starts at most one ticket per this many seconds."""
+    """Each collector, in each of its lanes, starts at most one ticket per this many seconds."""
     runtime: str = "threads"
     """Where the work runs: inline, threads, processes or ray."""
+
+    # -- the runtime ray, and no other
+    ray_address: str | None = None
+    """The cluster to join: HOST:PORT, or auto for the one this machine belongs to. Default: the variable RAY_ADDRESS,
+    or else a Ray on this machine that begins and ends with the run."""
+    ray_connect_s: float = Field(10.0, gt=0)
+    """How long that address may take to answer. Raise it on a slow network."""
+    ray_keep_copies: bool = True
+    """Copy what is made on other nodes to the driver's, so that losing a node loses nothing that was finished. False
+    saves that transfer, and what is lost with a node is collected again."""
 
     # -- the auto lead
     lead_limit: int = Field(64, ge=1)
@@ -80,12 +97,33 @@ class RunConfig(BaseModel):
     """Write a checkpoint every n versions and at the end; 0: only at the end."""
     keep_checkpoints: int = Field(2, ge=1)
     """How many checkpoints to keep."""
+    keep_best: bool = True
+    """Keep the weights with the best score of an evaluation as well."""
     warmup_s: float = Field(0.0, ge=0)
     """The learner starts this much later than the collectors."""
     seed: int = Field(0, ge=0)
     """Everything random in the run derives from it."""
     log_level: Literal["info", "debug"] = "info"
     """debug prints every event as it happens."""
+
+    # -- where the metrics go, besides metrics.jsonl
+    metrics_interval_s: float = Field(1.0, ge=0)
+    """Write metrics at most once in this many seconds, after an update; 0: after every update. What the learner
+    reports in between is averaged."""
+    metric_aliases: bool = False
+    """Write the metrics under the names known from other systems too."""
+    tensorboard: bool | None = None
+    """Scalars for TensorBoard in the run's folder. Default: if the package is installed."""
+    use_wandb: bool = False
+    """Log to Weights & Biases."""
+    wandb_project: str = Field("headway", min_length=1)
+    """The project there."""
+    wandb_mode: Literal["online", "offline", "disabled"] = "online"
+    """offline: into the run's folder, to be sent with `wandb sync`; disabled: not at all."""
+    prometheus_port: int | None = Field(None, ge=0, le=65535)
+    """Serve the newest metrics for Prometheus on this port while the run goes on; 0: any free port."""
+    prometheus_host: str = "127.0.0.1"
+    """The address that port is bound to; 0.0.0.0 is reachable from other machines."""
 
     # -- what may go wrong
     collect_deadline_s: float = Field(600.0, gt=0)
@@ -103,7 +141,7 @@ class RunConfig(BaseModel):
     attempts_on_error: int = Field(1, ge=1)
     """Attempts at a ticket when the collector's code raises."""
     attempts_on_loss: int = Field(3, ge=1)
-    """Attempts at a ticket when its collector dies or hangs."""
+    """Attempts at a ticket when its collector dies or hangs, or its rollout is lost with a node."""
     on_failure: Literal["stop", "drop"] = "stop"
     """When they are used up: stop the run, or drop the ticket and count it."""
     max_restarts: int = Field(10, ge=0)
@@ -122,10 +160,39 @@ class RunConfig(BaseModel):
             raise ValueError(unknown("runtime", value, RUNTIMES))
         return value
 
+    @field_validator("ray_address")
+    @classmethod
+    def _address_can_be_one(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"auto|(\[[0-9a-fA-F:]+\]|[\w.-]+):[0-9]{1,5}", value):
+            raise ValueError("an address is HOST:PORT (of the cluster itself, not of a Ray client), or auto")
+        return value
+
+    @model_validator(mode="after")
+    def _ray_settings_are_for_ray(self) -> RunConfig:
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name.startswith("ray_") and self.runtime != "ray" and value != field.default:
+                raise ValueError(f"{name}={value!r} needs runtime='ray', received runtime={self.runtime!r}")
+        return self
+
     @model_validator(mode="after")
     def _can_work(self) -> RunConfig:
         self.settings()
         return self
+
+    def build_runtime(self) -> Runtime:
+        """Where this run takes place."""
+        from headway.launching import build_runtime
+
+        if self.runtime != "ray":
+            return build_runtime(self.runtime)
+        return build_runtime(
+            self.runtime,
+            address=self.ray_address,
+            connect_s=self.ray_connect_s,
+            keeps_copies=self.ray_keep_copies,
+            start_s=5 / 6 * self.start_deadline_s,  # before the coordinator gives up: it can say what was lacking
+        )
 
     def settings(self) -> Settings:
         """The coordinator's settings; refuses combinations that deadlock or cannot hold."""
@@ -140,6 +207,8 @@ class RunConfig(BaseModel):
                 warmup_s=self.warmup_s,
             ),
             collectors=self.collectors,
+            lanes=self.lanes,
+            on_publish=self.on_publish,
             max_lead=self.max_lead,
             order=parse_order(self.order),
             max_staleness=self.max_staleness,
@@ -147,7 +216,7 @@ class RunConfig(BaseModel):
             dispatch=self.dispatch,
             tickets_per_batch=self.tickets_per_batch,
             publish_every=self.publish_every,
-            buffer_capacity=self.buffer_capacity,
+            queue_capacity=self.queue_capacity,
             pacing_s=self.pacing_s,
             evaluate_in_background=self.evaluate_in_background,
             lead_limit=self.lead_limit,

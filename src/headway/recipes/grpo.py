@@ -80,7 +80,7 @@ class GRPOConfig(RunConfig):
     # -- engine
     engine: Literal["transformers", "vllm"] = "transformers"
     """What generates: the engine in this process, or vLLM in a process of its own."""
-    lanes: int = Field(default=1, ge=1)
+    lanes: int = Field(default=8, ge=1)
     """Tickets that one engine works on at once."""
     engine_rows: int = Field(default=64, ge=1)
     """Samples that one engine generates at once. More use the hardware better and take more memory."""

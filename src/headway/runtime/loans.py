@@ -83,8 +83,7 @@ class Loans:
     def place(self, value: Any) -> SharedRef:
         """A value of the driver's own, registered."""
         ref = encode(value, self._arena)
-        new, self._arena.new_segments = self._arena.new_segments, []
-        self.adopt(DRIVER, new)
+        self.adopt(DRIVER, self._arena.take_new_segments())
         return self.register(ref)
 
     def register(self, ref: SharedRef) -> SharedRef:

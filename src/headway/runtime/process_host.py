@@ -4,6 +4,8 @@
       Call  --> free and map what it names, resolve references --> object.method(...) --> Reply
       empty frame, or the driver gone --> end
 
+With lanes the main thread reads the frames, a thread for each lane collects, and one more does everything else.
+
 Calls and replies are plain values and go by marshal, a quarter of pickle's time; both ends are the same
 interpreter. Nothing heavy is imported here: what the process imports is up to the role. The process ignores
 Ctrl-C, which goes to the driver as well: the driver decides.
@@ -16,9 +18,11 @@ import marshal
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from functools import partial
@@ -27,7 +31,7 @@ from typing import Any, NamedTuple
 
 from headway.core.types import Snapshot, map_payloads
 from headway.runtime.channel import Channel, Frame
-from headway.runtime.transport import Arena, BlockKey, SegmentKey, SharedRef, Views, encode
+from headway.runtime.transport import Arena, BlockKey, GuardedArena, SegmentKey, SharedRef, Views, encode
 
 
 class Start(NamedTuple):
@@ -37,6 +41,7 @@ class Start(NamedTuple):
     factory: bytes
     preparation: dict[str, Any]  # of multiprocessing: sys.path, the user's __main__ and the like
     num_threads: int
+    lanes: int
 
 
 class Call(NamedTuple):
@@ -93,12 +98,15 @@ def main(fd: int) -> None:
     os.register_at_fork(after_in_child=channel.close)
     os.register_at_fork(after_in_child=partial(os.close, fd))
     frames = _frames(channel)
-    host = Host(channel, Start(*pickle.loads(next(frames)[0])))
+    start = Start(*pickle.loads(next(frames)[0]))
+    host = Host(channel, start, Arena(start.owner)) if start.lanes == 1 else LaneHost(channel, start)
     if host.build():
         for body, fds in frames:
             if not body:
                 break
-            host.answer(Call.parse(body), fds)
+            call = Call.parse(body)
+            host.take_in(call, fds)
+            host.answer(call)
 
 
 def _frames(channel: Channel) -> Iterator[Frame]:
@@ -113,10 +121,10 @@ def _frames(channel: Channel) -> Iterator[Frame]:
 class Host:
     """The role's object and the shared memory of its process."""
 
-    def __init__(self, channel: Channel, start: Start) -> None:
+    def __init__(self, channel: Channel, start: Start, arena: Arena) -> None:
         self.channel = channel
         self.start = start
-        self.arena = Arena(start.owner)
+        self.arena = arena
         self.views = Views()
         self.object: Any = None
 
@@ -137,7 +145,8 @@ class Host:
             return False
         return True
 
-    def answer(self, call: Call, fds: list[int]) -> None:
+    def take_in(self, call: Call, fds: list[int]) -> None:
+        """What the call says about memory, before anything else happens."""
         for serial in call.frees:
             self.arena.free(serial)
         for (key, size), fd in zip(call.segments, fds, strict=True):
@@ -145,6 +154,8 @@ class Host:
             os.close(fd)
         for key in call.dropped:
             self.views.detach(key)
+
+    def answer(self, call: Call) -> None:
         try:
             is_result, value = True, self._execute(call)
         except Exception as error:
@@ -183,8 +194,50 @@ class Host:
 
     def _reply(self, number: int, is_result: bool, value: SharedRef) -> None:
         held, let_go = self.views.settle()
-        new, self.arena.new_segments = self.arena.new_segments, []
+        new = self.arena.take_new_segments()
         reply = Reply(number, is_result, value, held, let_go, [(segment.index, segment.size) for segment in new])
         self.channel.send(reply.pack(), [segment.fd for segment in new])
         for segment in new:
             os.close(segment.fd)
+
+
+class LaneHost(Host):
+    """The same with lanes: calls overlap, and replies go out one at a time, in the order in which they settle.
+
+    A reply says what is held by any call, its own or one that is still under way: whoever borrows twice gives back
+    twice, so the driver's count of a block never falls to nothing while something here looks at it. For that the
+    driver must hear of what is held before it hears that it was let go, and of a segment before a block in it.
+    """
+
+    def __init__(self, channel: Channel, start: Start) -> None:
+        super().__init__(channel, start, GuardedArena(start.owner))
+        self._replying = threading.Lock()
+        self._collects: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._others: queue.SimpleQueue[Call] = queue.SimpleQueue()
+
+    def build(self) -> bool:
+        if not super().build():
+            return False
+        for inbox in [self._others, *[self._collects] * self.start.lanes]:
+            threading.Thread(target=self._work, args=(inbox,), daemon=True).start()
+        return True
+
+    def answer(self, call: Call) -> None:
+        (self._collects if call.method == "collect" else self._others).put(call)
+
+    def _work(self, inbox: queue.SimpleQueue[Call]) -> None:
+        code = 1
+        try:
+            while True:
+                super().answer(inbox.get())
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # as a whole: a thread that left alone would leave its calls without an answer
+
+    def _reply(self, number: int, is_result: bool, value: SharedRef) -> None:
+        with self._replying:
+            super()._reply(number, is_result, value)

@@ -93,7 +93,7 @@ class Processes:
     async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
         process = self._running[role]
         if process.ended.done():
-            raise RoleDied(role, method, process.ended.result())
+            raise RoleDied(role, method, process.ended.result(), never_began=True)
         refs: list[SharedRef] = []
 
         def refer(payload: Any) -> SharedRef:
@@ -139,7 +139,8 @@ class Processes:
         owner = next(self._owners)
         process = self._running[role.name] = RoleProcess(role, owner, self._loans)
         try:
-            await process.build(Start(owner, factory, preparation, role.placement.num_threads), self._start_s)
+            start = Start(owner, factory, preparation, role.placement.num_threads, role.lanes)
+            await process.build(start, self._start_s)
         except BaseException:  # cancelled, too: nothing would ever speak to this process again
             await self._kill([process])
             raise

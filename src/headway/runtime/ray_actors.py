@@ -8,9 +8,10 @@
       starting --> placed --> ready --> ended (exit, crash, kill, node lost, deadline passed, close)
 
 What an actor returns belongs to the caller, so payloads outlive the actor that made them. They do not outlive
-the node that holds them: the answer of an actor on another node is therefore given only when the store of the
-driver's node, the one node a run cannot do without, holds a copy. Each further node pulls a payload once and
-shares it among its actors. Nothing but small values passes through the driver itself.
+the nodes that hold them. With `keeps_copies` the answer of an actor on another node is therefore given only when the
+store of the driver's node, the one node a run cannot do without, has a copy (which Ray may still let go when that
+store is full). A payload that is gone all the same is reported as PayloadLost by whoever needs it. Each further node
+pulls a payload once and shares it among its actors. Nothing but small values passes through the driver itself.
 
 Invariants: a call that was given up or whose actor is gone leaves no actor running; an actor that failed once
 is never spoken to again; with `address` nothing but our own actors is ended, without it everything is.
@@ -34,6 +35,7 @@ import threading
 import time
 import traceback
 import uuid
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,11 +43,12 @@ from typing import Any, TypeVar
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import ObjectLostError, RayError, RayTaskError
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
 from ray.experimental import get_local_object_locations
 
-from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised
-from headway.core.types import Batch, Rollout, Snapshot, map_payloads
+from headway.core.protocols import PayloadLost, Placement, Role, RoleDied, RoleLate, RoleRaised
+from headway.core.types import Rollout, Snapshot, carriers, map_payloads
 from headway.runtime.processes import KILL_S, THREAD_VARIABLES
 from headway.runtime.transport import INLINE_BYTES, PayloadPickler
 
@@ -59,20 +62,15 @@ SHARE_AFTER_S = 10.0
 """A role that could not be placed by then shares the CPUs of others."""
 MAX_PULLS = 32
 """How many payloads of other nodes are waited for at the same time."""
+COLLECT, OTHER = "collect", "other"
+"""The concurrency groups of a role with lanes: its threads for that method, and its one thread for all others."""
+MAX_UNPLACED = 16
+"""How many released payloads are held because the driver does not know yet that a node stores them."""
+FETCH_S = 60.0
+"""How long the driver waits for a payload that is on its way, or whose node has not been found dead yet."""
 
 Parts = tuple[bytes, Sequence[Any]]
 """A payload: its pickled frame and the memory of its arrays."""
-
-
-class PayloadLost(RoleRaised):
-    """An argument was lost with its node; the method was not called. `tickets` says whose rollouts are gone."""
-
-    def __init__(self, role: str, method: str, what: str, details: str = "", tickets: Sequence[int] = ()) -> None:
-        super().__init__(role, method, what, details)
-        self.tickets = tuple(tickets)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.role, self.method, self.what, self.details, self.tickets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +88,25 @@ class RayActors:
     `address` (default: the variable RAY_ADDRESS) names a running cluster, "auto" the one on this machine; without
     either a local one is started and shut down at close. If Ray is initialised in this process already, that is
     used and left alone. `connect_s` bounds the wait for an address to answer, `start_s` how long a role may take
-    to be placed and built.
+    to be placed and built. `keeps_copies`: whether what is made on another node is copied to the driver's before it
+    counts as here; without, a payload goes straight to where it is used, and what is lost with a node is collected
+    again.
 
     Roles get the CPUs they ask for while the cluster has as many free where they can run; further roles share (they
     reserve none), so that a laptop can run more roles than it has cores. A cluster that could grow is not waited
-    for. GPUs are asked for only where the cluster has any.
+    for. GPUs are asked for only where the cluster has any; a role sees those it was given and no others.
     """
 
     name = "ray"
 
-    def __init__(self, address: str | None = None, start_s: float = 100.0, connect_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        start_s: float = 100.0,
+        connect_s: float = 10.0,
+        *,
+        keeps_copies: bool = True,
+    ) -> None:
         for name, value in (("start_s", start_s), ("connect_s", connect_s)):
             if not value > 0:
                 raise ValueError(f"{name} must be positive, or nothing could start; received {value}")
@@ -108,6 +115,7 @@ class RayActors:
             raise ValueError(f"{self._address} is a Ray client address: give that of the cluster itself (host:6379)")
         self._start_s = start_s
         self._connect_s = connect_s
+        self._keeps_copies = keeps_copies
         self._node: str | None = None  # the driver's, once connected
         self._disconnects = False
         self._roles: dict[str, Role] = {}
@@ -115,6 +123,7 @@ class RayActors:
         self._serials = itertools.count(1)
         self._objects: dict[int, tuple[ray.ObjectRef, int]] = {}  # serial -> object and place in it, until released
         self._plain: dict[int, tuple[Any, RayRef]] = {}  # payloads that came from no role, by id, until released
+        self._released: deque[tuple[ray.ObjectRef, int]] = deque()  # held until the driver hears which node stores them
         self._pulls = ThreadPoolExecutor(MAX_PULLS, "headway ray pull")
         self.driver_payload_bytes = 0
         """Payload bytes that came to the driver with replies: tiny ones, and any that is in no node's store when it
@@ -154,17 +163,20 @@ class RayActors:
     async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
         actor = self._running[role]
         if actor.how_it_ended:
-            raise RoleDied(role, method, actor.how_it_ended)
+            raise RoleDied(role, method, actor.how_it_ended, never_began=True)
         given: list[tuple[ray.ObjectRef, int] | Parts] = []
         packed = cloudpickle.dumps(map_payloads(args, lambda payload: self._give(payload, given)))
         try:
             async with asyncio.timeout(deadline_s):
                 reply, stored = await actor.ask(method, packed, given)
-                if reply.is_stored and actor.node != self._node:
+                if reply.is_stored and actor.node != self._node and self._keeps_copies:
                     await self._pull(actor, method, stored)
         except TimeoutError:
             actor.kill(f"was given up: no answer to {method} within {deadline_s:g} s")
             raise RoleLate(role, method, f"no answer within {deadline_s:g} s") from None
+        except RoleDied:
+            self._give_up_lost_nodes()
+            raise
         return self._take(reply, stored)
 
     def fetch(self, payload: Any) -> Any:
@@ -175,9 +187,11 @@ class RayActors:
         if parts is None:
             ref, index = self._find(payload)
             try:
-                parts = ray.get(ref)[index]
+                parts = ray.get(ref, timeout=FETCH_S)[index]
             except ObjectLostError as error:
-                raise RoleDied("driver", "fetch", "the payload was lost with the node that held it") from error
+                raise PayloadLost("driver", "fetch", "the payload was lost with the node that held it") from error
+            except GetTimeoutError as error:
+                raise PayloadLost("driver", "fetch", f"the payload did not come within {FETCH_S:g} s") from error
         header, buffers = parts
         return pickle.loads(header, buffers=[bytearray(buffer) for buffer in buffers])
 
@@ -186,8 +200,13 @@ class RayActors:
             _, payload = self._plain.pop(id(payload))
         if isinstance(payload, RayRef) and payload.serial in self._objects:
             ref, _ = self._objects.pop(payload.serial)
-            if not _places(ref):
-                self.driver_payload_bytes += payload.size
+            self._released.append((ref, payload.size))
+            while self._released and (_places(self._released[0][0]) or len(self._released) > MAX_UNPLACED):
+                self._let_go(*self._released.popleft())
+
+    def _let_go(self, ref: ray.ObjectRef, size: int) -> None:
+        if not _places(ref):
+            self.driver_payload_bytes += size
 
     async def close(self) -> None:
         if self._node is None:
@@ -195,6 +214,9 @@ class RayActors:
         try:
             await self._end(list(self._running.values()))
         finally:
+            for released in self._released:
+                self._let_go(*released)
+            self._released.clear()
             self._objects.clear()
             self._plain.clear()
             await asyncio.to_thread(self._pulls.shutdown, cancel_futures=True)
@@ -219,7 +241,7 @@ class RayActors:
             try:
                 with _signal_handlers_kept():
                     ray.init(
-                        address,
+                        "auto" if self._address == "auto" else address,
                         namespace=f"headway-{uuid.uuid4().hex}",
                         log_to_driver=False,
                         configure_logging=False,
@@ -278,6 +300,13 @@ class RayActors:
             if not actor.pid:
                 actor.kill("could not be placed")
         return actor
+
+    def _give_up_lost_nodes(self) -> None:
+        """Whoever died may have died with others, which shall not be asked in vain."""
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        for actor in self._running.values():
+            if actor.pid and actor.node not in alive:
+                actor.kill("was lost with its node")
 
     async def _end(self, actors: Sequence[_Actor]) -> None:
         for actor in actors:
@@ -342,7 +371,7 @@ class Reply:
     sizes: Sequence[int] = ()
     inline: Sequence[Parts] = ()
     problem: tuple[str, str] | None = None  # what was raised, and its traceback
-    lost: tuple[int, ...] | None = None  # the tickets of rollouts that are gone
+    lost: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # tickets and versions whose payloads are gone
 
     @property
     def is_stored(self) -> bool:
@@ -360,7 +389,11 @@ class _Actor:
         self.is_ready = False
         self.how_it_ended = ""
         self._process: int | None = None  # a descriptor, if it runs on this machine
+        self._has_lanes = role.lanes > 1
         host: Any = ray.remote(RoleHost)
+        if self._has_lanes:
+            groups = {COLLECT: role.lanes, OTHER: 1}
+            host = ray.remote(concurrency_groups=groups)(RoleHost)  # type: ignore[call-overload]
         self._host = host.options(
             num_cpus=wishes["CPU"],
             num_gpus=wishes["GPU"],
@@ -369,7 +402,7 @@ class _Actor:
             max_restarts=0,
             max_task_retries=0,
             max_concurrency=1,
-        ).remote()
+        ).remote(self._has_lanes)
 
     async def settle_in(self, driver_node: str | None) -> None:
         """Wait until it is placed."""
@@ -385,7 +418,10 @@ class _Actor:
         self.is_ready = True
 
     async def ask(self, method: str, args: bytes, given: Sequence[Any]) -> tuple[Reply, ray.ObjectRef]:
-        stored, answer = self._host.call.options(num_returns=2).remote(method, args, given)
+        ask = self._host.call.options(num_returns=2)
+        if self._has_lanes:
+            ask = self._host.call.options(num_returns=2, concurrency_group=COLLECT if method == COLLECT else OTHER)
+        stored, answer = ask.remote(method, args, given)
         packed = await self._answer(method, answer)
         try:
             reply: Reply = cloudpickle.loads(packed)
@@ -395,7 +431,7 @@ class _Actor:
         if reply.problem is not None:
             what, details = reply.problem
             if reply.lost is not None:
-                raise PayloadLost(self.role, method, what, details, reply.lost)
+                raise PayloadLost(self.role, method, what, details, *reply.lost)
             raise RoleRaised(self.role, method, what, details)
         return reply, stored
 
@@ -434,9 +470,12 @@ def _is_over(process: int, timeout_s: float) -> bool:
 
 
 class RoleHost:
-    """What runs in a role's actor: it builds the role's object, then answers calls one after another."""
+    """What runs in a role's actor: it builds the role's object, then answers calls: one after another, or with lanes
+    as many at once as the concurrency groups of the actor let through. Calls share nothing but the object.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, has_lanes: bool) -> None:
+        self._has_lanes = has_lanes
         self._object: Any = None
 
     def where(self) -> tuple[int, str]:
@@ -447,6 +486,8 @@ class RoleHost:
         # Before numpy is imported, which is why nothing here does. A runtime_env would do it too, at twice the time
         # to start: Ray starts such a process twice, and has none waiting.
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(num_threads)))
+        if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray would leave all of them in sight
         sys.path += [folder for folder in path if folder not in sys.path]
         try:
             self._object = cloudpickle.loads(factory)()
@@ -465,12 +506,16 @@ class RoleHost:
                 parts = _get_all(given)
             except ObjectLostError:
                 reply = _report_lost(args, given)
-            else:
-                result = getattr(self._object, method)(*_resolve(args, parts))
-                reply, stored = _part_with(result)
+                return None, _pack(method, reply)
+            result = getattr(self._object, method)(*_resolve(args, parts))
+            reply, stored = _part_with(result)
             return stored, _pack(method, reply)
         except Exception as error:
             return None, cloudpickle.dumps(Reply(None, problem=_explain(error)))
+        except SystemExit:
+            if self._has_lanes:
+                os._exit(1)  # Ray would wait for the other lanes to end first
+            raise
 
 
 def _explain(error: Exception) -> tuple[str, str]:
@@ -500,23 +545,19 @@ def _resolve(value: Any, parts: Sequence[Parts]) -> Any:
 
 
 def _report_lost(args: Any, given: Sequence[Any]) -> Reply:
+    """Which of them. What is lost stays lost, so asking again gives the same answer."""
     lost = []
-    for carrier in _carriers(args):
+    for carrier in carriers(args):
         try:
             _get_all([given[carrier.payload]])
         except ObjectLostError:
             lost.append(carrier)
     tickets = tuple(carrier.ticket for carrier in lost if isinstance(carrier, Rollout))
-    names = [f"ticket {c.ticket}" if isinstance(c, Rollout) else f"version {c.version}" for c in lost]
-    what = f"the payload of {', '.join(names)} was lost with the node that held it"
-    return Reply(None, problem=(what, ""), lost=tickets)
-
-
-def _carriers(value: Any) -> Iterator[Rollout | Snapshot]:
-    if isinstance(value, Rollout | Snapshot):
-        yield value
-    for item in value.rollouts if isinstance(value, Batch) else value if type(value) is tuple else ():
-        yield from _carriers(item)
+    versions = tuple(carrier.version for carrier in lost if isinstance(carrier, Snapshot))
+    of_rollouts = [f"ticket {index}" if index >= 0 else "a draw" for index in tickets]
+    names = [*of_rollouts, *(f"version {version}" for version in versions)]
+    what = f"the payload of {', '.join(names) or 'what it was given'} was lost with the node that held it"
+    return Reply(None, problem=(what, ""), lost=(tickets, versions))
 
 
 def _part_with(result: Any) -> tuple[Reply, Any]:
@@ -621,25 +662,44 @@ def _is_here(stored: ray.ObjectRef) -> bool:
 
 def _check_address(address: str, timeout_s: float) -> str:
     """host:port of a Ray cluster that answers. Ray itself would try for a minute, and may end the process."""
+    ends_at = time.monotonic() + timeout_s
     try:
-        found = ray._private.services.canonicalize_bootstrap_address(address)
+        found: str | None = ray._private.services.canonicalize_bootstrap_address(address)
         if found is None:
             raise ConnectionError("none runs on this machine")
-        address = found
-        host, _, port = address.rpartition(":")
+        host, _, port = found.rpartition(":")
         with socket.create_connection((host, int(port)), timeout_s) as connection:
+            connection.settimeout(max(0.001, ends_at - time.monotonic()))
             if os.environ.get("RAY_USE_TLS", "0") == "0":
                 connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
                 answer = connection.recv(9)
                 if len(answer) < 4 or answer[3] != 4:  # a gRPC server begins with a SETTINGS frame
                     raise ConnectionError("what listens there is not Ray")
+        if address != "auto":  # to a cluster it finds by itself Ray shows its token, to an address only if asked to
+            _greet(found, ends_at - time.monotonic())
+    except RayError as error:
+        raise ConnectionError(f"the Ray cluster at {address} does not let us in: {_first_line(error)}") from None
     except ValueError:
         raise ConnectionError(f"no Ray cluster at {address!r}: an address is host:port, or auto") from None
     except TimeoutError:
         raise ConnectionError(f"no Ray cluster at {address}: no answer within {timeout_s:g} s") from None
     except OSError as error:
-        raise ConnectionError(f"no Ray cluster at {address}: {_first_line(error)}") from None
-    return address
+        raise ConnectionError(f"no Ray cluster at {address}: {error.strerror or _first_line(error)}") from None
+    return found
+
+
+def _greet(address: str, timeout_s: float) -> None:
+    """Say hello, as Ray's own client would. In a thread, for that may take half a minute to find nobody there."""
+    answer: Future[Any] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(GcsClient(address=address))
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="headway ray greeting", daemon=True).start()
+    answer.result(max(0.001, timeout_s))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@
 Work that releases the interpreter lock (numpy, torch, waiting for an engine or a simulator) overlaps;
 snapshots and rollouts are passed without a copy. A thread that outlives its deadline cannot be killed: it
 is abandoned, its late answer is ignored, and `restart` builds the role anew in another thread.
+
+A role with lanes has one object and several threads: one for each lane, and one for everything but collecting.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRais
 from headway.runtime.freeze import freeze
 
 T = TypeVar("T")
+Inbox = queue.SimpleQueue[tuple[asyncio.Future[Any], str, tuple[Any, ...]] | None]
 CLOSE_GRACE_S = 1.0
 
 
@@ -33,7 +36,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
-        self._seats: dict[str, _Seat] = {}
+        self._hosts: dict[str, _Host] = {}
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         with asyncio.Runner(loop_factory=_BellLoop) as runner:
@@ -47,15 +50,15 @@ class Threads:
         await self.restart(role.name)
 
     async def restart(self, role: str) -> None:
-        previous = self._seats.pop(role, None)
+        previous = self._hosts.pop(role, None)
         if previous is not None:
             previous.leave()
-        seat = _Seat(role, self._roles[role].factory)
-        self._seats[role] = seat
-        await seat.call("start", ())
+        host = _Host(self._roles[role]) if self._roles[role].lanes == 1 else _LaneHost(self._roles[role])
+        self._hosts[role] = host
+        await host.call("start", ())
 
     async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
-        answer = self._seats[role].call(method, args)
+        answer = self._hosts[role].call(method, args)
         timer = asyncio.get_running_loop().call_later(deadline_s, _give_up, answer, role, method, deadline_s)
         try:
             return await answer
@@ -73,13 +76,13 @@ class Threads:
 
     async def close(self) -> None:
         """Let every idle thread end. One that is stuck in a call is a daemon and ends with the process."""
-        seats = list(self._seats.values())
-        self._seats.clear()
-        for seat in seats:
-            seat.leave()
+        hosts = list(self._hosts.values())
+        self._hosts.clear()
+        for host in hosts:
+            host.leave()
         ends_at = time.perf_counter() + CLOSE_GRACE_S
-        for seat in seats:
-            await asyncio.to_thread(seat.join, max(0.0, ends_at - time.perf_counter()))
+        for host in hosts:
+            await asyncio.to_thread(host.join, ends_at)
 
 
 class _Bell(selectors.SelectSelector):
@@ -120,16 +123,16 @@ def _give_up(answer: asyncio.Future[Any], role: str, method: str, deadline_s: fl
         answer.set_exception(RoleLate(role, method, f"no answer within {deadline_s:g} s"))
 
 
-class _Seat:
-    """A thread and the object that lives in it. Calls are answered in the order they were made."""
+class _Host:
+    """The object of a role and the thread it lives in. Calls are answered in the order they were made."""
 
-    def __init__(self, role: str, factory: Callable[[], Any]) -> None:
-        self._role = role
-        self._factory = factory
+    def __init__(self, role: Role) -> None:
+        self._role = role.name
+        self._factory = role.factory
+        self._station: Any = None
         self._loop = asyncio.get_running_loop()
-        self._inbox: queue.SimpleQueue[tuple[asyncio.Future[Any], str, tuple[Any, ...]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=role, daemon=True)
-        self._thread.start()
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._threads = [self._begin(self._inbox, role.name)]
 
     def call(self, method: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
         answer = self._loop.create_future()
@@ -139,37 +142,83 @@ class _Seat:
     def leave(self) -> None:
         self._inbox.put(None)
 
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+    def join(self, until: float) -> None:
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.perf_counter()))
 
-    def _work(self) -> None:
-        station: Any = None
-        while (asked := self._inbox.get()) is not None:
+    def _begin(self, inbox: Inbox, name: str) -> threading.Thread:
+        thread = threading.Thread(target=self._work, args=(inbox,), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self, inbox: Inbox) -> None:
+        while (asked := inbox.get()) is not None:
             answer, method, args = asked
             result: Any = None
             problem: RoleError | None = None
             try:
                 if method == "start":
-                    station = self._factory()
+                    self._station = self._factory()
                 else:
-                    result = freeze(getattr(station, method)(*args))
+                    result = freeze(getattr(self._station, method)(*args))
             except Exception as error:
                 problem = RoleRaised.of(self._role, method, error)
             except BaseException as error:  # SystemExit and the like end the thread, not in silence
                 problem = RoleDied(self._role, method, f"{type(error).__name__}: {error}")
             try:
-                self._loop.call_soon_threadsafe(_settle, answer, result, problem)
+                self._loop.call_soon_threadsafe(self._settle, answer, result, problem)
             except RuntimeError:  # the loop is closed: the run ended without waiting for this call
                 return
             if isinstance(problem, RoleDied):
                 return
             del asked, answer, args, result, problem  # nothing of a finished call stays alive in this frame
 
+    def _settle(self, answer: asyncio.Future[Any], result: Any, problem: RoleError | None) -> None:
+        if answer.done():  # given up or cancelled meanwhile
+            return
+        if problem is not None:
+            answer.set_exception(problem)
+        else:
+            answer.set_result(result)
 
-def _settle(answer: asyncio.Future[Any], result: Any, problem: RoleError | None) -> None:
-    if answer.done():  # given up or cancelled meanwhile
-        return
-    if problem is not None:
-        answer.set_exception(problem)
-    else:
-        answer.set_result(result)
+
+class _LaneHost(_Host):
+    """One object and several threads: the first for everything but `collect`, the others a lane each.
+
+    It ends as a whole: if one thread leaves, or if the role is restarted, no call under way is answered any more.
+    """
+
+    def __init__(self, role: Role) -> None:
+        super().__init__(role)
+        self._collects: Inbox = queue.SimpleQueue()
+        self._threads += [self._begin(self._collects, f"{role.name}/{lane}") for lane in range(role.lanes)]
+        self._under_way: dict[asyncio.Future[Any], str] = {}  # with the method; touched in the loop's thread only
+        self._how_it_ended = ""
+
+    def call(self, method: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+        if self._how_it_ended:
+            raise RoleDied(self._role, method, self._how_it_ended, never_began=True)
+        answer = self._loop.create_future()
+        self._under_way[answer] = method
+        answer.add_done_callback(self._under_way.pop)
+        (self._collects if method == "collect" else self._inbox).put((answer, method, args))
+        return answer
+
+    def leave(self) -> None:
+        self._end("its threads were given up")
+
+    def _settle(self, answer: asyncio.Future[Any], result: Any, problem: RoleError | None) -> None:
+        super()._settle(answer, result, problem)
+        if isinstance(problem, RoleDied):
+            self._end(problem.what)
+
+    def _end(self, how: str) -> None:
+        if self._how_it_ended:
+            return
+        self._how_it_ended = how
+        for answer, method in list(self._under_way.items()):
+            if not answer.done():
+                answer.set_exception(RoleDied(self._role, method, how))
+        self._inbox.put(None)
+        for _ in self._threads[1:]:
+            self._collects.put(None)

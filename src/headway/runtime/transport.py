@@ -26,6 +26,7 @@ import os
 import pickle
 import sys
 import tempfile
+import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -264,6 +265,11 @@ class Arena:
         size, segment, offset = self._live.pop(serial)
         self._free[size].append((segment, offset))
 
+    def take_new_segments(self) -> list[Segment]:
+        """Those made since the last time."""
+        new, self.new_segments = self.new_segments, []
+        return new
+
     def _cut(self, size: int) -> tuple[int, int]:
         if not self._segments or self._unused + size > self._segments[-1].nbytes:
             last = self._segments[-1].nbytes if self._segments else FIRST_SEGMENT_BYTES // 2
@@ -273,6 +279,26 @@ class Arena:
             self._unused = 0
         offset, self._unused = self._unused, self._unused + size
         return len(self._segments) - 1, offset
+
+
+class GuardedArena(Arena):
+    """An arena for several threads. They keep its books in turn, and write into their blocks at the same time."""
+
+    def __init__(self, owner: int) -> None:
+        super().__init__(owner)
+        self._lock = threading.Lock()
+
+    def allocate(self, sizes: tuple[int, ...], total: int) -> tuple[SharedRef, memoryview]:
+        with self._lock:
+            return super().allocate(sizes, total)
+
+    def free(self, serial: int) -> None:
+        with self._lock:
+            super().free(serial)
+
+    def take_new_segments(self) -> list[Segment]:
+        with self._lock:
+            return super().take_new_segments()
 
 
 def _pages(size: int) -> int:
@@ -306,12 +332,13 @@ class Views:
     """The segments one process has mapped, and which of their blocks something there still looks at.
 
     Every array cut from a block keeps one small ctypes object alive; a weak reference to that tells when
-    the last of them is gone, wherever they were copied, sliced or wrapped to.
+    the last of them is gone, wherever they were copied, sliced or wrapped to. Any thread may open and any may drop
+    the last array, at any moment; `settle` is for one at a time.
     """
 
     def __init__(self) -> None:
         self._segments: dict[SegmentKey, mmap.mmap] = {}
-        self._opened: list[_Lease] = []  # since the last settle()
+        self._opened: deque[_Lease] = deque()  # since the last settle()
         self._kept: dict[int, _Lease] = {}  # alive at an earlier settle(), by id
         self._let_go: deque[BlockKey] = deque()
 
@@ -355,11 +382,11 @@ class Views:
     def settle(self) -> tuple[list[BlockKey], list[BlockKey]]:
         """(opened since the last settle and still looked at, reported so before and now let go)."""
         held = []
-        for lease in self._opened:
+        for _ in range(len(self._opened)):
+            lease = self._opened.popleft()
             self._kept[id(lease)] = lease  # before the look: the collector of garbage may run at any point
             if lease() is not None or self._kept.pop(id(lease), None) is None:
                 held.append(lease.key)
-        self._opened.clear()
         return held, [self._let_go.popleft() for _ in range(len(self._let_go))]
 
     def _end(self, lease: _Lease) -> None:

@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
+from headway.core.protocols import PayloadLost, Role, RoleDied, RoleLate, RoleRaised
+from headway.core.types import Rollout, Snapshot, carriers
 from headway.runtime.freeze import freeze
 
 T = TypeVar("T")
@@ -37,6 +38,8 @@ class Fault(enum.Enum):
     """The role never answers."""
     RAISE = "raise"
     """The station's code raises."""
+    LOSE = "lose"
+    """Of the rollouts and snapshots among the arguments the first, the third and so on are gone, for good."""
 
 
 class Workload(Protocol):
@@ -57,6 +60,8 @@ class Virtual:
         self._loop = VirtualLoop()  # type: ignore[abstract]  # it does no input or output
         self._roles: dict[str, Role] = {}
         self._objects: dict[str, Any] = {}  # the living
+        self._under_way: dict[str, dict[asyncio.Future[None], str]] = {}  # roles with lanes -> calls and their methods
+        self._lost: set[tuple[type, int]] = set()  # rollouts by ticket and snapshots by version, until made again
         self.now: Callable[[], float] = self._loop.time
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -67,7 +72,7 @@ class Virtual:
         await self._build(role.name, "start")
 
     async def restart(self, role: str) -> None:
-        self._objects.pop(role, None)
+        self._end(role, "restarted")
         await self._build(role, "restart")
 
     async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
@@ -76,21 +81,42 @@ class Virtual:
             raise RoleDied(role, method, "it is not running")
         duration_s = self._workload.duration_s(role, method, args)
         fault = self._workload.fault(role, method, args)
-        if fault is Fault.HANG or duration_s > deadline_s:
-            await self._pass_time(deadline_s)
-            self._objects.pop(role, None)
-            raise RoleLate(role, method, f"no answer within {deadline_s:g} s")
+        if fault is Fault.LOSE or self._lost:
+            self._find(role, method, args, fault)
+        is_late = fault is Fault.HANG or duration_s > deadline_s
+        if is_late:
+            duration_s = deadline_s
         if duration_s > 0:
-            await self._pass_time(duration_s)
+            if self._roles[role].lanes == 1:
+                await self._pass_time(duration_s)
+            else:
+                await self._pass_time_in_lane(role, method, duration_s)
+        if is_late:
+            self._end(role, f"given up: no answer to {method} within {deadline_s:g} s")
+            raise RoleLate(role, method, f"no answer within {deadline_s:g} s")
         if fault is Fault.CRASH:
-            self._objects.pop(role, None)
+            self._end(role, "crashed")
             raise RoleDied(role, method, "crashed")
         if fault is Fault.RAISE:
             raise RoleRaised(role, method, "injected error")
         try:
-            return freeze(getattr(station, method)(*args))
+            result = freeze(getattr(station, method)(*args))
         except Exception as error:
             raise RoleRaised.of(role, method, error) from error
+        if self._lost:
+            self._lost.difference_update(map(_name, carriers(result)))
+        return result
+
+    def _find(self, role: str, method: str, args: tuple[Any, ...], fault: Fault | None) -> None:
+        """Raise if any of what the arguments refer to is gone."""
+        names = [name for name in map(_name, carriers(args)) if name[1] >= 0]  # a draw goes with its replay, if at all
+        if fault is Fault.LOSE:
+            self._lost.update(names[::2])
+        if lost := self._lost.intersection(names):
+            tickets = sorted(number for kind, number in lost if kind is Rollout)
+            versions = sorted(number for kind, number in lost if kind is Snapshot)
+            what = f"injected loss of the payloads of tickets {tickets} and versions {versions}"
+            raise PayloadLost(role, method, what, tickets=tickets, versions=versions)
 
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
@@ -113,10 +139,31 @@ class Virtual:
         except Exception as error:
             raise RoleRaised.of(role, method, error) from error
 
+    async def _pass_time_in_lane(self, role: str, method: str, seconds: float) -> None:
+        """Unless the role dies meanwhile."""
+        under_way = self._under_way.setdefault(role, {})
+        answer = self._pass_time(seconds)
+        under_way[answer] = method
+        try:
+            await answer
+        finally:
+            del under_way[answer]
+
+    def _end(self, role: str, how: str) -> None:
+        """It dies, and with it all that it was doing."""
+        self._objects.pop(role, None)
+        for answer, method in self._under_way.get(role, {}).items():
+            if not answer.done():
+                answer.set_exception(RoleDied(role, method, how))
+
     def _pass_time(self, seconds: float) -> asyncio.Future[None]:
         answer: asyncio.Future[None] = asyncio.Future(loop=self._loop)
         self._loop.call_later(seconds, _wake, answer)
         return answer
+
+
+def _name(carrier: Rollout | Snapshot) -> tuple[type, int]:
+    return type(carrier), carrier.ticket if isinstance(carrier, Rollout) else carrier.version
 
 
 def _wake(answer: asyncio.Future[None]) -> None:

@@ -18,9 +18,10 @@ import numpy as np
 
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
-from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket, derive_seed
+from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket, derive_seed
 
 SIZE = 16
+PATIENCE_S = 20.0
 Vector = np.ndarray
 
 
@@ -45,6 +46,33 @@ class ToyCollector:
 
     def load_state_dict(self, state: Any) -> None:
         self._carried = state
+
+
+class ToyEngine:
+    """Works on several tickets at once, with the weights it was given last; carries nothing else.
+
+    A rollout is made half by the weights at its beginning and half by those at its end, and says which those were.
+    """
+
+    is_concurrent = True
+
+    def __init__(self, number: int, work: Callable[[Ticket], None] | None = None) -> None:
+        self._number = number
+        self._work = work
+        self._held = Snapshot(-1, None)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        self._held = Snapshot(snapshot.version, copy.deepcopy(snapshot.payload))
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        first = self._held
+        if self._work is not None:
+            self._work(ticket)
+        last = self._held
+        noise = np.random.default_rng(ticket.seed).normal(size=SIZE) + self._number
+        seen = np.sin(first.payload["weights"]) + np.sin(last.payload["weights"]) + 0.1 * noise
+        payload = {"seen": seen, "ticket": np.array([ticket.index])}
+        return Rollout(payload, steps=1 + ticket.seed % 7, span=Span(first.version, last.version))
 
 
 class ToyLearner:
@@ -116,6 +144,15 @@ def _toy_collector(work: Callable[[Ticket], None] | None, number: int) -> ToyCol
     return ToyCollector(number, work)
 
 
+def _toy_engine(work: Callable[[Ticket], None] | None, number: int) -> ToyEngine:
+    return ToyEngine(number, work)
+
+
+def engine_stations(work: Callable[[Ticket], None] | None = None, *, evaluates: bool = True) -> Stations:
+    """The toy problem with engines for collectors, which can have lanes."""
+    return Stations(partial(_toy_engine, work), ToyLearner, ToyEvaluator if evaluates else None)
+
+
 def toy_stations(
     work: Callable[[Ticket], None] | None = None,
     learn_work: Callable[[Batch], None] | None = None,
@@ -148,10 +185,15 @@ def plain_loop(settings: Settings) -> dict[str, Vector]:
     return learner.snapshot()
 
 
-def pinned_loop(settings: Settings) -> dict[str, Vector]:
-    """A pinned run as one serial program: ticket k with version max(0, ceil((k + 1 - slots) / per version))."""
+def pinned_loop(
+    settings: Settings, collector: Callable[[int], ToyCollector | ToyEngine] = ToyCollector
+) -> dict[str, Vector]:
+    """A pinned run as one serial program: ticket k with version max(0, ceil((k + 1 - slots) / per version)).
+
+    It does not know of lanes: with or without them ticket k is collected by collector k mod collectors.
+    """
     learner = ToyLearner()
-    crew = [ToyCollector(number) for number in range(settings.collectors)]
+    crew = [collector(number) for number in range(settings.collectors)]
     weights = [copy.deepcopy(learner.snapshot())]
     per_version = settings.tickets_per_version
     assert settings.plan.updates is not None
@@ -162,7 +204,10 @@ def pinned_loop(settings: Settings) -> dict[str, Vector]:
         for index in range(update * settings.tickets_per_batch, (update + 1) * settings.tickets_per_batch):
             version = max(0, -((slots - index - 1) // per_version))
             ticket = Ticket(index, derive_seed(settings.seed, "ticket", index))
-            rollouts.append(crew[index % len(crew)].collect(ticket, Snapshot(version, weights[version])))
+            snapshot, member = Snapshot(version, weights[version]), crew[index % len(crew)]
+            if isinstance(member, ToyEngine):
+                member.apply(snapshot)
+            rollouts.append(member.collect(ticket, snapshot))
         learner.learn(Batch(len(weights) - 1, tuple(rollouts)))
         rollouts.clear()
         if (update + 1) % settings.publish_every == 0:
@@ -203,6 +248,12 @@ class Echo:
     def rollout(self, size: int, value: float) -> Rollout:
         return Rollout({"values": np.full(size, value), "name": "rollout"})
 
+    def report(self, size: int, value: float) -> tuple[LearnReport, None]:
+        return LearnReport({"loss": value}, feedback={"values": np.full(size, value)}), None
+
+    def total_of_feedback(self, report: LearnReport) -> float:
+        return float(report.feedback["values"].sum())
+
     def total(self, batch: Batch) -> float:
         return float(sum(rollout.payload["values"].sum() for rollout in batch.rollouts))
 
@@ -211,6 +262,65 @@ class Echo:
 
     def unpicklable(self) -> Any:
         return threading.Lock()
+
+
+class Crossing:
+    """A role with lanes for testing runtimes: its calls can tell whether they are alone."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._barriers: dict[int, threading.Barrier] = {}
+        self._lock = threading.Lock()
+        self._inside = self._most_inside = self._count = 0
+
+    def collect(self, what: str, *args: Any) -> Any:
+        with self._lock:
+            self._inside += 1
+            self._most_inside = max(self._most_inside, self._inside)
+        try:
+            return getattr(self, f"_{what}")(*args)
+        finally:
+            with self._lock:
+                self._inside -= 1
+
+    def apply(self, value: Any) -> Any:
+        """Whoever waits may go on."""
+        self._open.set()
+        return value
+
+    def count(self) -> int:
+        self._count += 1
+        return self._count
+
+    def most_inside(self) -> int:
+        return self._most_inside
+
+    def _meet(self, others: int) -> int:
+        """Waits until so many are here at once; returns which object they met in."""
+        with self._lock:
+            barrier = self._barriers.setdefault(others, threading.Barrier(others, timeout=PATIENCE_S))
+        barrier.wait()
+        return id(self)
+
+    def _wait(self, value: Any) -> Any:
+        if not self._open.wait(PATIENCE_S):
+            raise TimeoutError("nobody said that I may go on")
+        return value
+
+    def _fail(self, message: str) -> None:
+        raise ValueError(message)
+
+    def _leave(self) -> None:
+        raise SystemExit(3)
+
+    def _hang(self) -> None:
+        threading.Event().wait()
+
+    def _rollout(self, size: int, value: float) -> Rollout:
+        return Rollout({"values": np.full(size, value)})
+
+    def _add(self, rollout: Rollout, snapshot: Snapshot) -> Rollout:
+        return Rollout({"values": rollout.payload["values"] + snapshot.payload})
 
 
 class Broken:

@@ -15,9 +15,10 @@ import pytest
 
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, Rollout, Snapshot
-from headway.testing.fakes import Broken, Echo
+from headway.testing.fakes import Broken, Crossing, Echo
 
 SOON_S = 60.0
+_Asker = Callable[..., asyncio.Future[Any]]
 
 
 class RuntimeContract:
@@ -27,6 +28,8 @@ class RuntimeContract:
     """Do calls to two roles run at the same time?"""
     has_deadlines = True
     """Can a call that never returns be given up?"""
+    has_threads = True
+    """Does the station's own code run in several threads, each of which may wait for another?"""
 
     def make(self) -> Runtime:
         raise NotImplementedError
@@ -96,6 +99,15 @@ class RuntimeContract:
             rollouts = [await runtime.call("a", "rollout", 5000, float(i), deadline_s=SOON_S) for i in range(4)]
             batch = Batch(0, tuple(rollouts))
             assert await runtime.call("b", "total", batch, deadline_s=SOON_S) == 5000 * (0 + 1 + 2 + 3)
+
+        self.run(main, "a", "b")
+
+    def test_feedback_goes_from_one_role_to_another(self) -> None:
+        async def main(runtime: Runtime) -> None:
+            report, nothing = await runtime.call("a", "report", 5000, 2.0, deadline_s=SOON_S)
+            assert (report.metrics, nothing) == ({"loss": 2.0}, None)
+            assert await runtime.call("b", "total_of_feedback", report, deadline_s=SOON_S) == 10000.0
+            runtime.release(report.feedback)
 
         self.run(main, "a", "b")
 
@@ -187,6 +199,121 @@ class RuntimeContract:
             assert await runtime.call("echo", "count", deadline_s=SOON_S) == 1
 
         self.run(main)
+
+    # -- lanes --------------------------------------------------------------------------------------
+
+    def run_with_lanes(self, main: Callable[[Runtime, _Asker], Awaitable[Any]], lanes: int) -> Any:
+        """`main` with a Crossing of so many lanes, and a function that makes a call of `collect`."""
+        runtime = self.make()
+
+        def ask(*args: Any, deadline_s: float = SOON_S) -> asyncio.Future[Any]:
+            return asyncio.ensure_future(runtime.call("crossing", "collect", *args, deadline_s=deadline_s))
+
+        async def body() -> Any:
+            try:
+                await runtime.start(Role("echo", Echo))
+                await runtime.start(Role("crossing", Crossing, lanes=lanes))
+                return await main(runtime, ask)
+            finally:
+                await runtime.close()
+
+        return runtime.run(body())
+
+    def test_lanes_work_at_the_same_time_on_one_object(self) -> None:
+        if not self.has_threads:
+            pytest.skip("here nobody can wait for another")
+
+        async def main(runtime: Runtime, ask: _Asker) -> None:
+            met_in = await asyncio.gather(*(ask("meet", 3) for _ in range(3)))
+            assert len(set(met_in)) == 1
+
+        self.run_with_lanes(main, lanes=3)
+
+    def test_no_more_calls_overlap_than_there_are_lanes(self) -> None:
+        if not self.has_threads:
+            pytest.skip("here nobody can wait for another")
+
+        async def main(runtime: Runtime, ask: _Asker) -> None:
+            await asyncio.gather(*(ask("meet", 2) for _ in range(12)))
+            assert await runtime.call("crossing", "most_inside", deadline_s=SOON_S) == 2
+
+        self.run_with_lanes(main, lanes=2)
+
+    def test_all_but_collecting_goes_on_in_order_while_every_lane_is_busy(self) -> None:
+        if not self.overlaps:
+            pytest.skip("this runtime does one thing at a time")
+
+        async def main(runtime: Runtime, ask: _Asker) -> None:
+            busy = [ask("wait", number) for number in range(3)]
+            counts = [runtime.call("crossing", "count", deadline_s=SOON_S) for _ in range(20)]
+            assert await asyncio.gather(*counts) == list(range(1, 21))
+            assert not any(call.done() for call in busy)
+            assert await runtime.call("crossing", "apply", "new weights", deadline_s=SOON_S) == "new weights"
+            assert await asyncio.gather(*busy) == [0, 1, 2]
+
+        self.run_with_lanes(main, lanes=3)
+
+    def test_an_exception_in_one_lane_does_not_touch_the_others(self) -> None:
+        if not self.overlaps:
+            pytest.skip("this runtime does one thing at a time")
+
+        async def main(runtime: Runtime, ask: _Asker) -> None:
+            first, failing, last = ask("wait", 1), ask("fail", "wrong seed"), ask("wait", 3)
+            with pytest.raises(RoleRaised, match=r"^crossing\.collect: ValueError: wrong seed"):
+                await failing
+            assert not first.done()
+            assert not last.done()
+            await runtime.call("crossing", "apply", None, deadline_s=SOON_S)
+            assert await asyncio.gather(first, last, ask("wait", 4)) == [1, 3, 4]
+
+        self.run_with_lanes(main, lanes=3)
+
+    def test_a_role_that_dies_takes_all_its_lanes_along(self) -> None:
+        if not self.overlaps:
+            pytest.skip("this runtime does one thing at a time")
+
+        async def main(runtime: Runtime, ask: _Asker) -> None:
+            calls = [ask("wait", 1), ask("leave"), ask("wait", 3)]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(answer) for answer in answers] == [RoleDied] * 3
+            assert not any(isinstance(answer, RoleDied) and answer.never_began for answer in answers)
+            await runtime.restart("crossing")
+            await runtime.call("crossing", "apply", None, deadline_s=SOON_S)
+            assert await asyncio.gather(*(ask("wait", number) for number in range(3))) == [0, 1, 2]
+
+        self.run_with_lanes(main, lanes=3)
+
+    def test_a_late_call_is_the_only_late_one_and_the_restart_ends_the_others(self) -> None:
+        if not self.overlaps:
+            pytest.skip("this runtime does one thing at a time")
+
+        async def main(runtime: Runtime, ask: _Asker) -> None:
+            first, late, last = ask("wait", 1), ask("hang", deadline_s=0.5), ask("wait", 3)
+            with pytest.raises(RoleLate, match=r"^crossing\.collect: no answer within 0\.5 s$"):
+                await late
+            await runtime.restart("crossing")
+            answers = await asyncio.gather(first, last, return_exceptions=True)
+            assert [type(answer) for answer in answers] == [RoleDied] * 2
+            assert await runtime.call("crossing", "count", deadline_s=SOON_S) == 1
+            await runtime.call("crossing", "apply", None, deadline_s=SOON_S)
+            assert await asyncio.gather(*(ask("wait", number) for number in range(3))) == [0, 1, 2]
+
+        self.run_with_lanes(main, lanes=3)
+
+    def test_payloads_of_overlapping_calls_are_not_mixed_up(self) -> None:
+        async def main(runtime: Runtime, ask: _Asker) -> None:
+            sizes = [10, 3000, 40_000]
+            snapshot = await runtime.call("echo", "snapshot", 1, deadline_s=SOON_S)
+            ones = Snapshot(1, runtime.fetch(snapshot.payload)[:1] + 1.0)
+            made = await asyncio.gather(*(ask("rollout", sizes[i % 3], float(i)) for i in range(24)))
+            more = await asyncio.gather(*(ask("add", rollout, ones) for rollout in made))
+            for rollout in made:
+                runtime.release(rollout.payload)
+            for i, rollout in enumerate(more):
+                np.testing.assert_array_equal(runtime.fetch(rollout.payload)["values"], np.full(sizes[i % 3], i + 1.0))
+                runtime.release(rollout.payload)
+
+        self.run_with_lanes(main, lanes=4)
 
     def test_offloaded_work_returns_its_result(self) -> None:
         async def main(runtime: Runtime) -> None:

@@ -37,6 +37,7 @@ class Workshop:
     evaluate_every: int = 0
     evaluate_in_background: bool = False
     collectors: int = 1
+    lanes: int = 1
     tickets_per_batch: int = 1
     publish_every: int = 1
     order: str = "oldest"
@@ -70,6 +71,7 @@ def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
     settings = Settings(
         plan=Plan(updates=workshop.updates, evaluate_every=workshop.evaluate_every),
         collectors=workshop.collectors,
+        lanes=workshop.lanes,
         max_lead=max_lead,
         order=parse_order(workshop.order),
         max_staleness=workshop.max_staleness,
@@ -132,6 +134,7 @@ def fit(events: Iterable[dict[str, Any]]) -> Workshop:
         collect=Empirical(collect),
         learn=Empirical(learn),
         collectors=head["collectors"],
+        lanes=head.get("lanes", 1),
         tickets_per_batch=head["tickets_per_batch"],
         publish_every=head["publish_every"],
         order=head["order"],
@@ -155,7 +158,7 @@ def _collector(duration: Duration, number: int) -> SimulatedCollector:
 def _outcome(result: RunResult) -> Outcome:
     ledger, spent = result.ledger, result.time_spent
     wall = max(result.wall_s, 1e-12)
-    blocked = spent.total("collector", "slot") / wall / result.settings.collectors
+    blocked = spent.total("collector", "slot") / wall / result.settings.seats
     return Outcome(
         lead=result.lead,
         updates_per_s=result.updates / wall,

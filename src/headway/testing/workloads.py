@@ -139,8 +139,12 @@ class SteadyWorkload:
         return None
 
 
+NEEDS_PAYLOADS = ("learn", "insert", "collect", "apply", "evaluate", "reanalyze")
+
+
 class FaultyWorkload(SteadyWorkload):
-    """The same, but any call may crash, hang, raise or take a hundred times as long, with the given chances."""
+    """The same, but any call may crash, hang, raise, take a hundred times as long or find what it needs to be lost,
+    with the given chances."""
 
     def __init__(
         self,
@@ -153,10 +157,12 @@ class FaultyWorkload(SteadyWorkload):
         hang: float = 0.0,
         error: float = 0.0,
         slow: float = 0.0,
+        lose: float = 0.0,
     ) -> None:
         super().__init__(collect, learn, evaluate, seed)
         self._chances = ((Fault.CRASH, crash), (Fault.HANG, hang), (Fault.RAISE, error))
         self._slow = slow
+        self._lose = lose
         self._faults = random.Random(seed + 1)
 
     def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float:
@@ -164,6 +170,8 @@ class FaultyWorkload(SteadyWorkload):
         return duration * 100 if method == "collect" and self._faults.random() < self._slow else duration
 
     def fault(self, role: str, method: str, args: tuple[Any, ...]) -> Fault | None:
+        if self._lose and method in NEEDS_PAYLOADS and self._faults.random() < self._lose:
+            return Fault.LOSE
         if method not in ("collect", "evaluate", "apply"):
             return None
         draw = self._faults.random()
@@ -176,6 +184,8 @@ class FaultyWorkload(SteadyWorkload):
 
 class SimulatedCollector:
     """Collects nothing; its rollout is as long as it takes."""
+
+    is_concurrent = True
 
     def __init__(self, duration: Duration) -> None:
         self._duration = duration

@@ -164,7 +164,14 @@ class CellsActorCritic(nn.Module):
 
     def values(self, obs: Tensor) -> Tensor:
         """[N]"""
+        return self._values(_see(obs))
+
+    def evaluate(self, obs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities, entropies and values, each [N], from one look at the boards."""
         seen = _see(obs)
+        return *self._of_moves(self._log_probs(seen), actions), self._values(seen)
+
+    def _values(self, seen: _Seen) -> Tensor:
         features = torch.relu(self.critic(seen.patterns))
         kind = seen.place.div(CELLS, rounding_mode="floor") * 2 + seen.is_ball
         pooled = features.new_zeros(2 * seen.num, features.shape[1]).index_add(0, kind, features) / CELLS
@@ -178,7 +185,9 @@ class CellsActorCritic(nn.Module):
             parts = zip(obs.split(CHUNK), actions.split(CHUNK), strict=True)
             log_probs, entropies = zip(*(self.log_probs_and_entropy(*part, None) for part in parts), strict=True)
             return torch.cat(log_probs), torch.cat(entropies)
-        logs = self.outputs(obs)
+        return self._of_moves(self.outputs(obs), actions)
+
+    def _of_moves(self, logs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         least = logs.clamp(min=LEAST_LOG)
         return logs.gather(1, actions[:, None].long()).squeeze(1), -(least.exp() * least).sum(1)
 

@@ -12,7 +12,7 @@ pi_prox = pi_b and the last three are PPO.
 
 from __future__ import annotations
 
-import copy
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,11 @@ from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
 from headway.learn.advantages import effective_sample_size, gae, vtrace
-from headway.learn.ppo.policy import ActorCritic
+from headway.learn.ppo.autograd_step import AutogradStep
+from headway.learn.ppo.flat import Adam
+from headway.learn.ppo.mlp_kernels import Loss, advantage_moments
+from headway.learn.ppo.policy import ActorCritic, compiled
+from headway.learn.rank import ALONE, Rank
 
 Correction = Literal["none", "clip", "decoupled", "vtrace"]
 MEASURES = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
@@ -40,12 +44,14 @@ class PPOSettings:
     final_learning_rate: float | None = None
     """Where a linear decay over the run ends; None: constant."""
     total_updates: int | None = None
-    """The length of the run, for that decay."""
+    """The length of the run, for the decays."""
     gamma: float = 0.99
     lam: float = 0.95
     epochs: int = 4
     minibatch_size: int = 256
     clip: float = 0.2
+    final_clip: float | None = None
+    """Where a linear decay of `clip` over the run ends; None: constant."""
     value_weight: float = 0.5
     value_clip: float | None = None
     entropy_weight: float = 0.01
@@ -62,16 +68,59 @@ class PPOSettings:
         for name in ("learning_rate", "epochs", "minibatch_size", "clip", "max_grad_norm", "max_importance"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, received {getattr(self, name)!r}")
+        for name in ("final_learning_rate", "final_clip"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} must be >= 0, received {value!r}")
+            if value is not None and self.total_updates is None:
+                raise ValueError(f"{name}={value!r} needs total_updates: over which run shall it decay?")
+
+    def loss(self, progress: float) -> Loss:
+        """What a minibatch is scored by, `progress` (0 to 1) into the run."""
+        return Loss(
+            clip=_decayed(self.clip, self.final_clip, progress),
+            value_weight=self.value_weight,
+            value_clip=math.inf if self.value_clip is None else self.value_clip,
+            entropy_weight=self.entropy_weight,
+            is_plain=self.correction == "none",
+        )
+
+    def rate(self, progress: float) -> float:
+        """Adam's step size."""
+        return _decayed(self.learning_rate, self.final_learning_rate, progress)
+
+    def progress(self, updates: int) -> float:
+        return min(1.0, updates / self.total_updates) if self.total_updates else 0.0
+
+
+def _decayed(first: float, last: float | None, progress: float) -> float:
+    return first if last is None else first + progress * (last - first)
 
 
 class PPOLearner:
-    """Trains a policy on batches of segments."""
+    """Trains a policy on batches of segments.
 
-    def __init__(self, make_network: Callable[[], ActorCritic], settings: PPOSettings, *, seed: int = 0) -> None:
+    As one `rank` of several it does its share of what the network does: of the rows when a batch is looked at, of
+    each minibatch in a gradient step. The rest is the same everywhere, and so are minibatches and weights.
+    `device` is where the network computes; weights and optimizer are on the CPU in any case.
+    """
+
+    def __init__(
+        self,
+        make_network: Callable[[], ActorCritic],
+        settings: PPOSettings,
+        *,
+        seed: int = 0,
+        rank: Rank = ALONE,
+        device: str = "cpu",
+    ) -> None:
+        self._rank = rank
         self._network = make_network()
         self._settings = settings
-        self._parameters = list(self._network.parameters())
-        self._optimizer = torch.optim.Adam(self._parameters, settings.learning_rate, eps=1e-5, fused=True)
+        kernels = compiled(self._network) if device == "cpu" else None
+        self._step: Any = kernels or AutogradStep(self._network, device)
+        self._adam = Adam(self._step.flat, max_norm=settings.max_grad_norm)
+        self._vector = torch.from_numpy(self._step.flat)  # all parameters, for the other ranks
         self._random = np.random.default_rng([seed, 11])
         self._updates = 0
         self._returns: deque[float] = deque(maxlen=EPISODES_AVERAGED)
@@ -81,9 +130,8 @@ class PPOLearner:
         data = _join([rollout.payload for rollout in batch.rollouts])
         if self._moments is not None:
             self._update_normalisation(data["obs"][:-1][data["valid"]])
-        self._decay_learning_rate()
-        rows, anchor = self._prepare(data)
-        metrics = self._train(rows)
+        rows, columns, anchor = self._prepare(data)
+        metrics = self._train(rows, columns)
         ages = [batch.version - r.span.oldest for r in batch.rollouts if r.span is not None]
         metrics |= anchor
         metrics["staleness"] = float(np.mean(ages)) if ages else 0.0
@@ -92,15 +140,16 @@ class PPOLearner:
         if self._returns:
             metrics["return"] = float(np.mean(self._returns))
         self._updates += 1
-        return LearnReport(metrics, samples=float(len(rows["columns"])))
+        return LearnReport(metrics, samples=float(len(columns)))
 
     def snapshot(self) -> dict[str, Tensor]:
-        return dict(self._network.state_dict())
+        """Tensors of their own: the network's are views of one vector, which each of them would carry along."""
+        return {name: tensor.clone() for name, tensor in self._network.state_dict().items()}
 
     def state_dict(self) -> Any:
         return {
-            "network": self._network.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "network": self.snapshot(),
+            "optimizer": self._adam.state_dict(),
             "random": self._random.bit_generator.state,
             "updates": self._updates,
             "returns": list(self._returns),
@@ -109,102 +158,81 @@ class PPOLearner:
 
     def load_state_dict(self, state: Any) -> None:
         self._network.load_state_dict(state["network"])
-        self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # torch would share its tensors
+        self._adam.load_state_dict(state["optimizer"])
         self._random.bit_generator.state = state["random"]
         self._updates = state["updates"]
         self._returns = deque(state["returns"], maxlen=EPISODES_AVERAGED)
         if self._moments is not None:
             self._moments.restore(state["moments"])
 
-    def _prepare(self, data: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Advantages and targets under the policy as it is now, as rows [B, ...] without the invalid steps."""
+    def _prepare(self, data: dict[str, np.ndarray]) -> tuple[Any, np.ndarray, dict[str, float]]:
+        """Rows [B, ...] without the invalid steps; their advantages and targets under the policy as it is now."""
         settings, valid = self._settings, data["valid"]
         steps, width = valid.shape
-        flat = {
-            name: torch.from_numpy(data[name].reshape(steps * width, *data[name].shape[2:]))
-            for name in _ROWS
-            if name in data
-        }
-        flat["obs"] = torch.from_numpy(data["obs"][:-1].reshape(steps * width, *data["obs"].shape[2:]))
-        with torch.no_grad():
-            every = torch.from_numpy(data["obs"].reshape((steps + 1) * width, *data["obs"].shape[2:]))
-            values = self._network.values(every).numpy().reshape(steps + 1, width)
-            proximal, _ = self._network.log_probs_and_entropy(flat["obs"], flat["actions"], flat.get("masks"))
-        log_ratios = np.clip(proximal.numpy().reshape(steps, width) - data["log_probs"], -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        keep = np.flatnonzero(valid)
+        masks = data["masks"].reshape(steps * width, -1)[keep] if "masks" in data else None
+        rows = self._step.rows(_lines(data["obs"][:-1])[keep], _lines(data["actions"])[keep], masks)
+        every = _lines(data["obs"])
+        values = self._spread(len(every), lambda mine: self._step.values(every[mine])).reshape(steps + 1, width)
+        proximal = self._spread(len(keep), lambda mine: self._step.log_probs(rows, mine))
+        log_ratios = np.clip(proximal - data["log_probs"].reshape(-1)[keep], -MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratios = np.exp(log_ratios)
         ends = (data["rewards"], values, data["terminated"], data["truncated"], valid)
         if settings.correction == "vtrace":
-            advantages, targets = vtrace(*ends, ratios, gamma=settings.gamma, lam=settings.lam)
+            everywhere = np.ones(valid.shape, ratios.dtype)
+            everywhere[valid] = ratios
+            advantages, targets = vtrace(*ends, everywhere, gamma=settings.gamma, lam=settings.lam)
         else:
             advantages, targets = gae(*ends, gamma=settings.gamma, lam=settings.lam)
-        keep = valid.reshape(-1)
-        weights = (
-            np.minimum(ratios, settings.max_importance) if settings.correction == "decoupled" else np.ones_like(ratios)
+        behaviour, before, after = data["log_probs"][valid], values[:-1][valid], targets[valid]
+        anchor = behaviour if settings.correction == "clip" else behaviour + log_ratios
+        is_decoupled = settings.correction == "decoupled"
+        weights = np.minimum(ratios, settings.max_importance) if is_decoupled else np.ones_like(ratios)
+        columns = np.stack([anchor, advantages[valid], after, before, weights], 1).astype(np.float32, copy=False)
+        variance = float(np.var(after))
+        return (
+            rows,
+            columns,
+            {
+                "ess": effective_sample_size(ratios),
+                "behaviour_kl": float((ratios - 1 - log_ratios).mean()),
+                "explained_variance": 1 - float(np.var(after - before)) / variance if variance else 0.0,
+            },
         )
-        anchor = data["log_probs"] if settings.correction == "clip" else data["log_probs"] + log_ratios
-        columns = [anchor, advantages, targets, values[:-1], weights]
-        rows = {name: tensor[torch.from_numpy(keep)] for name, tensor in flat.items()}
-        rows["columns"] = torch.from_numpy(np.stack([c.reshape(-1)[keep] for c in columns], 1).astype(np.float32))
-        here = ratios[valid]
-        variance = float(np.var(targets[valid]))
-        return rows, {
-            "ess": effective_sample_size(here),
-            "behaviour_kl": float((here - 1 - log_ratios[valid]).mean()),
-            "explained_variance": 1 - float(np.var((targets - values[:-1])[valid])) / variance if variance else 0.0,
-        }
 
-    def _train(self, rows: dict[str, Tensor]) -> dict[str, float]:
-        settings, size = self._settings, len(rows["columns"])
-        measured: list[Tensor] = []
+    def _spread(self, count: int, compute: Callable[[slice], np.ndarray]) -> np.ndarray:
+        """`compute` for `count` rows, each rank for its share."""
+        whole: np.ndarray = self._rank.spread(count, lambda mine: torch.from_numpy(compute(mine))).numpy()
+        return whole
+
+    def _train(self, rows: Any, columns: np.ndarray) -> dict[str, float]:
+        settings, measured = self._settings, []
+        progress = settings.progress(self._updates)
+        loss, rate = settings.loss(progress), settings.rate(progress)
         for _ in range(settings.epochs):
-            order = torch.from_numpy(self._random.permutation(size))
-            for part in order.split(settings.minibatch_size):
-                measured.append(self._gradient_step({name: tensor[part] for name, tensor in rows.items()}))
-            if settings.target_kl is not None and float(measured[-1][MEASURES.index("kl")]) > settings.target_kl:
+            order = self._random.permutation(len(columns))
+            if self._rank.size == 1:
+                steps = self._step.learn(rows, columns, order, settings.minibatch_size, loss, self._adam, rate)
+            else:
+                parts = np.split(order, range(settings.minibatch_size, len(order), settings.minibatch_size))
+                steps = np.stack([self._gradient_step(rows, columns, part, loss, rate) for part in parts])
+            measured.append(steps)
+            if settings.target_kl is not None and steps[-1, MEASURES.index("kl")] > settings.target_kl:
                 break
-        return dict(zip(MEASURES, torch.stack(measured).mean(0).tolist(), strict=True))
+        return dict(zip(MEASURES, np.concatenate(measured).mean(0).tolist(), strict=True))
 
-    def _gradient_step(self, rows: dict[str, Tensor]) -> Tensor:
-        """One step of Adam; returns the MEASURES."""
-        settings, network = self._settings, self._network
-        anchor, advantages, targets, old_values, weights = rows["columns"].unbind(1)
-        log_probs, entropies = network.log_probs_and_entropy(rows["obs"], rows["actions"], rows.get("masks"))
-        if len(advantages) > 1:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        log_ratio = (log_probs - anchor).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        ratio = log_ratio.exp()
-        if settings.correction == "none":
-            policy_loss = -(advantages * log_probs).mean()
-        else:
-            clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
-            policy_loss = -(weights * torch.minimum(ratio * advantages, clipped * advantages)).mean()
-        value_loss = self._value_loss(network.values(rows["obs"]), old_values, targets)
-        entropy = entropies.mean()
-        loss = policy_loss + settings.value_weight * value_loss - settings.entropy_weight * entropy
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._parameters, settings.max_grad_norm, foreach=True)
-        self._optimizer.step()
-        with torch.no_grad():
-            moved = (ratio - 1 - log_ratio).mean()
-            clip_fraction = ((ratio - 1).abs() > settings.clip).float().mean()
-            return torch.stack([policy_loss, value_loss, entropy, moved, clip_fraction])
-
-    def _value_loss(self, values: Tensor, old_values: Tensor, targets: Tensor) -> Tensor:
-        loss = (values - targets) ** 2
-        if self._settings.value_clip is not None:
-            near = old_values + (values - old_values).clamp(-self._settings.value_clip, self._settings.value_clip)
-            loss = torch.maximum(loss, (near - targets) ** 2)
-        return loss.mean()
-
-    def _decay_learning_rate(self) -> None:
-        settings = self._settings
-        if settings.final_learning_rate is None or settings.total_updates is None:
-            return
-        progress = min(1.0, self._updates / settings.total_updates)
-        rate = settings.learning_rate + progress * (settings.final_learning_rate - settings.learning_rate)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+    def _gradient_step(self, rows: Any, columns: np.ndarray, part: np.ndarray, loss: Loss, rate: float) -> np.ndarray:
+        """One step of Adam on the rows in `part`, together with the other ranks; returns the MEASURES."""
+        mine = part[self._rank.share(len(part))]
+        measures, self._vector.grad = np.zeros(len(MEASURES)), None
+        if len(mine):
+            moments = advantage_moments(columns, part)  # of the whole minibatch
+            measures = self._step.gradient_of(rows, columns, mine, moments, loss)
+            self._vector.grad = torch.from_numpy(self._step.gradient)
+        everywhere = self._rank.average([self._vector], torch.from_numpy(measures), len(mine) / len(part))
+        assert self._vector.grad is not None
+        self._adam.apply(self._vector.grad.numpy(), rate)
+        return everywhere.numpy()
 
     def _update_normalisation(self, obs: np.ndarray) -> None:
         assert self._moments is not None
@@ -214,7 +242,9 @@ class PPOLearner:
             self._network.obs_scale.copy_(torch.from_numpy(self._moments.scale))
 
 
-_ROWS = ("actions", "masks")
+def _lines(values: np.ndarray) -> np.ndarray:
+    """[T, N, ...] as [T * N, ...]."""
+    return values.reshape(-1, *values.shape[2:])
 
 
 class _Moments:

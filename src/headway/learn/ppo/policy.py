@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.envs.gymnasium_vector import ActionSpec, Continuous, Discrete, Spec
+from headway.learn.ppo.mlp_step import MLPStep, is_tanh_tower
 
 MASKED = -1e9  # instead of -inf: its log-probability stays finite, and so do gradients
 MAX_NORMALISED = 10.0
@@ -68,13 +69,17 @@ class ActorCritic(nn.Module):
         outputs = self.outputs(obs)
         if isinstance(self.action, Continuous):
             return _gaussian(outputs, self.log_std, actions)
-        log_prob = entropy = torch.zeros(len(obs))
+        log_prob = entropy = outputs.new_zeros(len(obs))
         for place, logits in enumerate(self._split(outputs, mask)):
             logs = torch.log_softmax(logits, -1)
             chosen = actions if isinstance(self.action, Discrete) else actions[:, place]
             log_prob = log_prob + logs.gather(1, chosen[:, None].long()).squeeze(1)
             entropy = entropy - (logs.exp() * logs).sum(-1)
         return log_prob, entropy
+
+    def evaluate(self, obs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities, entropies and values, each [B]: what a loss is made of."""
+        return *self.log_probs_and_entropy(obs, actions, mask), self.values(obs)
 
     def _split(self, outputs: Tensor, mask: Tensor | None) -> list[Tensor]:
         """Logits of each choice; illegal actions are put out of reach."""
@@ -83,6 +88,12 @@ class ActorCritic(nn.Module):
         if isinstance(self.action, Discrete):
             return [outputs]
         return list(outputs.split(list(self.action.choices), dim=-1))  # type: ignore[union-attr]
+
+
+def compiled(network: nn.Module) -> MLPStep | None:
+    """Kernels for exactly this network, if there are any: a subclass may compute something else."""
+    is_known = type(network) is ActorCritic and is_tanh_tower(network.actor) and is_tanh_tower(network.critic)
+    return MLPStep(network) if is_known else None
 
 
 def load_weights(network: nn.Module, weights: Any) -> None:
@@ -97,6 +108,7 @@ class Actor:
 
     def __init__(self, network: ActorCritic) -> None:
         self._network = network.eval()
+        self._compiled = compiled(network)
 
     def load(self, weights: Any) -> None:
         load_weights(self._network, weights)
@@ -110,6 +122,8 @@ class Actor:
 
     @torch.no_grad()
     def act(self, obs: np.ndarray, noise: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        if self._compiled is not None:
+            return self._compiled.act(obs, noise, mask)
         network = self._network
         outputs = network.outputs(torch.from_numpy(obs))
         drawn = torch.from_numpy(noise)

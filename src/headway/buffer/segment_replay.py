@@ -1,0 +1,127 @@
+"""A prioritized replay of segments: rollouts of many environments go in, draws of single ones come out.
+
+    rollout [T, N] --> N items [T], each with one priority --> draw [T, B] with ids, weights and versions
+                           ^------------ update(ids, priorities) -------------+
+
+An item is what one environment did in one ticket, so that advantages can be computed for it again, under the policy
+that is trained. Its fields are those of a rollout, with the observation after the last step. A draw has them side by
+side, as a rollout has its environments, and besides
+
+    ids         [B]  int64    to be handed back with new priorities
+    weights     [B]  float32  each segment's own importance weight, at most 1: multiply losses by it, then average
+    versions    [B]  int64    the policy version that made it
+
+The exponent of the weights rises over the run, by draws or by steps, whichever is further.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from headway.buffer.prioritized import PrioritizedReplay
+from headway.core.types import Batch, Rollout, Span
+
+EPISODES_AVERAGED = 100  # the reported return is the mean over this many finished episodes
+
+
+class SegmentReplay:
+    """The last `capacity` steps, in segments of `segment_steps`; draws of `batch_size` steps.
+
+    `total_draws` and `total_steps` say how long the run is. `store_as` gives fields a smaller type, if they fit.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        segment_steps: int,
+        batch_size: int,
+        total_draws: int | None = None,
+        total_steps: int | None = None,
+        alpha: float = 0.6,
+        beta_start: float = 0.4,
+        version_decay: float | None = None,
+        store_as: Mapping[str, DTypeLike] | None = None,
+        seed: int = 0,
+    ) -> None:
+        if batch_size < segment_steps or batch_size % segment_steps:
+            raise ValueError(f"batch_size={batch_size} must be a multiple of segment_steps={segment_steps}")
+        if capacity < batch_size:
+            raise ValueError(f"a replay of {capacity} steps cannot hold a batch of {batch_size}")
+        self._replay = PrioritizedReplay(
+            capacity // segment_steps, alpha=alpha, beta_start=beta_start, version_decay=version_decay, seed=seed
+        )
+        self._segments_per_draw = batch_size // segment_steps
+        self._total_draws = total_draws
+        self._total_steps = total_steps
+        self._store_as = dict(store_as or {})
+        self._num_draws = 0
+        self._num_steps = 0
+        self._returns: deque[float] = deque(maxlen=EPISODES_AVERAGED)
+
+    def insert(self, batch: Batch) -> None:
+        for rollout in batch.rollouts:
+            has_steps = rollout.payload["valid"].any(axis=0)  # [N]
+            items = {
+                name: self._smaller(name, np.swapaxes(values, 0, 1)[has_steps])
+                for name, values in rollout.payload.items()
+            }
+            self._replay.insert(items, batch.version if rollout.span is None else rollout.span.oldest)
+            self._num_steps += rollout.steps
+            self._returns.extend(episode[0] for episode in rollout.info.get("episodes", ()))
+
+    def _smaller(self, name: str, values: np.ndarray) -> np.ndarray:
+        if name not in self._store_as:
+            return values
+        small = values.astype(self._store_as[name])
+        if not np.array_equal(small, values):
+            raise ValueError(f"field {name!r} does not fit into {np.dtype(self._store_as[name])}: it would be changed")
+        return small
+
+    def sample(self, version: int) -> Rollout:
+        drawn = self._replay.sample(self._segments_per_draw, progress=self.progress, version=version)
+        self._num_draws += 1
+        payload = {name: np.ascontiguousarray(np.swapaxes(values, 0, 1)) for name, values in drawn.items.items()}
+        payload |= {"ids": drawn.ids, "weights": drawn.weights, "versions": drawn.versions}
+        span = Span(int(drawn.versions.min()), int(drawn.versions.max()))
+        return Rollout(payload, steps=int(payload["valid"].sum()), span=span)
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is done, as far as anybody said how long it is."""
+        by_draws = self._num_draws / self._total_draws if self._total_draws else 0.0
+        by_steps = self._num_steps / self._total_steps if self._total_steps else 0.0
+        return min(1.0, max(by_draws, by_steps))
+
+    def update(self, feedback: Any) -> None:
+        self._replay.update(feedback["ids"], feedback["priorities"])
+
+    def statistics(self) -> dict[str, float]:
+        numbers = self._replay.statistics()
+        shown: dict[str, float] = {
+            "replay_segments": numbers.size,
+            "replay_beta": self._replay.beta_at(self.progress),
+            "replay_max_priority": numbers.max_priority,
+            "replay_late_updates": numbers.late_updates,
+        }
+        if self._returns:
+            shown["return"] = float(np.mean(self._returns))
+        return shown
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "replay": self._replay.state_dict(),
+            "num_draws": self._num_draws,
+            "num_steps": self._num_steps,
+            "returns": list(self._returns),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._replay.load_state_dict(state["replay"])
+        self._num_draws, self._num_steps = state["num_draws"], state["num_steps"]
+        self._returns = deque(state["returns"], maxlen=EPISODES_AVERAGED)

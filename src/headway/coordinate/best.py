@@ -1,0 +1,115 @@
+"""The weights that scored best, kept beside the checkpoints.
+
+    checkpoints/best.weights    a line of JSON: format, version, score, size and SHA-256; then the pickled weights
+
+One file, written beside and renamed: a crash leaves the best before or the best now. It holds weights and no
+state of the run, so it is small, and it knows its own score: a resumed run asks the file what there is to beat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
+from headway.core.types import Score
+
+FORMAT = 1
+FILE = "best.weights"
+BEST, LAST = "best", "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Weights to look at or to use. `score` is None where nobody evaluated them."""
+
+    version: int
+    weights: Any
+    score: float | None = None
+
+
+class BestWeights:
+    """The best of a run, by the score of its evaluations; of equal ones the first."""
+
+    def __init__(self, checkpoints: Path) -> None:
+        self.path = checkpoints / FILE
+        self.version: int | None = None
+        self.score: float | None = None
+        if self.path.exists():
+            header = self._header()
+            self.version, self.score = header["version"], header["score"]
+
+    def is_beaten_by(self, score: Score) -> bool:
+        return score.value is not None and (self.score is None or score.value > self.score)
+
+    def save(self, score: Score, weights: Any) -> None:
+        """Keep these weights in place of those kept so far."""
+        content = pickle.dumps(weights, protocol=5)
+        header = {
+            "format": FORMAT,
+            "version": score.version,
+            "score": score.value,
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_name(f".writing-{self.path.name}")
+        with open(beside, "wb") as file:
+            file.write(json.dumps(header).encode() + b"\n")
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, self.path)
+        self.version, self.score = score.version, score.value
+
+    def load(self) -> Kept:
+        """The weights, after checking them."""
+        if not self.path.exists():
+            raise CheckpointError(f"no best weights in {self.path.parent}: no evaluation ended, or keep_best is off")
+        header = self._header()
+        content = self.path.read_bytes().partition(b"\n")[2]
+        if hashlib.sha256(content).hexdigest() != header.get("sha256"):
+            raise CheckpointError(
+                f"{self.path} is damaged: its {len(content)} bytes of weights do not match their SHA-256"
+            )
+        return Kept(header["version"], pickle.loads(content), header["score"])
+
+    def _header(self) -> dict[str, Any]:
+        try:
+            with open(self.path, "rb") as file:
+                header = json.loads(file.readline(4096))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error}") from None
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            found = header.get("format") if isinstance(header, dict) else header
+            raise CheckpointError(f"{self.path} has format {found!r}, this version reads {FORMAT}")
+        return header
+
+
+def kept_weights(checkpoints: Path, which: str | int = LAST) -> Kept:
+    """The weights a run keeps under this name: `best`, `last`, or a version."""
+    store, best = CheckpointStore(checkpoints), BestWeights(checkpoints)
+    if which == BEST:
+        return best.load()
+    if which == LAST:
+        state = store.load()
+        return Kept(state.version, state.snapshots[state.version])
+    if isinstance(which, bool) or not isinstance(which, int):
+        raise CheckpointError(f"a checkpoint is called best, last or by its version, received {which!r}")
+    for path in reversed(store.all()):
+        if _version(path) == which:
+            return Kept(which, store.load(path).snapshots[which])
+    if best.version == which:
+        return best.load()
+    there = list(dict.fromkeys(str(_version(path)) for path in store.all()))
+    there += [] if best.version is None else [f"{best.version} (best)"]
+    raise CheckpointError(f"no checkpoint of version {which} in {checkpoints}; there: {', '.join(there) or 'none'}")
+
+
+def _version(path: Path) -> int:
+    return int(path.name.partition("-v")[2])

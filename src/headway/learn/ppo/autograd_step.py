@@ -1,0 +1,125 @@
+"""A gradient step for any network, by autograd: what `mlp_step` does for the one it knows.
+
+The gradients of the network's tensors are views of one vector, so that what follows (the norm, Adam, other ranks)
+need not know the network.
+
+    here (CPU)     flat --------+            +--> gradient --> Adam changes flat
+    on a GPU                    +--> a copy --+
+
+On another device a copy of the network computes, with the weights of the moment. Weights, gradient and optimizer stay
+here, so nothing that leaves the learner was ever on that device.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.learn.ppo.flat import Adam, flatten
+from headway.learn.ppo.mlp_kernels import MAX_LOG_RATIO, Loss, advantage_moments
+
+Rows = dict[str, Tensor]  # obs, actions and, where there are, masks: [B, ...]
+
+
+class AutogradStep:
+    """What a network with `values` and `evaluate` does with rows, on `device`. Its tensors become views of `flat`."""
+
+    def __init__(self, network: Any, device: str = "cpu") -> None:
+        self.flat = flatten(network)
+        self.gradient = np.zeros_like(self.flat)
+        self._device = device
+        self._original = network
+        self._network = network if device == "cpu" else copy.deepcopy(network).to(device)
+        self._weights, self._gradient = self._send(self.flat), self._send(self.gradient)
+        begin = 0
+        for parameter in self._network.parameters():
+            part = slice(begin, begin + parameter.numel())
+            parameter.data = self._weights[part].view(parameter.shape)
+            parameter.grad = self._gradient[part].view(parameter.shape)
+            begin = part.stop
+
+    def rows(self, obs: np.ndarray, actions: np.ndarray, masks: np.ndarray | None) -> Rows:
+        arrays = {"obs": obs, "actions": actions} | ({} if masks is None else {"masks": masks})
+        return {name: self._send(array) for name, array in arrays.items()}
+
+    @torch.no_grad()
+    def values(self, obs: np.ndarray) -> np.ndarray:
+        """Of observations [B, ...]."""
+        self._follow()
+        values: np.ndarray = self._network.values(self._send(obs)).cpu().numpy()
+        return values
+
+    @torch.no_grad()
+    def log_probs(self, rows: Rows, part: slice) -> np.ndarray:
+        """Of the actions in `part` of the rows."""
+        self._follow()
+        some = {name: tensor[part] for name, tensor in rows.items()}
+        log_probs, _ = self._network.log_probs_and_entropy(some["obs"], some["actions"], some.get("masks"))
+        result: np.ndarray = log_probs.cpu().numpy()
+        return result
+
+    def learn(
+        self, rows: Rows, columns: np.ndarray, order: np.ndarray, size: int, loss: Loss, adam: Adam, rate: float
+    ) -> np.ndarray:
+        """A pass over `rows` in `order`, `size` rows a step of Adam; the measures of each step."""
+        mixed, numbers = {name: tensor[self._send(order)] for name, tensor in rows.items()}, columns[order]
+        measured, every = [], np.arange(len(order))
+        for start in range(0, len(order), size):
+            part = every[start : start + size]
+            measured.append(self.gradient_of(mixed, numbers, part, advantage_moments(numbers, part), loss))
+            adam.apply(self.gradient, rate)
+        return np.stack(measured)
+
+    def gradient_of(
+        self, rows: Rows, columns: np.ndarray, part: np.ndarray, moments: tuple[float, float], loss: Loss
+    ) -> np.ndarray:
+        """Writes the gradient of the mean loss over the rows in `part` to `gradient`; returns the measures."""
+        self._follow()
+        index = self._send(part)
+        here = {name: tensor[index] for name, tensor in rows.items()}
+        anchor, advantages, targets, old_values, weights = self._send(columns[part]).unbind(1)
+        log_probs, entropies, values = self._network.evaluate(here["obs"], here["actions"], here.get("masks"))
+        advantages = (advantages - moments[0]) / moments[1]
+        log_ratio = (log_probs - anchor).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        ratio = log_ratio.exp()
+        if loss.is_plain:
+            policy_loss = -(advantages * log_probs).mean()
+        else:
+            clipped = ratio.clamp(1 - loss.clip, 1 + loss.clip)
+            policy_loss = -(weights * torch.minimum(ratio * advantages, clipped * advantages)).mean()
+        value_loss = _value_loss(values, old_values, targets, loss.value_clip)
+        entropy = entropies.mean()
+        self._gradient.zero_()
+        (policy_loss + loss.value_weight * value_loss - loss.entropy_weight * entropy).backward()
+        if self._network is not self._original:
+            torch.from_numpy(self.gradient).copy_(self._gradient)
+        with torch.no_grad():
+            moved = (ratio - 1 - log_ratio).mean()
+            clip_fraction = ((ratio - 1).abs() > loss.clip).float().mean()
+            measures = torch.stack([policy_loss, value_loss, entropy, moved, clip_fraction]).double()
+        result: np.ndarray = measures.cpu().numpy()
+        return result
+
+    def _send(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """A copy elsewhere gets the weights as they are now."""
+        if self._network is self._original:
+            return
+        self._weights.copy_(torch.from_numpy(self.flat))
+        for theirs, ours in zip(self._network.buffers(), self._original.buffers(), strict=True):
+            theirs.copy_(ours)
+
+
+def _value_loss(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:
+    loss = (values - targets) ** 2
+    if clip < float("inf"):
+        near = old_values + (values - old_values).clamp(-clip, clip)
+        loss = torch.maximum(loss, (near - targets) ** 2)
+    return loss.mean()

@@ -1,0 +1,171 @@
+"""One rank of a learner that is spread over processes: what the learner itself sees of it.
+
+    every rank: the same weights, the whole batch
+        rows --share--> this rank's rows --> values, gradients --add_up--> the same sums everywhere --> same weights
+
+A learner that is built with a `Rank` works on its share of whatever is expensive and adds up; everything cheap it does
+on the whole batch, like all the others, so that nothing else has to be said between them. Sums are the only thing
+exchanged, and a sum has the same bits on every rank. `ALONE` is the rank of a learner in one process: its share is
+everything, and there is nothing to add.
+
+The process group is an object of its own, not torch's global one: two learners may live in one process.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, MutableSequence, Sequence
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Numbers = MutableSequence[int] | memoryview
+Device = Literal["cpu", "cuda"]
+Backend = Literal["gloo", "nccl"]
+
+
+class RanksBroken(ConnectionError):
+    """A sum could not be made: another rank failed, or cannot be reached. The others know more."""
+
+
+class Meeting(NamedTuple):
+    """Where ranks find each other, and how they add up."""
+
+    host: str
+    port: int
+    backend: Backend
+    connect_s: float
+    """How long they may take to find each other."""
+    sum_s: float
+    """How long one waits for the others in a sum."""
+
+
+class Rank:
+    """`index` of `size`; `device` is where its tensors belong. Sums are possible once it is connected, that is from
+    the first call of the learner on, not yet in its constructor."""
+
+    def __init__(
+        self,
+        index: int,
+        size: int,
+        device: Device = "cpu",
+        progress: Numbers | None = None,
+    ) -> None:
+        if not 0 <= index < size:
+            raise ValueError(f"a rank is 0 to {size - 1} of {size}, received {index}")
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"device must be cpu or cuda, received {device!r}")
+        self.index = index
+        self.size = size
+        self.device = torch.device(f"cuda:{index % torch.cuda.device_count()}" if device == "cuda" else "cpu")
+        self._progress = [0] * size if progress is None else progress  # of each rank; this one writes its own
+        self._group: Any = None
+        self._sums_on = torch.device("cpu")
+
+    @property
+    def num_sums(self) -> int:
+        """Begun so far: of ranks that wait for each other, the one that hangs has the smallest number."""
+        return self._progress[self.index]
+
+    def connect(self, meeting: Meeting, store: dist.Store, here: str) -> None:
+        """Returns when all ranks are there. `here` is the address of this machine that the others can reach."""
+        try:
+            store.set(str(self.index), "is here")
+            store.wait([str(index) for index in range(self.size)], timedelta(seconds=meeting.connect_s))
+            self._group = self._nccl(meeting, store) if meeting.backend == "nccl" else self._gloo(meeting, store, here)
+        except RuntimeError as error:
+            raise RanksBroken(str(error).splitlines()[0]) from error
+
+    def _gloo(self, meeting: Meeting, store: dist.Store, here: str) -> Any:
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=here)]
+        options._timeout = timedelta(seconds=meeting.sum_s)
+        return gloo(store, self.index, self.size, options)
+
+    def _nccl(self, meeting: Meeting, store: dist.Store) -> Any:
+        self._sums_on = self.device
+        nccl: Any = dist.ProcessGroupNCCL
+        options = nccl.Options()
+        options._timeout = timedelta(seconds=meeting.sum_s)
+        with torch.cuda.device(self.device):
+            return nccl(store, self.index, self.size, options)
+
+    def disconnect(self) -> None:
+        """From any thread. A sum that still waits for others ends with an error, or with nonsense that nobody uses."""
+        group, self._group = self._group, None
+        if group is not None and self._sums_on.type == "cuda":
+            # What gloo waits for ends with the other processes; a kernel on a GPU would wait on.
+            (getattr(group, "abort", None) or group._shutdown)()  # its name before torch 2.6
+
+    def share(self, count: int) -> slice:
+        """This rank's part of `count` rows. Parts differ by one row at most; of very few rows, some are empty."""
+        return slice(self.index * count // self.size, (self.index + 1) * count // self.size)
+
+    def add_up(self, tensor: Tensor) -> None:
+        """Put the sum over all ranks in place of `tensor`."""
+        if self.size == 1:
+            return
+        group = self._group
+        if group is None:
+            raise RanksBroken(f"rank {self.index} of {self.size} is not connected to the others")
+        self._progress[self.index] += 1
+        moved = tensor.to(self._sums_on).contiguous()
+        try:
+            group.allreduce([moved]).wait()
+        except RuntimeError as error:  # torch has no class of its own for it
+            raise RanksBroken(str(error).splitlines()[0]) from error
+        if moved is not tensor:
+            tensor.copy_(moved)
+
+    def spread(self, count: int, compute: Callable[[slice], Tensor]) -> Tensor:
+        """`compute` for all of `count` rows, each rank for its share. Floats [count, ...], known to everyone."""
+        if self.size == 1:
+            return compute(slice(0, count))
+        mine = self.share(count)
+        part = compute(mine)
+        whole = part.new_zeros(count, *part.shape[1:])
+        whole[mine] = part
+        self.add_up(whole)
+        return whole
+
+    def average(self, parameters: Sequence[Tensor], measures: Tensor, weight: float) -> Tensor:
+        """Make of this rank's gradients those of the whole minibatch, of which it had `weight`; of its measures too.
+
+        A rank without rows has weight 0 and no gradients. All of it is one sum.
+        """
+        if self.size == 1:
+            return measures
+        parts = [
+            parameter.new_zeros(parameter.numel()) if parameter.grad is None else parameter.grad.reshape(-1)
+            for parameter in parameters
+        ]
+        flat = torch.cat([*parts, measures.to(parts[0])])
+        flat = flat * weight if weight else torch.zeros_like(flat)  # not 0 * nan: nothing was measured
+        self.add_up(flat)
+        *gradients, total = flat.split([*(part.numel() for part in parts), measures.numel()])
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.view_as(parameter).to(parameter.dtype)
+        return total.to(measures)
+
+
+ALONE = Rank(0, 1)
+
+
+def open_store(host: str, size: int, timeout_s: float) -> tuple[dist.Store, int]:
+    """Where ranks meet: a small server at `host` and nowhere else, on a port of its own. Rank 0 has it."""
+    listener = socket.create_server((host, 0))
+    port = listener.getsockname()[1]
+    store = dist.TCPStore(
+        host, port, size, True, timedelta(seconds=timeout_s), wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return store, port
+
+
+def find_store(meeting: Meeting, size: int) -> dist.Store:
+    """The same, for the others."""
+    limit = timedelta(seconds=meeting.connect_s)
+    return dist.TCPStore(meeting.host, meeting.port, size, False, limit, wait_for_workers=False)

@@ -1,0 +1,418 @@
+"""The numbers of a run, derived from its events: a pure object, events in, points out.
+
+    event ---> Metrics ---> a point, where the event is a
+
+        look      the run looked at itself: totals, and what happened since the last look
+        score     an evaluation is over: its numbers, at the version they belong to
+        resume    a checkpoint was restored: from here on everything happens again
+
+The coordinator decides when an update ends; the recorder (`sinks.py`) decides when to look, and writes into the
+log what only the running process knows: how long each kind of role was busy, its memory, the lead. So a recorded
+log gives the same points again (`metrics_of`), also the log of a run that was killed.
+
+`MEANINGS` is the schema; docs/metrics.md shows it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MEANINGS = {
+    # -- at every look: where the run is
+    "run/updates": "learn calls so far",
+    "run/version": "the newest version",
+    "run/steps": "environment steps (or tokens) trained on so far",
+    "run/lead": "how far collection may run ahead now, in versions",
+    "run/restarts": "roles that were built anew so far",
+    "run/publish_retries": "attempts to hand a version on that failed so far",
+    "run/evaluations_failed": "evaluations that ended without a score so far",
+    "run/evaluations_skipped": "evaluations that a later version took the place of so far",
+    "run/memory_mb": "resident memory of the coordinator's process, in MiB",
+    # -- at every look: per second, since the look before
+    "throughput/updates_per_s": "learn calls per second",
+    "throughput/rollouts_per_s": "rollouts that came in, per second",
+    "throughput/steps_per_s": "environment steps (or tokens) that came in, per second",
+    "time/update_s": "mean seconds of a learn call",
+    "time/collect_s": "mean seconds from a ticket's start to its landing",
+    # -- at every look: tickets
+    "tickets/opened": "tickets opened so far",
+    "tickets/landed": "rollouts that came in so far; a ticket that was requeued or lost counts each time",
+    "tickets/taken": "rollouts the learner has taken so far",
+    "tickets/learned": "tickets settled as learned so far",
+    "tickets/reissued": "flights that failed and were flown again so far",
+    "tickets/requeued": "rollouts that came too late and were collected again so far",
+    "tickets/lost": "rollouts that were here, were gone with the node that held them and were collected again so far",
+    "queue/open": "tickets that wait for a collector now",
+    "queue/in_flight": "tickets being collected now",
+    "queue/ready": "rollouts that wait for the learner now",
+    "queue/taken": "rollouts with the learner now: their slots are not free yet",
+    "drops/stale": "tickets dropped as too old so far",
+    "drops/filtered": "tickets dropped as without signal so far",
+    "drops/failed": "tickets dropped because their collection failed so far",
+    # -- at a look with rollouts taken since the look before
+    "staleness/mean": "mean age of those rollouts when taken, in versions",
+    "staleness/max": "the oldest of them",
+    "staleness/nonzero": "share of them that were not of the newest version",
+    "length/bias": "how much shorter the trained rollouts are than the offered ones, so far (-0.2: a fifth)",
+    # -- at every look: shares of the time since the look before
+    "busy/learner": "share of the time the learner was in a call",
+    "busy/collectors": "the same for the collectors, all of them together",
+    "busy/evaluator": "the same for the evaluator, if there is one",
+    "busy/reanalyzer": "the same for the reanalyzer, if there is one",
+    "busy/replay": "the same for a replay with a role of its own, if there is one",
+    "waiting/learner": "share of the time the learner waited, for whatever reason",
+    "waiting/learner_for_data": "share of the time the learner waited for rollouts",
+    "waiting/collectors": "share of the time the collectors waited",
+    "waiting/collectors_for_slot": "share of the time the collectors waited for a free slot",
+    # -- when an evaluation is over
+    "evaluate/score": "the score",
+    "evaluate/version": "the version it belongs to",
+    "time/evaluate_s": "seconds from the beginning of the evaluation to its score",
+}
+"""Every name with a fixed meaning. Besides them `learn/<name>` is the mean, since the look before, of what the
+learner reports under that name, and `evaluate/<name>` is what an evaluation reports besides its score."""
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "global_steps": ("run/updates",),
+    "processed_samples": ("tickets/taken",),
+    "current_param_version": ("run/version",),
+    "param_sync_count": ("run/version",),
+    "param_sync_requests": ("run/version", "run/publish_retries"),
+    "total_generated_samples": ("tickets/landed",),
+    "generation_errors": ("tickets/reissued", "tickets/lost", "drops/failed"),
+    "dropped_stale_samples": ("drops/stale",),
+    "avg_sample_age": ("staleness/mean",),
+    "max_sample_age": ("staleness/max",),
+    "stale_samples_ratio": ("staleness/nonzero",),
+    "queue_size": ("queue/ready",),
+    "total_produced": ("tickets/landed",),
+    "total_consumed": ("tickets/taken",),
+    "dropped_samples": ("drops/stale", "drops/filtered", "drops/failed"),
+}
+"""Names known from other systems; each is the sum of ours."""
+
+WAITS = frozenset(
+    ("slot", "paused", "pacing", "drain", "applying", "data", "landing", "evaluation", "warm-up", "due", "version")
+)
+BETWEEN = "between"  # neither busy nor waiting: the coordinator's own moments
+ROLES = {"collector": "collectors"} | {role: role for role in ("learner", "evaluator", "reanalyzer", "replay")}
+CAUSES = {"learner": "data", "collectors": "slot"}  # what each waits for when the other side is too slow
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where in a run something was measured."""
+
+    time_s: float
+    """On the clock of the event log; a resumed run goes on from its checkpoint."""
+    update: int
+    """For a score: the update that made its version, however late it comes."""
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Numbers of one moment."""
+
+    moment: Moment
+    values: dict[str, float]
+
+
+def with_aliases(values: Mapping[str, float]) -> dict[str, float]:
+    """`values`, and those of the known names that can be computed from them."""
+    known = {
+        alias: sum(values[name] for name in names)
+        for alias, names in ALIASES.items()
+        if all(name in values for name in names)
+    }
+    return {**values, **known}
+
+
+def metrics_of(events: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
+    """The points of a recorded run: `metrics_of(read_events(path))`."""
+    metrics = Metrics()
+    for event in events:
+        point = metrics.note(event["t"], event["e"], event)
+        if point is not None:
+            yield point
+
+
+class Metrics:
+    """Follows the tickets of a run and adds up what happened.
+
+    Every live ticket is in one phase; totals only grow; an interval lasts from one look to the next.
+    """
+
+    def __init__(self) -> None:
+        self._update = self._version = 0
+        self._steps = 0.0
+        self._totals: Counter[str] = Counter(dict.fromkeys((n for n in MEANINGS if n.startswith(TOTALS)), 0))
+        self._phases: dict[int, str] = {}  # live tickets
+        self._sizes: Counter[str] = Counter({"open": 0, "in_flight": 0, "ready": 0, "taken": 0})
+        self._landed: dict[int, tuple[int, float, float]] = {}  # ready tickets: oldest version, steps, length
+        self._started: dict[int, float] = {}  # tickets in flight: since when
+        self._offered = self._trained = 0
+        self._offered_length = self._trained_length = 0.0
+        self._publish_every = 1
+        self._evaluating: tuple[int, float] = (0, 0.0)  # version, since when
+        self._interval = _Interval(0.0, {})
+        self._notes: dict[str, Callable[[float, Mapping[str, Any]], Point | None]] = {
+            "run": self._run,
+            "open": self._open,
+            "start": self._start,
+            "land": self._land,
+            "reissue": self._reissue,
+            "requeue": self._requeue,
+            "lose": self._lose,
+            "drop": self._drop,
+            "learn": self._learn,
+            "insert": self._insert,
+            "settle": self._settle,
+            "publish": self._publish,
+            "publish_retry": self._publish_retry,
+            "restart": self._restart,
+            "evaluate": self._evaluate,
+            "skip_evaluation": self._skip_evaluation,
+            "score": self._score,
+            "resume": self._resume,
+            "look": self._look,
+        }
+
+    @property
+    def updates_since_look(self) -> int:
+        return self._interval.updates
+
+    def completes_version(self, update: int) -> bool:
+        """Will this update be followed by a publish?"""
+        return update % self._publish_every == 0
+
+    def note(self, time_s: float, kind: str, fields: Mapping[str, Any]) -> Point | None:
+        """Take an event in; what comes out is a point, if the event is one that gives one."""
+        note = self._notes.get(kind)
+        return None if note is None else note(time_s, fields)
+
+    # -- tickets ------------------------------------------------------------------------------------
+
+    def _open(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._totals["tickets/opened"] += 1
+        self._enter(fields["k"], "open")
+
+    def _start(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._started[fields["k"]] = time_s
+        self._enter(fields["k"], "in_flight")
+
+    def _land(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        index, steps, length = fields["k"], fields["n"], fields["l"]
+        self._landed[index] = (fields["v"][0], steps, length)
+        self._offered += 1
+        self._offered_length += length
+        self._totals["tickets/landed"] += 1
+        interval = self._interval
+        interval.landed += 1
+        interval.steps += steps
+        interval.collect_s += time_s - self._started.pop(index, time_s)
+        self._enter(index, "ready")
+
+    def _reissue(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._totals["tickets/reissued"] += 1
+        self._started.pop(fields["k"], None)
+        self._enter(fields["k"], "open")
+
+    def _requeue(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._totals["tickets/requeued"] += 1
+        self._withdraw(fields["k"])
+
+    def _lose(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._totals["tickets/lost"] += 1
+        self._withdraw(fields["k"])
+
+    def _withdraw(self, index: int) -> None:
+        landed = self._landed.pop(index, None)
+        if landed is not None:  # it will be offered again: the same ticket, counted once
+            self._offered -= 1
+            self._offered_length -= landed[2]
+        self._enter(index, "open")
+
+    def _drop(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._totals[f"drops/{fields['reason']}"] += 1
+        self._leave(fields["k"])
+
+    def _settle(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._totals["tickets/learned"] += len(fields["k"])
+        for index in fields["k"]:
+            self._leave(index)
+
+    def _take(self, indices: Iterable[int], version: int) -> None:
+        for index in indices:
+            oldest, steps, length = self._landed.pop(index, (version, 0.0, 0.0))
+            self._interval.staleness[version - oldest] += 1
+            self._trained += 1
+            self._trained_length += length
+            self._totals["tickets/taken"] += 1
+            self._steps += steps
+            self._enter(index, "taken")
+
+    def _enter(self, index: int, phase: str) -> None:
+        before = self._phases.get(index)
+        if before is not None:
+            self._sizes[before] -= 1
+        self._phases[index] = phase
+        self._sizes[phase] += 1
+
+    def _leave(self, index: int) -> None:
+        phase = self._phases.pop(index, None)
+        if phase is not None:
+            self._sizes[phase] -= 1
+        self._started.pop(index, None)
+        self._landed.pop(index, None)
+
+    # -- learning and versions ----------------------------------------------------------------------
+
+    def _learn(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._take(fields["k"], fields["v"])
+        self._update = fields["u"]
+        self._interval.add_update(fields["d"], fields["m"])
+
+    def _insert(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._take(fields["k"], fields["v"])
+
+    def _publish(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._version = fields["v"]
+
+    def _publish_retry(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._totals["run/publish_retries"] += 1
+
+    def _restart(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._totals["run/restarts"] += 1
+
+    # -- sessions -----------------------------------------------------------------------------------
+
+    def _run(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        """A session begins: its roles have spent no time yet."""
+        self._publish_every = fields.get("publish_every", 1)
+        self._interval = _Interval(time_s, {})
+
+    def _resume(self, time_s: float, fields: Mapping[str, Any]) -> Point:
+        """What was in flight flies again."""
+        self._version, self._update = fields["v"], fields["updates"]
+        self._started.clear()
+        for index, phase in list(self._phases.items()):
+            if phase == "in_flight":
+                self._enter(index, "open")
+        return Point(self._moment(time_s), self._place())
+
+    # -- points -------------------------------------------------------------------------------------
+
+    def _evaluate(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._evaluating = (fields["v"], time_s)
+
+    def _skip_evaluation(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._totals["run/evaluations_skipped"] += 1
+
+    def _score(self, time_s: float, fields: Mapping[str, Any]) -> Point | None:
+        version, value = fields["v"], as_number(fields["value"])
+        if value is None:
+            self._totals["run/evaluations_failed"] += 1
+            return None
+        update = min(version * self._publish_every, self._update)
+        numbers = {f"evaluate/{name}": as_number(number) for name, number in fields["m"].items()}
+        values = {name: number for name, number in numbers.items() if number is not None}
+        values |= {"evaluate/score": value, "evaluate/version": float(version)}
+        if self._evaluating[0] == version:
+            values["time/evaluate_s"] = time_s - self._evaluating[1]
+        return Point(Moment(round(time_s, 6), update, version), values)
+
+    def _look(self, time_s: float, fields: Mapping[str, Any]) -> Point:
+        """Totals, and what happened since the look before."""
+        values = self._place() | {name: float(total) for name, total in self._totals.items()}
+        values["run/steps"] = self._steps
+        values["run/lead"] = float(fields["lead"])
+        values["run/memory_mb"] = fields["rss"] / MIB
+        values |= {f"queue/{phase}": float(size) for phase, size in self._sizes.items()}
+        values |= self._interval.values(time_s, fields["spent"])
+        if self._trained and self._offered_length:
+            trained, offered = self._trained_length / self._trained, self._offered_length / self._offered
+            values["length/bias"] = trained / offered - 1
+        self._interval = _Interval(time_s, fields["spent"])
+        return Point(self._moment(time_s), values)
+
+    def _moment(self, time_s: float) -> Moment:
+        return Moment(round(time_s, 6), self._update, self._version)
+
+    def _place(self) -> dict[str, float]:
+        return {"run/updates": float(self._update), "run/version": float(self._version)}
+
+
+TOTALS = ("run/restarts", "run/publish_retries", "run/evaluations_", "tickets/", "drops/")
+"""How the names of counts begin that only grow, one by one."""
+
+
+class _Interval:
+    """What happened since the last look."""
+
+    def __init__(self, since_s: float, spent: Mapping[str, Mapping[str, float]]) -> None:
+        self._since_s = since_s
+        self._spent_before = spent
+        self.updates = 0
+        self.landed = 0
+        self.steps = 0.0
+        self.collect_s = 0.0
+        self.staleness: Counter[int] = Counter()
+        self._learn_s = 0.0
+        self._learned: dict[str, list[float]] = {}  # metric -> [sum, count]
+
+    def add_update(self, seconds: float, metrics: Mapping[str, Any]) -> None:
+        self.updates += 1
+        self._learn_s += seconds
+        for name, value in metrics.items():
+            number = as_number(value)
+            if number is not None:
+                total = self._learned.setdefault(name, [0.0, 0])
+                total[0] += number
+                total[1] += 1
+
+    def values(self, now_s: float, spent: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        values = {f"learn/{name}": total / count for name, (total, count) in self._learned.items()}
+        elapsed_s = now_s - self._since_s
+        if elapsed_s > 0:
+            values["throughput/updates_per_s"] = self.updates / elapsed_s
+            values["throughput/rollouts_per_s"] = self.landed / elapsed_s
+            values["throughput/steps_per_s"] = self.steps / elapsed_s
+        if self.updates:
+            values["time/update_s"] = self._learn_s / self.updates
+        if self.landed:
+            values["time/collect_s"] = self.collect_s / self.landed
+        taken = self.staleness.total()
+        if taken:
+            values["staleness/mean"] = sum(age * count for age, count in self.staleness.items()) / taken
+            values["staleness/max"] = float(max(self.staleness))
+            values["staleness/nonzero"] = 1 - self.staleness[0] / taken
+        for role, seconds in spent.items():
+            if role in ROLES:
+                values |= self._shares(ROLES[role], seconds, self._spent_before.get(role, {}))
+        return values
+
+    def _shares(self, name: str, now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+        """Parts of the time the role had; the rest was between two activities."""
+        spent = {activity: seconds - before.get(activity, 0.0) for activity, seconds in now.items()}
+        whole = sum(spent.values())
+        if whole <= 0:
+            return {}
+        waited = sum(seconds for activity, seconds in spent.items() if activity in WAITS)
+        shares = {f"busy/{name}": 1 - (waited + spent.get(BETWEEN, 0.0)) / whole}
+        if name in CAUSES:
+            shares[f"waiting/{name}"] = waited / whole
+            shares[f"waiting/{name}_for_{CAUSES[name]}"] = spent.get(CAUSES[name], 0.0) / whole
+        return shares
+
+
+def as_number(value: Any) -> float | None:
+    """A float, or None for what is no number: text is left to the event log."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # a tensor of several elements raises the last
+        return None

@@ -1,0 +1,82 @@
+"""The newest numbers as a page that Prometheus can scrape: `http://host:port/metrics`.
+
+learn/loss  ->  headway_learn_loss
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from headway.observe.metrics import MEANINGS, Moment
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class PrometheusSink:
+    """Serves the last value of every name, from a thread of its own until it is closed."""
+
+    def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
+        """Port 0 takes any free one; `port` says which."""
+        values: dict[str, float] = {}
+        self._values = values
+
+        class Page(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path.partition("?")[0] not in ("/metrics", "/"):
+                    self.send_error(404, "the metrics are at /metrics")
+                    return
+                body = exposition(dict(values)).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", CONTENT_TYPE)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """A scrape is nothing to tell."""
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Page)
+        except OSError as error:
+            raise ValueError(f"prometheus_port={port} on {host}: {error.strerror}") from None
+        self._server.daemon_threads = True
+        self._host = host
+        self._thread = threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def __str__(self) -> str:
+        return f"Prometheus at http://{self._host}:{self.port}/metrics"
+
+    def write(self, moment: Moment, values: Mapping[str, float]) -> None:
+        self._values.update(values)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def exposition(values: Mapping[str, float]) -> str:
+    """The text format of Prometheus. Two names that become the same one are one: the later."""
+    lines: dict[str, str] = {}
+    for name, value in values.items():
+        theirs = "headway_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
+        meaning = MEANINGS.get(name, name).replace("\\", r"\\").replace("\n", r"\n")
+        lines[theirs] = f"# HELP {theirs} {meaning}\n# TYPE {theirs} gauge\n{theirs} {_as_text(value)}\n"
+    return "".join(lines.values())
+
+
+def _as_text(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(float(value))

@@ -1,0 +1,51 @@
+"""Weights & Biases. One run there for one run folder: a resumed run goes on in the same one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import wandb
+
+from headway.observe.metrics import Moment
+
+Mode = Literal["online", "offline", "disabled"]
+
+
+class WandbSink:
+    """Logs to `project`. `folder` gets wandb's files, and remembers the id of the run there."""
+
+    def __init__(self, folder: Path, *, project: str, mode: Mode = "online", config: Mapping[str, Any] | None = None):
+        self._what = f"Weights & Biases project {project} ({mode})"
+        files = folder / "wandb"
+        files.mkdir(parents=True, exist_ok=True)
+        name = files / "run-id"
+        if not name.exists():
+            name.write_text(secrets.token_hex(4))
+        try:
+            self._run = wandb.init(
+                project=project,
+                name=folder.name,
+                id=name.read_text(),
+                resume="allow",
+                mode=mode,
+                dir=folder,
+                config=dict(config or {}),
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except (wandb.Error, ValueError) as error:
+            raise ValueError(f"Weights & Biases: {' '.join(str(error).split())}") from None
+        self._run.define_metric("*", step_metric="update")
+        self._run.define_metric("evaluate/*", step_metric="evaluate/version")
+
+    def __str__(self) -> str:
+        return self._what
+
+    def write(self, moment: Moment, values: Mapping[str, float]) -> None:
+        # Not with `step=`: wandb refuses steps that go back, and a score may come late.
+        self._run.log({"update": moment.update, "version": moment.version, "time_s": moment.time_s, **values})
+
+    def close(self) -> None:
+        self._run.finish()

@@ -1,0 +1,115 @@
+"""The toy problem with a replay in its own role: every draw, weight and priority leaves its mark on the weights.
+
+ToyCollector --> ToyReplay (the real prioritized one, small enough to overwrite) --> ToyDrawLearner
+                      ^------------------ priorities by id ------------------------------+
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from headway.buffer.prioritized import PrioritizedReplay
+from headway.coordinate.roles import Stations
+from headway.coordinate.settings import Settings
+from headway.core.rules import Tally
+from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, derive_seed
+from headway.testing.fakes import ToyCollector, ToyEvaluator, ToyLearner, Vector, toy_stations
+
+
+class ToyReplay:
+    """Keeps the last `capacity` rollouts, draws `draws` of them. `ballast` numbers make every draw heavy."""
+
+    def __init__(self, draws: int = 4, capacity: int = 12, ballast: int = 0) -> None:
+        self._draws = draws
+        self._ballast = ballast
+        self._kept = PrioritizedReplay(capacity, seed=3)
+
+    def insert(self, batch: Batch) -> None:
+        for rollout in batch.rollouts:
+            self._kept.insert({name: values[None] for name, values in rollout.payload.items()}, batch.version)
+
+    def sample(self, version: int) -> Rollout:
+        drawn = self._kept.sample(self._draws, version=version)
+        payload = {**drawn.items, "ids": drawn.ids, "weights": drawn.weights, "ballast": np.ones(self._ballast)}
+        return Rollout(payload, steps=self._draws)
+
+    def update(self, feedback: Any) -> None:
+        self._kept.update(feedback["ids"], feedback["priorities"])
+
+    def statistics(self) -> dict[str, float]:
+        numbers = self._kept.statistics()
+        return {"replay_inserted": numbers.inserted, "replay_late": numbers.late_updates}
+
+    def state_dict(self) -> Any:
+        return self._kept.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self._kept.load_state_dict(state)
+
+
+class ToyDrawLearner(ToyLearner):
+    """Folds what was drawn into the weights, each row by its own weight, and finds new priorities."""
+
+    def __init__(self, work: Callable[[Batch], None] | None = None, ballast: int = 0) -> None:
+        super().__init__(work)
+        self._ballast = ballast
+
+    def learn(self, batch: Batch) -> LearnReport:
+        if self._work is not None:
+            self._work(batch)
+        (draw,) = batch.rollouts
+        errors = []
+        for seen, weight in zip(draw.payload["seen"], draw.payload["weights"], strict=True):
+            errors.append(float(np.abs(seen - self._weights).mean()))
+            self._momentum *= 0.7
+            self._momentum += weight * seen
+            self._weights += 0.05 * np.cos(self._momentum)
+        feedback = {"ids": draw.payload["ids"], "priorities": np.array(errors), "ballast": np.ones(self._ballast)}
+        return LearnReport({"error": sum(errors)}, feedback=feedback)
+
+    def snapshot(self) -> dict[str, Vector]:
+        return {"weights": self._weights, "ballast": np.ones(self._ballast)}
+
+
+def toy_replay_stations(
+    work: Callable[[Ticket], None] | None = None,
+    learn_work: Callable[[Batch], None] | None = None,
+    *,
+    ballast: int = 0,
+    evaluates: bool = False,
+) -> Stations:
+    """The toy problem with a shared replay, picklable if `work` is."""
+    return Stations(
+        collector=toy_stations(work).collector,
+        learner=partial(ToyDrawLearner, learn_work, ballast),
+        evaluator=ToyEvaluator if evaluates else None,
+        replay=partial(ToyReplay, ballast=ballast),
+    )
+
+
+def plain_replay_loop(settings: Settings) -> dict[str, Vector]:
+    """The loop without us: collect until the ratio allows an update, draw, train, write back, again."""
+    ratio, learner, replay, tally = settings.replay, ToyDrawLearner(), ToyReplay(), Tally()
+    assert ratio is not None
+    assert settings.plan.updates is not None
+    assert settings.tickets_per_version == 1
+    crew = [ToyCollector(number) for number in range(settings.collectors)]
+    snapshot, index = Snapshot(0, copy.deepcopy(learner.snapshot())), 0
+    for _ in range(settings.plan.updates):
+        while not ratio.may_learn(tally):
+            ticket = Ticket(index, derive_seed(settings.seed, "ticket", index))
+            rollout = crew[index % len(crew)].collect(ticket, snapshot)
+            replay.insert(Batch(snapshot.version, (rollout,)))
+            tally.inserted += rollout.steps
+            index += 1
+        draw = replay.sample(snapshot.version)
+        report = learner.learn(Batch(snapshot.version, (draw,)))
+        replay.update(report.feedback)
+        tally.sampled += draw.steps
+        snapshot = Snapshot(snapshot.version + 1, copy.deepcopy(learner.snapshot()))
+    return snapshot.payload
