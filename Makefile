@@ -42,7 +42,7 @@ bench-peers:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,ray,tensorboard,wandb]"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,ray,llm,tensorboard,wandb]"
 	touch $(INSTALLED)
 
 clean:
