@@ -34,7 +34,7 @@ from headway.observe.recorder import MemoryRecorder
 from headway.recipes import ppo
 from headway.recipes.ppo import PPOConfig
 from headway.runtime.ray_actors import RayActors, RayRef
-from headway.testing.fakes import Echo, Pause, pinned_loop, plain_loop, toy_stations
+from headway.testing.fakes import Echo, Pause, ToyEngine, engine_stations, pinned_loop, plain_loop, toy_stations
 from headway.testing.runtime_contract import SOON_S, RuntimeContract
 
 pytestmark = pytest.mark.timeout(90)
@@ -155,6 +155,25 @@ def test_a_recorded_free_run_replays_to_the_same_bits() -> None:
     assert fingerprint(replay(stations, recorder.events).weights) == fingerprint(result.weights)
 
 
+@in_local_ray
+@pytest.mark.parametrize("lead", [0, 2])
+def test_lanes_change_no_bit_of_a_pinned_run(lead: int) -> None:
+    settings = Settings(plan=Plan(updates=10), max_lead=lead, collectors=2, lanes=4, tickets_per_batch=4, seed=3)
+    result = run(settings, engine_stations(Pause(0.01), evaluates=False))
+    assert fingerprint(result.weights) == fingerprint(pinned_loop(settings, ToyEngine))
+
+
+@in_local_ray
+def test_with_partial_weights_change_under_what_is_in_flight() -> None:
+    settings = Settings(plan=Plan(updates=30), max_lead=3, lanes=4, tickets_per_batch=2, on_publish="partial")
+    recorder = MemoryRecorder()
+    result = run(settings, engine_stations(Pause(0.1), evaluates=False), recorder)
+    spans = [event["v"] for event in recorder.events if event["e"] == "land"]
+    assert any(oldest < newest for oldest, newest in spans)
+    assert result.ledger.learned == 60
+    assert result.restarts == 0
+
+
 class Saboteur(MemoryRecorder):
     """Kills a role's process when a ticket starts."""
 
@@ -185,6 +204,22 @@ def test_a_collector_killed_in_the_middle_is_replaced_and_nothing_is_lost() -> N
     assert sorted(seen.learned) == list(range(40))
     assert set(seen.learned.values()) == {1}
     assert fingerprint(result.weights) == fingerprint(pinned_loop(settings))
+
+
+@in_local_ray
+def test_a_killed_collector_with_lanes_is_replaced_once_and_nothing_is_lost() -> None:
+    settings = Settings(plan=Plan(updates=10), collectors=2, lanes=3, max_lead=1, tickets_per_batch=6)
+    runtime = RayActors()
+    log = Saboteur(runtime, 24, "collector-0")
+    stations = engine_stations(Pause(0.2), evaluates=False)
+    result = runtime.run(Coordinator(stations, settings, runtime, recorder=log).run())
+    assert log.killed
+    seen = audit(log.events)
+    assert seen.kinds["restart"] == result.restarts == 1
+    assert seen.kinds["reissue"] == result.ledger.reissued >= 1
+    assert sorted(seen.learned) == list(range(60))
+    assert set(seen.learned.values()) == {1}
+    assert fingerprint(result.weights) == fingerprint(pinned_loop(settings, ToyEngine))
 
 
 class Bodies(Echo):
