@@ -29,7 +29,7 @@ from headway.runtime.ray_actors import RayActors
 from headway.testing.fakes import Pause, ToyCollector
 from headway.testing.shared_replay import plain_replay_loop, toy_replay_stations
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("local_ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.usefixtures("local_ray")]
 RATIO = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)
 HEAVY = 20_000  # numbers: enough to stay in the store of a node
 
