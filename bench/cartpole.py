@@ -71,10 +71,12 @@ WAYS = {
 
 def run_headway(seed: int, limit_s: float, lead: float, settings: dict[str, Any]) -> dict[str, Any]:
     """Ours, in this process, on the runtime that `headway run` uses."""
+    import numpy as np
     import torch
 
     from headway.coordinate.coordinator import Coordinator
     from headway.launching import build_runtime
+    from headway.learn.ppo.mlp_kernels import advantage_moments
     from headway.observe.recorder import MemoryRecorder
     from headway.recipes.cartpole import CartPoleConfig
     from headway.recipes.ppo import stations
@@ -95,6 +97,7 @@ def run_headway(seed: int, limit_s: float, lead: float, settings: dict[str, Any]
                 self.coordinator.request_stop("solved")
 
     torch.set_num_threads(1)
+    advantage_moments(np.zeros((1, 5), np.float32), np.arange(1))  # numba imports most of itself at the first call
     config = CartPoleConfig(seed=seed, max_lead=lead, target_score=None, evaluate_every=0, wall_s=limit_s, **settings)
     runtime, watch = build_runtime("threads"), Watch()
     watch.coordinator = Coordinator(stations(config), config.settings(), runtime, recorder=watch)
