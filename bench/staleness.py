@@ -420,9 +420,10 @@ def draw(lines: Sequence[dict[str, Any]], game: Game, path: Path) -> None:
             axis.grid(axis="y", color="#dddddd", linewidth=0.6)
             axis.set_axisbelow(True)
         axes[0].set_ylabel(game.unit)
-        corner, above = (1.0, game.mark), (-2, 3)
-        style_of_mark: dict[str, Any] = {"fontsize": 8, "color": "#4d4d4d", "ha": "right"}
-        axes[1].annotate(game.mark_name, corner, above, ("axes fraction", "data"), "offset points", **style_of_mark)
+        corner, above = (0.0, game.mark), (4, 3)
+        axes[1].annotate(
+            game.mark_name, corner, above, ("axes fraction", "data"), "offset points", fontsize=8, color="#4d4d4d"
+        )
         handles, labels = axes[0].get_legend_handles_labels()
         num_seeds = max((len(some) for some in values_of(lines, game, "last").values()), default=0)
         title = f"{game.title}: line, mean of {num_seeds} seeds; band, worst to best seed"

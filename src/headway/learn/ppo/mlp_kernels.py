@@ -10,7 +10,8 @@ and the way back, and the two towers never meet: the policy's loss needs one, th
 
 All functions are compiled on first use, release the GIL, and check nothing: their callers do. Sums are taken
 in a fixed order: the same rows give the same bits. They are all in this file because what is kept on disk of one
-is only compiled again when its own file changes.
+is only compiled again when its own file changes. Arrays are written element by element and never made here: what
+numba has for slices and for new arrays takes it longer to compile than all the rest.
 """
 
 from __future__ import annotations
@@ -289,7 +290,8 @@ def _log_prob(flat, layout, rows, i, z, j):
 def _distributions(flat, layout, masks, index, z, chances, entropies):
     """Outputs to log-probabilities in place (choices), and the entropy of each column."""
     num = len(index)
-    entropies[:num] = ZERO
+    for j in range(num):
+        entropies[j] = ZERO
     _mask(z, masks, index)
     begin = 0
     for g in range(len(layout.choices)):
@@ -306,23 +308,22 @@ def _distributions(flat, layout, masks, index, z, chances, entropies):
 
 
 @_compiled
-def forward(flat, layout, tower, obs, scratch, out):
-    """The tower's outputs for observations [B, D], as columns of `out` [A, B]."""
-    every = np.arange(len(obs))
-    for start in range(0, len(obs), CHUNK):
+def forward(flat, layout, tower, obs, every, scratch, out):
+    """The outputs for observations [B, D], as columns of `out` [A, B]. `every` is 0 to B - 1, here and below."""
+    for start in range(0, len(every), CHUNK):
         index = every[start : start + CHUNK]
         n = _load(obs, index, layout, scratch.x)
         _forward(flat, layout, tower, scratch, n)
         for a in range(len(out)):
-            out[a, start : start + len(index)] = scratch.out[a, : len(index)]
+            for j in range(len(index)):
+                out[a, start + j] = scratch.out[a, j]
 
 
 @_compiled
-def choose(flat, layout, z, noise, masks, choices, reals, log_probs):
+def choose(flat, layout, z, chances, every, noise, masks, choices, reals, log_probs):
     """Draws an action for every column of outputs by its noise [B, A], into `choices` or `reals`."""
-    chances = np.empty_like(z)
-    _mask(z, masks, np.arange(len(log_probs)))
-    for i in range(len(log_probs)):
+    _mask(z, masks, every)
+    for i in range(len(every)):
         log_prob, begin = ZERO, 0
         for g in range(len(layout.choices)):
             end = begin + layout.choices[g]
@@ -346,10 +347,10 @@ def choose(flat, layout, z, noise, masks, choices, reals, log_probs):
 
 
 @_compiled
-def log_probs_of(flat, layout, rows, z, entropies, log_probs):
+def log_probs_of(flat, layout, rows, z, chances, every, entropies, log_probs):
     """Of the actions in `rows`, under outputs [A, B], which are overwritten."""
-    _distributions(flat, layout, rows.masks, np.arange(len(log_probs)), z, np.empty_like(z), entropies)
-    for i in range(len(log_probs)):
+    _distributions(flat, layout, rows.masks, every, z, chances, entropies)
+    for i in range(len(every)):
         log_probs[i] = _log_prob(flat, layout, rows, i, z, i)
 
 
@@ -436,8 +437,10 @@ def _value_change(loss, columns, index, z, share, measures):
 @_compiled
 def gradient_of(flat, gradient, layout, loss, rows, columns, part, moments, scratch, measures):
     """The gradient of the mean loss over the rows in `part`, and the measures: both overwritten."""
-    gradient[:] = ZERO
-    measures[:] = 0.0
+    for i in range(len(gradient)):
+        gradient[i] = ZERO
+    for m in range(len(measures)):
+        measures[m] = 0.0
     share = np.float32(1.0 / len(part))
     for start in range(0, len(part), CHUNK):
         index = part[start : start + CHUNK]
@@ -449,7 +452,9 @@ def gradient_of(flat, gradient, layout, loss, rows, columns, part, moments, scra
                 _value_change(loss, columns, index, scratch.out, share, measures)
             else:
                 _policy_change(flat, gradient, layout, loss, rows, columns, index, scratch, share, moments, measures)
-            scratch.out[:, num:n] = ZERO
+            for a in range(len(scratch.out)):
+                for j in range(num, n):
+                    scratch.out[a, j] = ZERO
             _backward(flat, gradient, layout, tower, scratch, n)
     for m in range(len(measures)):
         measures[m] /= len(part)

@@ -48,7 +48,9 @@ class MLPStep:
         reals = np.empty((num, 0 if len(self._layout.choices) else self._layout.num_outputs), np.float32)
         log_probs = np.empty(num, np.float32)
         legal = self._no_masks if masks is None else masks
-        kernels.choose(self.flat, self._layout, self._outputs(0, obs), noise, legal, choices, reals, log_probs)
+        out = self._outputs(0, obs)
+        memory = (out, np.empty_like(out), np.arange(num))
+        kernels.choose(self.flat, self._layout, *memory, noise, legal, choices, reals, log_probs)
         if isinstance(self._action, Continuous):
             return reals, log_probs
         return choices[:, 0] if isinstance(self._action, Discrete) else choices, log_probs
@@ -61,13 +63,15 @@ class MLPStep:
         """Of the actions in `part` of the rows."""
         some = Rows(*(array[part] for array in rows))
         entropies, log_probs = np.empty((2, len(some.obs)), np.float32)
-        kernels.log_probs_of(self.flat, self._layout, some, self._outputs(0, some.obs), entropies, log_probs)
+        out = self._outputs(0, some.obs)
+        memory = (out, np.empty_like(out), np.arange(len(log_probs)))
+        kernels.log_probs_of(self.flat, self._layout, some, *memory, entropies, log_probs)
         return log_probs
 
     def _outputs(self, tower: int, obs: np.ndarray) -> np.ndarray:
         out = np.empty((1 if tower else self._layout.num_outputs, len(obs)), np.float32)
         rows = np.ascontiguousarray(obs.reshape(len(obs), -1))
-        kernels.forward(self.flat, self._layout, tower, rows, self._scratch, out)
+        kernels.forward(self.flat, self._layout, tower, rows, np.arange(len(rows)), self._scratch, out)
         return out
 
     def gradient_of(
