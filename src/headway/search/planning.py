@@ -1,0 +1,116 @@
+"""From observations to a search: a model with the weights of one version, and memory that is used again.
+
+    load(weights) --> plan(observations) --> begin (node 0 of every tree) --> search --> SearchResult
+                         ^ and the past before them, for models that look back
+
+Collectors, reanalyzers and evaluators plan; which model they plan with is the recipe's choice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from headway.search.batched import choose_actions, search
+from headway.search.history import History, Past
+from headway.search.interface import Leaves, SearchResult, SearchSettings
+from headway.search.tree import Tree
+
+
+class SearchableModel(Protocol):
+    """A model that can begin at observations: a `SearchModel` with a root."""
+
+    def load(self, weights: Any) -> None: ...
+
+    def begin(self, obs: np.ndarray, num_nodes: int) -> Leaves:
+        """Make room for `num_nodes` nodes in each tree; node 0 is what `obs` [B, ...] shows."""
+        ...
+
+    def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves: ...
+
+
+@runtime_checkable
+class LooksBack(Protocol):
+    """A model that wants to see what came before an observation."""
+
+    context_steps: int
+    """How many steps; 0: none after all."""
+
+    def begin(self, obs: np.ndarray, num_nodes: int, past: Past | None = None) -> Leaves: ...
+
+
+class Planner:
+    """Searches with one model. Not for two threads at once: model and trees are its memory."""
+
+    def __init__(self, model: SearchableModel, settings: SearchSettings) -> None:
+        self.settings = settings
+        self._model = model
+        self._tree: Tree | None = None
+        self._random = np.random.default_rng(0)
+        self._looking_back = model if isinstance(model, LooksBack) else None
+        self._history: History | None = None  # of the games that `best` plays
+        self._begins: np.ndarray | None = None
+
+    @property
+    def context_steps(self) -> int:
+        """How many steps before an observation the model wants to see."""
+        return 0 if self._looking_back is None else self._looking_back.context_steps
+
+    def history(self, obs: np.ndarray) -> History | None:
+        """Where the past of games with observations [N, ...] is kept; None: the model does not look back."""
+        return History(len(obs), self.context_steps, obs.shape[1:]) if self.context_steps else None
+
+    def load(self, weights: Any) -> None:
+        """The weights to plan with. What `best` does by lot begins anew, so it depends on nothing else."""
+        self._model.load(weights)
+        self._random = np.random.default_rng(0)
+        self._history = self._begins = None
+
+    def plan(
+        self,
+        obs: np.ndarray,
+        rng: np.random.Generator,
+        *,
+        legal: np.ndarray | None = None,
+        to_play: np.ndarray | None = None,
+        active: np.ndarray | None = None,
+        noise: bool = True,
+        past: Past | None = None,
+    ) -> SearchResult:
+        """Search from observations [B, ...]; `active` [B] leaves roots out, `past` is what came before."""
+        leaves = self._begin(obs, past)
+        roots = Leaves(leaves.rewards, leaves.values, leaves.logits, legal, to_play)
+        if self._tree is None or self._tree.edges.shape[0] < len(obs):
+            self._tree = Tree(len(obs), self.settings.num_simulations, leaves.logits.shape[1])
+        return search(self._model, roots, self.settings, rng, noise, tree=self._tree, active=active)
+
+    def _begin(self, obs: np.ndarray, past: Past | None) -> Leaves:
+        num_nodes = self.settings.num_simulations + 1
+        if past is None:
+            return self._model.begin(obs, num_nodes)
+        if self._looking_back is None:
+            raise ValueError(f"{type(self._model).__name__} does not look back, received a past")
+        return self._looking_back.begin(obs, num_nodes, past)
+
+    def best(self, obs: np.ndarray, legal: np.ndarray | None) -> np.ndarray:
+        """The most visited action [B] of searches without noise: for evaluation.
+
+        A model that looks back is shown what `best` saw and did in each row since that row was last told to `forget`;
+        if it never was, only what is given.
+        """
+        if self._begins is None or not self.context_steps:
+            return self._most_visited(obs, legal, None)
+        history = self._history = self._history or History(len(obs), self.context_steps, obs.shape[1:])
+        history.forget(self._begins)
+        actions = self._most_visited(obs, legal, history.past)
+        history.add(obs, actions)
+        return actions
+
+    def forget(self, begins: np.ndarray) -> None:
+        """What `best` is asked next begins an episode in these rows [B]; rows are the same games until `load`."""
+        self._begins = begins.copy()
+
+    def _most_visited(self, obs: np.ndarray, legal: np.ndarray | None, past: Past | None) -> np.ndarray:
+        result = self.plan(obs, self._random, legal=legal, noise=False, past=past)
+        return choose_actions(result, 0.0, self._random, legal).astype(np.int64)
