@@ -97,7 +97,7 @@ class PrioritizedReplay:
         """
         arrays, versions = self._ring.check(items, version)
         num = num_items(arrays)
-        raw = np.full(num, self._max_priority) if priorities is None else _checked(priorities, num)
+        raw = np.full(num, self._max_priority) if priorities is None else checked_priorities(priorities, num)
         if self.version_decay is not None and num:
             self._rebase(int(versions.max()))
         slot = self._ring.end % self.capacity
@@ -127,14 +127,14 @@ class PrioritizedReplay:
             raise ValueError(f"beta must be in [0, 1], received {beta!r}")
         trees = self._trees
         slots = sumtree.draw(trees.sums, trees.starts, self._random.random(batch_size))
-        weights = _weights(trees.sums, slots, trees.least, beta)
+        weights = leaf_weights(trees.sums, slots, trees.least, beta)
         ids, items, versions = self._ring.read(slots)
         return Sample(ids, items, weights, versions, staleness_of(versions, version))
 
     def update(self, ids: ArrayLike, priorities: ArrayLike) -> None:
         """Write back what the learner measured. Of equal ids the last wins; ids overwritten are counted, no more."""
         slots, late = self._ring.locate(ids)
-        raw = _checked(priorities, len(slots))
+        raw = checked_priorities(priorities, len(slots))
         if late:
             self._late_updates += late
             live = slots >= 0
@@ -144,7 +144,7 @@ class PrioritizedReplay:
 
     def _leaves(self, priorities: np.ndarray, versions: np.ndarray) -> np.ndarray:
         """The leaves [N] of checked priorities [N]; the largest is remembered."""
-        leaves, self._max_priority = _powers(priorities, self.eps, self.alpha, self._max_priority)
+        leaves, self._max_priority = leaf_powers(priorities, self.eps, self.alpha, self._max_priority)
         if self.version_decay is not None:
             leaves *= self.version_decay ** (self._reference - versions).astype(np.float64)
             np.maximum(leaves, _LEAST_LEAF, out=leaves)
@@ -215,7 +215,7 @@ def segment_priorities(td: ArrayLike, mask: ArrayLike | None = None, *, eta: flo
     return eta * errors.max(axis=1, initial=0.0) + (1 - eta) * mean
 
 
-def _checked(priorities: ArrayLike, num: int) -> np.ndarray:
+def checked_priorities(priorities: ArrayLike, num: int) -> np.ndarray:
     raw = np.array(priorities, np.float64, ndmin=1)  # a copy: read-only arrays would be compiled for again
     if raw.shape != (num,):
         raise ValueError(f"priorities must be [{num}], one per item, received {list(raw.shape)}")
@@ -237,7 +237,7 @@ def _first_bad(priorities):
 
 
 @njit(cache=True, nogil=True)
-def _powers(priorities, eps, alpha, largest):
+def leaf_powers(priorities, eps, alpha, largest):
     """(priorities + eps)^alpha [N], and the largest priority so far."""
     powers = np.empty(priorities.size)
     for n in range(priorities.size):
@@ -247,7 +247,7 @@ def _powers(priorities, eps, alpha, largest):
 
 
 @njit(cache=True, nogil=True)
-def _weights(leaves, slots, least, beta):
+def leaf_weights(leaves, slots, least, beta):
     weights = np.empty(slots.size, np.float32)
     for n in range(slots.size):
         weights[n] = (least / leaves[slots[n]]) ** beta
