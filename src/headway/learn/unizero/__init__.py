@@ -1,0 +1,1 @@
+"""UniZero: MuZero whose model is a transformer over what was seen and done."""

@@ -1,0 +1,103 @@
+"""What UniZero learns from: everything its model says along a window, in one pass.
+
+    loss = 1/H sum_k  10 MSE(next latent) + CE(reward) + 0.5 CE(value) + CE(policy) - 5e-3 entropy
+
+per sample, times its importance weight, averaged. The tokens are what was seen and done, not what the model expected;
+the latent that is to be expected is the target encoder's, and no gradient flows there. Steps past the end of an episode
+have no weight. With `learn_endings` a termination is followed by the network's `ending`: it is to be expected, worth 0,
+and paid 0, so that the search sees that nothing can be gained there; what comes after a truncation is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headway.learn.muzero.loss import Targets
+from headway.learn.unizero.network import UniZeroNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossWeights:
+    """How much each part counts."""
+
+    latent: float = 10.0
+    reward: float = 1.0
+    value: float = 0.5
+    policy: float = 1.0
+    entropy: float = 5e-3
+    learn_endings: bool = True
+    """What follows a termination counts too: the ending, worth 0."""
+
+    def __post_init__(self) -> None:
+        for name in ("latent", "reward", "value", "policy", "entropy"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"the weight of {name} must be >= 0, received {getattr(self, name)!r}")
+
+
+class Losses(NamedTuple):
+    """Each the weighted mean over samples of the sum over steps; `values` are the predictions at the first step."""
+
+    total: Tensor
+    latent: Tensor
+    reward: Tensor
+    value: Tensor
+    policy: Tensor
+    entropy: Tensor
+    values: Tensor  # [B]
+
+
+def unizero_losses(network: UniZeroNetwork, target: UniZeroNetwork, targets: Targets, weights: LossWeights) -> Losses:
+    """:param target: whose encoder says what latents are to be expected"""
+    steps, batch = targets.actions.shape
+    counted = targets.mask  # [H + 1, B]
+    valued = torch.maximum(counted, targets.ended) if weights.learn_endings else counted
+    latents = _latents(network, targets)
+    with torch.no_grad():
+        wanted = _latents(target, targets)[:, 1:]
+    sequence = network(latents, targets.actions.T)
+    policy_logits, value_logits = network.judge(sequence.seen)
+    expected, reward_logits = network.expect(sequence.done, latents[:, :-1])
+
+    log_policy = functional.log_softmax(policy_logits, -1)  # [B, H + 1, A]
+    supports = network.architecture.value_support, network.architecture.reward_support
+    policy = -(targets.policies.transpose(0, 1) * log_policy).sum(-1)
+    entropy = -(log_policy.exp() * log_policy).sum(-1)
+    value = _cross_entropy(value_logits, supports[0].encode(targets.values.T))
+    reward = _cross_entropy(reward_logits, supports[1].encode(targets.rewards.T))
+    latent = (expected - wanted).square().mean(-1)
+    scale = targets.weights / (steps * batch)
+
+    def mean(losses: Tensor, where: Tensor) -> Tensor:
+        return ((losses * where.T).sum(1) * scale).sum()
+
+    parts = (
+        mean(latent, valued[1:]),
+        mean(reward, valued[:-1]),
+        mean(value, valued),
+        mean(policy, counted),
+        mean(entropy, counted),
+    )
+    total = (
+        weights.latent * parts[0]
+        + weights.reward * parts[1]
+        + weights.value * parts[2]
+        + weights.policy * parts[3]
+        - weights.entropy * parts[4]
+    )
+    return Losses(total, *parts, supports[0].decode(value_logits[:, 0].detach()))
+
+
+def _latents(network: UniZeroNetwork, targets: Targets) -> Tensor:
+    """[B, H + 1, D]; past a termination the ending."""
+    latents = network.encode(targets.observations.flatten(0, 1)).unflatten(0, targets.mask.shape)
+    return torch.where(targets.ended[..., None] > 0, network.ending, latents).transpose(0, 1)
+
+
+def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """[...] of logits and distributions [..., bins]."""
+    return -(target * functional.log_softmax(logits, -1)).sum(-1)
