@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from headway.core.types import Rollout, Snapshot, Span, Ticket
+from headway.core.types import HEALTH, Rollout, Snapshot, Span, Ticket
 from headway.llm.engine import Engine, Request, Sample, Sampling
 from headway.llm.tasks import Prompt, Task
 
@@ -36,6 +36,10 @@ class GroupSettings:
     """Drop groups whose rewards are all equal."""
     length_penalty: Callable[[int], float] | None = None
     """Added to the reward of a reply of so many tokens."""
+    deadline_s: float | None = None
+    """A group that is not whole in this time is ended in the engine; None: no limit."""
+    on_deadline: Literal["fail", "cut"] = "fail"
+    """Then it fails, or each reply is what there is of it."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -68,16 +72,25 @@ class GroupCollector:
         """The replies to one prompt. Override it to generate in a way of your own."""
         uid = f"{prompt.uid}#{ticket.index}.{ticket.attempt}"
         settings = self._settings
-        return engine.generate(Request(uid, encoded, settings.size, ticket.seed, settings.sampling))
+        timing = settings.deadline_s, settings.on_deadline
+        return engine.generate(Request(uid, encoded, settings.size, ticket.seed, settings.sampling, *timing))
 
     def reward(self, prompt: Prompt, sample: Sample) -> float:
         reward = self._task.reward(prompt, sample.text)
         penalty = self._settings.length_penalty
         return reward if penalty is None else reward + penalty(len(sample.tokens))
 
+    def close(self) -> None:
+        self._engine.close()
+
     def health(self) -> dict[str, float]:
         health = self._engine.health()
-        return {"running": health.running, "waiting": health.waiting, "tokens": health.tokens}
+        return {
+            "running": health.running,
+            "waiting": health.waiting,
+            "tokens": health.tokens,
+            "seconds_since_step": round(health.seconds_since_step, 3),
+        }
 
     def _rollout(
         self, prompt: Prompt, encoded: tuple[int, ...], samples: Sequence[Sample], rewards: list[float]
@@ -95,7 +108,8 @@ class GroupCollector:
             "uid": prompt.uid,
             "index": prompt.index,
             "data_source": prompt.data_source,
-            "cut": sum(sample.finish == "length" for sample in samples),
+            HEALTH: self.health(),
+            "cut": sum(sample.finish != "stop" for sample in samples),
         }
         return Rollout(
             payload,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from headway.core.protocols import Learner, SharedReplay
-from headway.core.types import Batch, LearnReport
+from headway.core.protocols import Learner, OffersTargets, SharedReplay
+from headway.core.types import Batch, LearnReport, Rollout
 
 
 class WithReplay:
@@ -33,6 +33,14 @@ class WithReplay:
             self._replay.update(report.feedback)
         samples = draw.steps if report.samples is None else report.samples
         return replace(report, metrics={**report.metrics, **numbers}, samples=samples, feedback=None)
+
+    def oldest(self, version: int) -> Rollout | None:
+        """What the replay wants to have reanalyzed, if it is one that does."""
+        return self._replay.oldest(version) if isinstance(self._replay, OffersTargets) else None
+
+    def refresh(self, targets: Rollout) -> None:
+        assert isinstance(self._replay, OffersTargets)
+        self._replay.refresh(targets)
 
     def snapshot(self) -> Any:
         return self._learner.snapshot()

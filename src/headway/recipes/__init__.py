@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from headway.coordinate.roles import Stations
+from headway.core.loading import in_a_line
 from headway.core.naming import unknown
 
 RECIPES = {
@@ -16,22 +20,57 @@ RECIPES = {
     "colorlines": "PPO on Colour Lines, 6561 moves and a board that fills up (needs headway[games])",
     "gsm8k": "GRPO on grade-school maths with a rule reward (needs headway[llm] and the data)",
     "grpo": "GRPO, Dr.GRPO, RLOO or REINFORCE++ on a language model and a verifiable task (needs headway[llm])",
+    "muzero": "MuZero on CartPole-v1, any discrete Gymnasium environment, or a board game (needs headway[games])",
     "ppo": "PPO for any Gymnasium environment (needs headway[games])",
+    "unizero": "UniZero, MuZero with a transformer as its model, on the same games (needs headway[games])",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe's name, its configuration, and how its stations are built from one."""
+    """A recipe's name (or its file), its configuration, and how its stations are built from one."""
 
     name: str
     config: type[Any]
     stations: Callable[[Any], Stations]
 
+    @property
+    def title(self) -> str:
+        """What its runs are called."""
+        return Path(self.name).stem
+
+    @property
+    def what(self) -> str:
+        """In a line."""
+        return RECIPES.get(self.name, f"your own recipe in {self.name}")
+
 
 def load_recipe(name: str) -> Recipe:
-    """A recipe by name. Its module is imported only now: it may need packages others do not."""
+    """A recipe by name, or a file of your own. Its module is imported only now: it may need packages others do not."""
+    if name.endswith(".py"):
+        path = Path(name).expanduser().resolve()
+        module = _module_of(path)
+        return Recipe(str(path), module.CONFIG, module.stations)
     if name not in RECIPES:
-        raise ValueError(unknown("recipe", name, RECIPES))
+        raise ValueError(f"{unknown('recipe', name, RECIPES)}, or a file of your own that ends in .py")
     module = import_module(f"headway.recipes.{name}")
     return Recipe(name, module.CONFIG, module.stations)
+
+
+def _module_of(path: Path) -> ModuleType:
+    """A file as a module that processes started from here find too: its folder is on the path from now on."""
+    if not path.is_file():
+        raise ValueError(f"recipe file {path} does not exist")
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = import_module(path.stem)
+    except Exception as error:
+        raise ValueError(f"recipe file {path} cannot be loaded: {in_a_line(error)}") from error
+    if Path(module.__file__ or "").resolve() != path:
+        raise ValueError(f"recipe file {path} cannot be loaded: {path.stem!r} is the name of another module")
+    for wanted in ("CONFIG", "stations"):
+        if not hasattr(module, wanted):
+            raise ValueError(f"recipe file {path} has no {wanted}: a recipe gives CONFIG and stations")
+    return module

@@ -1,0 +1,238 @@
+"""Segments of games played by search.
+
+    ticket ---> T steps of N games, a search for each, with one snapshot ---> rollout of [T, N]
+
+Games go on where the last ticket left them, whatever version it had: weights change at the boundary of a segment and
+never in it, so a search never meets a latent of other weights. What a segment holds, besides the number of its first
+stream (`stream`) and how many segments its collector made before it (`serial`):
+
+    obs         [T, N, ...]
+    actions     [T, N]     int32
+    rewards     [T, N]     float32   of who acted
+    terminated  [T, N]     the episode ended: no value after it
+    truncated   [T, N]     the episode was cut: its last observation, in the next row, still has a value
+    valid       [T, N]     False where the step only reset a game: not experience
+    to_play     [T, N]     int8      who acted
+    policies    [T, N, A]  float32   the search's policy
+    values      [T, N]     float32   its root value, seen by who acted
+    legal       [T, N, A]  where games have illegal actions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import cloudpickle
+import numpy as np
+
+from headway.core.types import Rollout, Snapshot, Ticket
+from headway.search.batched import choose_actions
+from headway.search.planning import Planner
+
+
+class Games(Protocol):
+    """N games side by side, as a collector sees them. `load`able by pickling, if the environment is."""
+
+    num_envs: int
+    obs: np.ndarray  # [N, ...]
+
+    @property
+    def legal(self) -> np.ndarray | None:
+        """[N, A]; a game that has ended may have none."""
+        ...
+
+    to_play: np.ndarray  # [N] int8
+    ended: np.ndarray  # [N]: the next step only starts it again
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rewards [N] of who acted, terminated [N], truncated [N]."""
+        ...
+
+
+class VectorGames:
+    """A Gymnasium vector environment with a discrete action: one player."""
+
+    def __init__(self, make_env: Callable[[], Any], *, seed: int) -> None:
+        from headway.envs.gymnasium_vector import Discrete, as_features, describe, legal_actions
+
+        self._env = make_env()
+        self._spec = describe(self._env)
+        if not isinstance(self._spec.action, Discrete):
+            raise ValueError(f"search needs one of a number of actions, received {self._env.single_action_space}")
+        self.num_envs = self._env.num_envs
+        observations, info = self._env.reset(seed=seed)
+        self.obs = as_features(observations, self._env.single_observation_space)
+        self.ended = np.zeros(self.num_envs, bool)
+        self.legal = legal_actions(info, self._spec.action, self.ended)
+        self.to_play = np.zeros(self.num_envs, np.int8)
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        from headway.envs.gymnasium_vector import as_features, legal_actions, to_environment
+
+        env, action = self._env, self._spec.action
+        taken = to_environment(actions.astype(np.int64), action, env.single_action_space)
+        observations, rewards, terminated, truncated, info = env.step(taken)
+        self.obs = as_features(observations, env.single_observation_space)
+        self.ended = terminated | truncated
+        self.legal = legal_actions(info, action, self.ended)
+        return np.asarray(rewards, np.float32), terminated, truncated
+
+
+class SelfPlay:
+    """Board games, both sides played by the same policy."""
+
+    def __init__(self, game: str, num_envs: int) -> None:
+        from headway.envs.board_games import BoardGames
+
+        self._games = BoardGames(game, num_envs)
+        self.num_envs = num_envs
+        self._look(self._games.reset())
+
+    def _look(self, obs: np.ndarray) -> None:
+        self.obs, self.legal = obs, self._games.masks()
+        self.to_play, self.ended = self._games.to_play.copy(), self._games.ended.copy()
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        obs, rewards, ended = self._games.step(actions)
+        self._look(obs)
+        return rewards, ended, np.zeros_like(ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """How much chance there is in acting, by version: `first`, then linearly to `last` over `versions` versions."""
+
+    first: float = 1.0
+    last: float = 1.0
+    versions: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("first", "last"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise ValueError(f"a temperature must be >= 0, received {getattr(self, name)!r}")
+        if self.versions < 1:
+            raise ValueError(f"a temperature must change over at least 1 version, received {self.versions!r}")
+
+    def at(self, version: int) -> float:
+        return self.first + (self.last - self.first) * min(1.0, version / self.versions)
+
+
+class SearchSegmentCollector:
+    """Collects segments from games by searching in each of them at every step.
+
+    `stream` is the number of its first game among those of all collectors.
+    """
+
+    def __init__(
+        self,
+        make_games: Callable[[], Games],
+        make_planner: Callable[[], Planner],
+        *,
+        steps: int,
+        stream: int = 0,
+        temperature: Temperature | None = None,
+    ) -> None:
+        if steps < 1:
+            raise ValueError(f"a segment needs at least one step, received {steps!r}")
+        self._steps = steps
+        self._stream = stream
+        self._temperature = temperature or Temperature()
+        self._planner = make_planner()
+        self._games = make_games()
+        self._version: int | None = None
+        self._serial = 0
+        self._returns = np.zeros(self._games.num_envs)
+        self._lengths = np.zeros(self._games.num_envs, np.int64)
+        self._history = self._planner.history(self._games.obs)
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        if self._version != snapshot.version:
+            self._planner.load(snapshot.payload)
+            self._version = snapshot.version
+        rng, temperature = np.random.default_rng(ticket.seed), self._temperature.at(snapshot.version)
+        rows: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
+        finished: list[tuple[float, int]] = []
+        for _ in range(self._steps):
+            self._step(rng, temperature, rows, finished)
+        payload: dict[str, Any] = {name: np.stack(values) for name, values in rows.items() if values}
+        _refuse_nan(payload, ticket)
+        payload |= {"stream": self._stream, "serial": self._serial}
+        self._serial += 1
+        return Rollout(payload, steps=int(payload["valid"].sum()), info={"episodes": finished})
+
+    def _step(
+        self,
+        rng: np.random.Generator,
+        temperature: float,
+        rows: dict[str, list[np.ndarray]],
+        finished: list[tuple[float, int]],
+    ) -> None:
+        games = self._games
+        obs, legal, to_play, was_over = games.obs, games.legal, games.to_play, games.ended
+        active = None if legal is None else np.logical_or.reduce(legal, axis=1)  # an ended game has none
+        past = None if self._history is None else self._history.past
+        result = self._planner.plan(obs, rng, legal=legal, to_play=to_play, active=active, past=past)
+        actions = choose_actions(result, temperature, rng, legal)
+        rewards, terminated, truncated = games.step(actions)
+        if self._history is not None:
+            self._history.add(obs, actions)
+            self._history.forget(was_over)
+        rows["obs"].append(obs)
+        rows["actions"].append(actions)
+        rows["rewards"].append(rewards)
+        rows["terminated"].append(terminated & ~was_over)
+        rows["truncated"].append(truncated & ~was_over)
+        rows["valid"].append(~was_over)
+        rows["to_play"].append(to_play)
+        rows["policies"].append(result.policies)
+        rows["values"].append(result.values)
+        if legal is not None:
+            rows["legal"].append(legal)
+        self._returns += np.where(to_play == 0, rewards, -rewards)
+        self._lengths += ~was_over
+        ended = (terminated | truncated) & ~was_over
+        for index in np.flatnonzero(ended):
+            finished.append((float(self._returns[index]), int(self._lengths[index])))
+        self._returns[ended] = 0.0
+        self._lengths[ended] = 0
+
+
+FIELDS = (
+    *("obs", "actions", "rewards", "terminated", "truncated", "valid"),
+    *("to_play", "policies", "values", "legal"),
+)
+CARRIED = ("_games", "_serial", "_returns", "_lengths", "_history")
+
+
+class ResumableSearchSegmentCollector(SearchSegmentCollector):
+    """The same for games that can be pickled: they go on bit for bit after a restart."""
+
+    def state_dict(self) -> bytes:
+        state: bytes = cloudpickle.dumps({name: getattr(self, name) for name in CARRIED})
+        return state
+
+    def load_state_dict(self, state: bytes) -> None:
+        for name, value in cloudpickle.loads(state).items():
+            setattr(self, name, value)
+
+
+def search_segment_collector(
+    make_games: Callable[[], Games], make_planner: Callable[[], Planner], **settings: Any
+) -> SearchSegmentCollector:
+    """Resumable if the games can be pickled; otherwise a restarted collector begins new ones."""
+    try:
+        cloudpickle.loads(cloudpickle.dumps(make_games()))
+    except Exception:  # noqa: BLE001 - whatever an environment raises here, it cannot be carried
+        return SearchSegmentCollector(make_games, make_planner, **settings)
+    return ResumableSearchSegmentCollector(make_games, make_planner, **settings)
+
+
+def _refuse_nan(payload: dict[str, np.ndarray], ticket: Ticket) -> None:
+    """Nothing, or one line that names the first value that is not a number."""
+    for name, what in (("obs", "observation"), ("rewards", "reward"), ("values", "root value")):
+        values = payload[name]
+        if not np.isfinite(values).all():
+            step, index = np.argwhere(~np.isfinite(values))[0][:2]
+            raise ValueError(f"{what} of environment {index} is not finite at step {step} of {ticket}")

@@ -1,0 +1,1 @@
+"""MuZero: a model learned for search, and for nothing else."""

@@ -1,0 +1,210 @@
+"""The three functions of MuZero, for vectors and for boards.
+
+    observation --encode--> latent --predict--> policy, value
+                              |  action
+                              +--step--> latent', reward --predict--> ...
+
+    consistency    latent reached by steps --project, guess--> ~ <--project-- encode(observation seen there)
+
+A latent is normalised to [0, 1] (its least feature 0, its largest 1) wherever it is made, so that what `step` makes
+looks like what `encode` makes however often it is applied. Values and rewards are logits over a support. Heads begin at
+zero: every action is as likely, every value and reward 0.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from headway.learn.two_hot import Support
+
+SMALLEST_RANGE = 1e-5  # of a latent's features, so that equal ones do not divide by zero
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """What a network is made from."""
+
+    observation: tuple[int, ...]
+    """One dimension: a vector. Three: planes [C, height, width]."""
+    num_actions: int
+    latent: int = 64
+    """Features of a latent; of each cell, where there are cells."""
+    hidden: int = 64
+    """Width of the layers between."""
+    blocks: int = 1
+    """Residual blocks of the convolutional encoder and of its dynamics."""
+    projection: int = 64
+    """Width of the space in which latents are compared."""
+    value_support: Support = field(default_factory=Support)
+    reward_support: Support = field(default_factory=Support)
+
+    def __post_init__(self) -> None:
+        if len(self.observation) not in (1, 3):
+            raise ValueError(f"an observation is [features] or [planes, height, width], received {self.observation}")
+        for name in ("num_actions", "latent", "hidden", "blocks", "projection"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
+
+
+def build_network(architecture: Architecture, *, seed: int) -> MuZeroNetwork:
+    """For vectors layers, for planes convolutions."""
+    kind = VectorNetwork if len(architecture.observation) == 1 else PlanesNetwork
+    return kind(architecture, seed=seed)
+
+
+def normalise(latents: Tensor) -> Tensor:
+    """Each latent [N, ...] to the range 0..1."""
+    flat = latents.flatten(1)
+    low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)  # aminmax has no derivative before torch 2.12
+    return ((flat - low) / (high - low + SMALLEST_RANGE)).view_as(latents)
+
+
+class MuZeroNetwork(nn.Module, ABC):
+    """What search and learning ask of a network. All first dimensions are rows."""
+
+    latent_shape: tuple[int, ...]
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+
+    @abstractmethod
+    def encode(self, observations: Tensor) -> Tensor:
+        """Latents [N, ...] of observations [N, ...]."""
+
+    @abstractmethod
+    def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Latents [N, ...] and reward logits [N, bins] after actions [N]."""
+
+    @abstractmethod
+    def predict(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Policy logits [N, A] and value logits [N, bins]."""
+
+    def project(self, latents: Tensor) -> Tensor:
+        """[N, projection], where latents are compared."""
+        result: Tensor = self.projector(latents.flatten(1))
+        return result
+
+    def guess(self, projections: Tensor) -> Tensor:
+        """What the projection of the observation is thought to be; only the branch that was stepped to has this."""
+        result: Tensor = self.guesser(projections)
+        return result
+
+    def _finish(self, seed: int) -> None:
+        """The layers both kinds have, and the first weights of all."""
+        width, latent = self.architecture.projection, math.prod(self.latent_shape)
+        self.projector = nn.Sequential(
+            nn.Linear(latent, width), nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width)
+        )
+        self.guesser = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        random = torch.Generator().manual_seed(seed)  # never the global one: roles are built at the same time
+        heads = {id(head) for head in (self.policy_head, self.value_head, self.reward_head)}
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                if id(module) in heads:
+                    nn.init.zeros_(module.weight)
+                else:
+                    nn.init.kaiming_uniform_(module.weight, nonlinearity="relu", generator=random)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=1.0, generator=random)
+
+
+class VectorNetwork(MuZeroNetwork):
+    """Layers on vectors. An action is a vector of its own that is added to what the latent becomes."""
+
+    def __init__(self, architecture: Architecture, *, seed: int) -> None:
+        super().__init__(architecture)
+        a = architecture
+        self.latent_shape = (a.latent,)
+        self.encoder = nn.Sequential(
+            nn.Linear(math.prod(a.observation), a.hidden),
+            nn.LayerNorm(a.hidden),
+            nn.ReLU(),
+            nn.Linear(a.hidden, a.latent),
+        )
+        self.action = nn.Embedding(a.num_actions, a.hidden)
+        self.dynamics_in = nn.Linear(a.latent, a.hidden, bias=False)
+        self.dynamics_norm = nn.LayerNorm(a.hidden)
+        self.dynamics_out = nn.Linear(a.hidden, a.latent)
+        self.reward_head = nn.Linear(a.hidden, a.reward_support.num_bins)
+        self.prediction = nn.Sequential(nn.Linear(a.latent, a.hidden), nn.LayerNorm(a.hidden), nn.ReLU())
+        self.policy_head = nn.Linear(a.hidden, a.num_actions)
+        self.value_head = nn.Linear(a.hidden, a.value_support.num_bins)
+        self._finish(seed)
+
+    def encode(self, observations: Tensor) -> Tensor:
+        return normalise(self.encoder(observations.flatten(1)))
+
+    def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = torch.relu(self.dynamics_norm(self.dynamics_in(latents) + self.action(actions)))
+        return normalise(latents + self.dynamics_out(hidden)), self.reward_head(hidden)
+
+    def predict(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.prediction(latents)
+        return self.policy_head(hidden), self.value_head(hidden)
+
+
+class PlanesNetwork(MuZeroNetwork):
+    """Convolutions on planes. Pictures larger than 16 cells a side are halved first until they are not.
+
+    An action is a plane of its own beside those of the latent.
+    """
+
+    def __init__(self, architecture: Architecture, *, seed: int) -> None:
+        super().__init__(architecture)
+        a = architecture
+        planes, height, width = a.observation
+        stem: list[nn.Module] = [nn.Conv2d(planes, a.latent, 3, padding=1), nn.ReLU()]
+        while max(height, width) > 16:
+            stem += [nn.Conv2d(a.latent, a.latent, 3, stride=2, padding=1), nn.ReLU()]
+            height, width = (height + 1) // 2, (width + 1) // 2
+        self.latent_shape = (a.latent, height, width)
+        cells = height * width
+        self.encoder = nn.Sequential(*stem, *(_Block(a.latent) for _ in range(a.blocks)))
+        self.action = nn.Embedding(a.num_actions, cells)
+        self.dynamics_in = nn.Conv2d(a.latent + 1, a.latent, 3, padding=1)
+        self.dynamics_out = nn.Sequential(*(_Block(a.latent) for _ in range(a.blocks)))
+        self.reward_layer = nn.Sequential(*_flat(a.latent, cells, a.hidden))
+        self.reward_head = nn.Linear(a.hidden, a.reward_support.num_bins)
+        self.prediction = nn.Sequential(*_flat(a.latent, cells, a.hidden))
+        self.policy_head = nn.Linear(a.hidden, a.num_actions)
+        self.value_head = nn.Linear(a.hidden, a.value_support.num_bins)
+        self._finish(seed)
+
+    def encode(self, observations: Tensor) -> Tensor:
+        return normalise(self.encoder(observations))
+
+    def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        plane = self.action(actions).view(len(latents), 1, *self.latent_shape[1:])
+        changed = self.dynamics_out(torch.relu(self.dynamics_in(torch.cat((latents, plane), 1)) + latents))
+        return normalise(changed), self.reward_head(self.reward_layer(changed))
+
+    def predict(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.prediction(latents)
+        return self.policy_head(hidden), self.value_head(hidden)
+
+
+class _Block(nn.Module):
+    """Two convolutions beside what goes around them. The second begins at zero."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.second(torch.relu(self.first(x))))
+
+
+def _flat(channels: int, cells: int, hidden: int) -> list[nn.Module]:
+    """From planes to a vector: few channels first, since every cell of each has weights of its own."""
+    few = max(2, channels // 8)
+    layers: list[nn.Module] = [nn.Conv2d(channels, few, 1), nn.ReLU(), nn.Flatten()]
+    return [*layers, nn.Linear(few * cells, hidden), nn.LayerNorm(hidden), nn.ReLU()]

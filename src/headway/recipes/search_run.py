@@ -1,0 +1,331 @@
+"""What recipes share that play by search: games, search, a replay of segments, reanalysis, evaluation.
+
+    collect (search) --> segments --> replay --> learn --> versions
+                                        ^  |
+                                        |  +--> oldest targets --> reanalyze (search) --+
+                                        +-----------------------------------------------+
+
+A recipe adds a model: how it is searched with (a planner) and how it learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from headway.buffer.game_segments import GameSegments, Reanalysis, Windows
+from headway.collect.reanalyze import SearchReanalyzer
+from headway.collect.search_segments import (
+    Games,
+    SearchSegmentCollector,
+    SelfPlay,
+    Temperature,
+    VectorGames,
+    search_segment_collector,
+)
+from headway.coordinate.roles import Stations
+from headway.coordinate.settings import Settings
+from headway.core.naming import unknown
+from headway.core.protocols import Learner, Placement
+from headway.core.rules import ReplayRatio
+from headway.core.types import derive_seed
+from headway.envs.board_games import GAMES
+from headway.envs.gymnasium_vector import Discrete, describe, legal_actions, make_vector, registered
+from headway.evaluate.episodes import EpisodeEvaluator
+from headway.evaluate.matches import MatchEvaluator
+from headway.learn.with_replay import WithReplay
+from headway.recipes.config import RunConfig
+from headway.search.interface import SearchSettings
+from headway.search.planning import Planner
+
+BOARD_GAMES = {"tictactoe": "tic_tac_toe", **{name: name for name in GAMES}}
+"""What the user may say, and the game it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class GameSpec:
+    """What a model and a replay have to know about a game."""
+
+    observation: tuple[int, ...]
+    num_actions: int
+    players: int
+    has_masks: bool
+    store_as: str
+    """The smallest type its observations fit into."""
+
+
+class SearchConfig(RunConfig):
+    """Games, search, replay and reanalysis. For board games some defaults differ (BOARD_DEFAULTS of the recipe)."""
+
+    env: str = "CartPole-v1"
+    """A registered Gymnasium environment with discrete actions, or a board game: tictactoe, connect_four."""
+    num_envs: int = Field(default=8, ge=1)
+    """Games per collector, searched together. More make each network call cheaper per step."""
+    segment_steps: int = Field(default=50, ge=1)
+    """Steps of each game per ticket; weights change only between segments. Longer: fewer tickets, older weights."""
+    updates: int | None = Field(default=None, ge=1)
+    """Stop after this many learn calls."""
+    evaluate_every: int = Field(default=250, ge=0)
+    """Evaluate every n versions and at the end; 0: never."""
+    evaluate_in_background: bool = True
+    """Evaluate beside collection and learning instead of pausing them."""
+    eval_episodes: int = Field(default=20, ge=1)
+    """Episodes per evaluation; for a board game, games against each opponent."""
+    eval_simulations: int = Field(default=25, ge=1)
+    """Simulations per move in evaluations."""
+    opponents: tuple[str, ...] = ()
+    """Whom a board game is evaluated against: random, perfect, depth_N (looks N moves ahead). The score is the mean,
+    over them, of the games won plus half of those drawn."""
+
+    # -- search
+    num_simulations: int = Field(default=25, ge=1)
+    """Simulations per move when collecting and reanalyzing. More: better targets, proportionally slower."""
+    gamma: float = Field(default=0.997, gt=0, le=1)
+    """Discount. Closer to 1 looks further ahead, with more variance."""
+    root: Literal["puct", "gumbel"] = "puct"
+    """How the root chooses among its actions. gumbel is better with few simulations."""
+    pb_c_base: float = Field(default=19652.0, gt=0)
+    """Visits after which exploration in the tree starts to grow."""
+    pb_c_init: float = Field(default=1.25, ge=0)
+    """Weight of the policy's opinion in the tree against values. Higher: what the policy likes is tried more."""
+    root_dirichlet_alpha: float = Field(default=0.3, gt=0)
+    """Shape of the noise at the root when collecting. Lower: fewer actions get more of it."""
+    root_noise_weight: float = Field(default=0.25, ge=0, le=1)
+    """Share of the noise at the root. More explores more."""
+    temperature: float = Field(default=1.0, ge=0)
+    """How much chance there is in choosing by visits when collecting, at first. 0: always the most visited."""
+    final_temperature: float = Field(default=0.5, ge=0)
+    """The same at the end of `temperature_versions`."""
+    temperature_versions: int = Field(default=2000, ge=1)
+    """Versions over which the temperature goes linearly from one to the other."""
+
+    # -- replay
+    replay_mode: Literal["learner", "shared"] = "learner"
+    """Where segments are kept: beside the learner, or in a role of their own. Only there can reanalysis run beside
+    learning, and draws be made ahead (with free dispatch)."""
+    replay_capacity: int = Field(default=100_000, ge=1)
+    """Steps the replay keeps. More remember longer; data and, without reanalysis, targets are older."""
+    replay_min_size: int = Field(default=1000, ge=1)
+    """Steps that must be there before the learner begins."""
+    replay_ratio: float = Field(default=0.05, gt=0)
+    """Updates per step collected. Raising it learns more from each step. Collection may lead by max_lead; learning
+    never outruns this."""
+    update_per_collect: float | None = Field(default=None, gt=0)
+    """The same as updates per ticket (num_envs * segment_steps steps), instead of replay_ratio."""
+    batch_size: int = Field(default=128, ge=1)
+    """Positions per update."""
+    num_unroll_steps: int = Field(default=5, ge=1)
+    """Steps the model is unrolled along in learning. More: it is right further ahead, and updates cost more."""
+    td_steps: int = Field(default=20, ge=1)
+    """Rewards that are summed before a value is trusted. More: less bias of the value, more variance."""
+    bootstrap: Literal["network", "search"] = "network"
+    """That value: the target network's, computed when drawn; or the root value of the search that was there."""
+    replay_alpha: float = Field(default=0.6, ge=0, le=1)
+    """How much priorities decide what is drawn: 0 not at all, 1 in proportion."""
+    replay_beta_start: float = Field(default=0.4, ge=0, le=1)
+    """How much of that the importance weights undo at first."""
+    replay_beta_end: float = Field(default=0.4, ge=0, le=1)
+    """The same at the end of the run, if updates or steps says how long it is. 1 undoes all of it, and leaves most of a
+    draw almost without weight."""
+
+    # -- reanalysis
+    reanalyze_ratio: float = Field(default=0.0, ge=0)
+    """Targets searched again with newer weights, per position drawn. 0: none. More keeps targets younger."""
+    reanalyze_partition: float = Field(default=1.0, gt=0, le=1)
+    """Share of the segments, the ones longest in the replay, that are searched again."""
+    reanalyze_min_age: int = Field(default=50, ge=1)
+    """Targets younger than this many versions are left alone."""
+    reanalyze_roots: int = Field(default=256, ge=1)
+    """Positions that are searched together."""
+
+    torch_threads: int = Field(default=1, ge=1)
+    """Threads of torch in each process. One, where roles share the cores: more are slower, and differ in bits."""
+
+    @model_validator(mode="after")
+    def _the_game_is_known(self) -> SearchConfig:
+        if self.is_board_game:
+            allowed = ("random", "perfect")
+            for name in self.opponents:
+                depth = name.removeprefix("depth_")
+                if name not in allowed and not (name.startswith("depth_") and depth.isdigit() and int(depth) > 0):
+                    raise ValueError(unknown("opponent", name, (*allowed, "depth_2")))
+            if self.evaluate_every and not self.opponents:
+                raise ValueError(f"env={self.env!r} is evaluated against opponents: set opponents")
+            if "perfect" in self.opponents and GAMES[BOARD_GAMES[self.env]].num_cells > 9:
+                raise ValueError(f"opponent 'perfect' cannot look to the end of {self.env}: choose depth_N")
+        else:
+            if self.opponents:
+                raise ValueError(f"opponents={self.opponents} are for board games, received env={self.env!r}")
+            try:
+                registered(self.env)
+            except ValueError as error:
+                raise ValueError(f"{error}; board games: {', '.join(BOARD_GAMES)}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _the_replay_can_work(self) -> SearchConfig:
+        if self.replay_min_size > self.replay_capacity:
+            raise ValueError(
+                f"replay_min_size={self.replay_min_size} is more than replay_capacity={self.replay_capacity} ever holds"
+            )
+        tail = self.collectors * self.num_envs * (self.num_unroll_steps + self.td_steps)
+        if self.replay_min_size <= tail:
+            raise ValueError(
+                f"replay_min_size={self.replay_min_size} may be all incomplete targets: it must be above {tail} = "
+                "collectors * num_envs * (num_unroll_steps + td_steps)"
+            )
+        if self.update_per_collect is not None and self.replay_ratio != type(self).model_fields["replay_ratio"].default:
+            raise ValueError("update_per_collect and replay_ratio say the same thing: set one of them")
+        self.windows  # noqa: B018 - refuses what cannot be
+        return self
+
+    @property
+    def is_board_game(self) -> bool:
+        return self.env in BOARD_GAMES
+
+    @property
+    def steps_per_ticket(self) -> int:
+        return self.num_envs * self.segment_steps
+
+    @property
+    def updates_per_step(self) -> float:
+        if self.update_per_collect is not None:
+            return self.update_per_collect / self.steps_per_ticket
+        return self.replay_ratio
+
+    @property
+    def windows(self) -> Windows:
+        return Windows(num_unroll_steps=self.num_unroll_steps, td_steps=self.td_steps, discount=self.gamma)
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(num_cpus=self.torch_threads, num_threads=self.torch_threads)
+
+    def search_settings(self, players: int, num_simulations: int) -> SearchSettings:
+        return SearchSettings(
+            num_simulations=num_simulations,
+            discount=self.gamma,
+            pb_c_base=self.pb_c_base,
+            pb_c_init=self.pb_c_init,
+            root_dirichlet_alpha=self.root_dirichlet_alpha,
+            root_noise_weight=self.root_noise_weight,
+            players=players,
+            root=self.root,
+        )
+
+    def settings(self) -> Settings:
+        ratio = ReplayRatio(
+            self.updates_per_step * self.batch_size,
+            self.replay_min_size,
+            samples_per_update=self.batch_size,
+            steps_per_ticket=self.steps_per_ticket,
+        )
+        return replace(super().settings(), replay=ratio)
+
+
+MakePlanner = Callable[[SearchConfig, GameSpec, int], Planner]
+"""A planner for a config, a game and a number of simulations, before weights are loaded."""
+
+
+def search_stations(
+    config: Any, spec: GameSpec, make_planner: MakePlanner, make_learner: Callable[[], Learner]
+) -> Stations:
+    """Everything wired: one line an edge."""
+    make_replay = partial(_replay, config, spec)
+    is_shared = config.replay_mode == "shared"
+    return Stations(
+        collector=partial(_collector, config, spec, make_planner),
+        learner=make_learner if is_shared else partial(WithReplay, make_learner, make_replay),
+        evaluator=partial(_evaluator, config, spec, make_planner),
+        reanalyzer=partial(_reanalyzer, config, spec, make_planner) if config.reanalyze_ratio else None,
+        replay=make_replay if is_shared else None,
+        collector_placement=config.placement,
+        learner_placement=config.placement,
+        evaluator_placement=config.placement,
+        replay_placement=config.placement,
+    )
+
+
+def game_spec(config: SearchConfig) -> GameSpec:
+    """Looked up where the run is started, once."""
+    if config.is_board_game:
+        game = GAMES[BOARD_GAMES[config.env]]
+        return GameSpec((2, game.rows, game.columns), game.num_actions, 2, True, "uint8")
+    env = make_vector(config.env, 1)
+    try:
+        spec = describe(env)
+        if not isinstance(spec.action, Discrete):
+            raise ValueError(f"search needs discrete actions; {config.env} has {env.single_action_space}")
+        _, info = env.reset(seed=0)
+        has_masks = legal_actions(info, spec.action, np.zeros(1, bool)) is not None
+        is_bytes = getattr(env.single_observation_space, "dtype", None) == np.uint8
+        return GameSpec(spec.observation, spec.action.n, 1, has_masks, "uint8" if is_bytes else "float32")
+    finally:
+        env.close()
+
+
+def _games(config: SearchConfig, number: int) -> Games:
+    if config.is_board_game:
+        return SelfPlay(BOARD_GAMES[config.env], config.num_envs)
+    seed = derive_seed(config.seed, "environment", number) % 2**31
+    return VectorGames(partial(make_vector, config.env, config.num_envs), seed=seed)
+
+
+def _collector(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner, number: int) -> SearchSegmentCollector:
+    return search_segment_collector(
+        partial(_games, config, number),
+        partial(make_planner, config, spec, config.num_simulations),
+        steps=config.segment_steps,
+        stream=number * config.num_envs,
+        temperature=Temperature(config.temperature, config.final_temperature, config.temperature_versions),
+    )
+
+
+def _replay(config: SearchConfig, spec: GameSpec) -> GameSegments:
+    return GameSegments(
+        config.replay_capacity,
+        num_streams=config.collectors * config.num_envs,
+        segment_steps=config.segment_steps,
+        observation=spec.observation,
+        num_actions=spec.num_actions,
+        batch_size=config.batch_size,
+        windows=config.windows,
+        reanalysis=Reanalysis(
+            ratio=config.reanalyze_ratio,
+            partition=config.reanalyze_partition,
+            min_age=config.reanalyze_min_age,
+            roots=config.reanalyze_roots,
+        ),
+        store_as=spec.store_as,
+        has_masks=spec.has_masks,
+        bootstrap_obs=config.bootstrap == "network",
+        alpha=config.replay_alpha,
+        beta_start=config.replay_beta_start,
+        beta_end=config.replay_beta_end,
+        total_draws=config.updates,
+        total_steps=config.steps,
+        seed=derive_seed(config.seed, "replay"),
+    )
+
+
+def _reanalyzer(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner) -> SearchReanalyzer:
+    return SearchReanalyzer(
+        partial(make_planner, config, spec, config.num_simulations),
+        max_roots=config.reanalyze_roots,
+        seed=derive_seed(config.seed, "reanalyze"),
+    )
+
+
+def _evaluator(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner) -> EpisodeEvaluator | MatchEvaluator:
+    plan = partial(make_planner, config, spec, config.eval_simulations)
+    if config.is_board_game:
+        opponents = dict.fromkeys(config.opponents, 1.0)
+        return MatchEvaluator(plan, GAMES[BOARD_GAMES[config.env]], opponents, games=config.eval_episodes)
+    return EpisodeEvaluator(
+        partial(make_vector, config.env), lambda _: plan(), episodes=config.eval_episodes, max_envs=100
+    )
