@@ -1,9 +1,10 @@
-"""The in-process engine: what it samples, for whom, with which weights."""
+"""The in-process engine, where it promises more than every engine does: bits, steps, decoders, deadlines."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ pytest.importorskip("numba", reason="needs headway[llm]")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from headway.llm.engine import Aborted, EngineError, Request, Sampling  # noqa: E402
+from headway.llm.engine import EngineError, Overdue, Request, Sampling  # noqa: E402
 from headway.llm.llama_decoder import LlamaDecoder  # noqa: E402
 from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
 from headway.llm.sampling import draw, uniform  # noqa: E402
@@ -73,17 +74,6 @@ def test_a_family_has_its_own_decoder_and_any_other_model_the_general_one() -> N
     assert isinstance(build_decoder(tiny_model("gpt2"), rows=2, context=32), PaddedDecoder)
 
 
-def test_without_temperature_the_most_likely_token_is_taken() -> None:
-    model = tiny_model()
-    asked = request(1, temperature=0.0)
-    (sample,) = engine(model).generate(asked)
-    whole = list(asked.prompt)
-    for token in sample.tokens.tolist():
-        with torch.no_grad():
-            assert token == int(model(torch.tensor([whole])).logits[0, -1].argmax())
-        whole.append(token)
-
-
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 4)), min_size=1, max_size=6), st.integers(1, 9))
 def test_a_sample_does_not_depend_on_its_neighbours_bit_for_bit(asked: list[tuple[int, int]], rows: int) -> None:
@@ -96,33 +86,6 @@ def test_a_sample_does_not_depend_on_its_neighbours_bit_for_bit(asked: list[tupl
         for a, b in zip(first, second, strict=True):
             assert a.tokens.tolist() == b.tokens.tolist()
             assert a.log_probs.tobytes() == b.log_probs.tobytes()
-
-
-def test_callers_in_many_threads_get_what_each_would_get_alone() -> None:
-    model = tiny_model()
-    requests = [request(n, 4 + n, 3, max_tokens=6 + 3 * n) for n in range(6)]
-    alone = [engine(model).generate(one) for one in requests]
-    shared = engine(model, rows=5)
-    answers: dict[int, Any] = {}
-    threads = [
-        threading.Thread(target=lambda n=n, one=one: answers.update({n: shared.generate(one)}))
-        for n, one in enumerate(requests)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    for n, samples in enumerate(alone):
-        assert [s.tokens.tolist() for s in answers[n]] == [s.tokens.tolist() for s in samples]
-    health = shared.health()
-    assert (health.running, health.waiting) == (0, 0)
-    assert health.tokens == sum(len(sample.tokens) for samples in alone for sample in samples)
-
-
-def test_other_seeds_give_other_samples_and_samples_of_one_request_differ() -> None:
-    first, second = (engine().generate(Request("r", (5, 6, 7), 4, seed, Sampling(max_tokens=16))) for seed in (1, 2))
-    lines = [tuple(sample.tokens.tolist()) for sample in [*first, *second]]
-    assert len(set(lines)) == len(lines)
 
 
 def test_numbers_of_tokens_are_uniform_and_do_not_repeat() -> None:
@@ -152,33 +115,6 @@ def test_a_cut_tail_is_never_drawn_and_log_probabilities_stay_those_of_the_polic
     tokens, log_probs = draw(logits, uniform(torch.arange(3000), torch.zeros(3000, dtype=torch.int64)), Sampling(**cut))
     assert set(tokens.tolist()) == allowed
     np.testing.assert_allclose(log_probs.numpy(), torch.log_softmax(logits[0], -1)[tokens].numpy(), atol=1e-6)
-
-
-# -- where a reply ends ---------------------------------------------------------------------------
-
-
-def test_a_reply_ends_with_its_stop_token_or_at_its_limit() -> None:
-    samples = engine(rows=16).generate(request(3, samples=16, max_tokens=40))
-    assert {sample.finish for sample in samples} == {"stop", "length"}
-    for sample in samples:
-        assert not np.isin(sample.tokens[:-1], STOPS).any()
-        assert bool(np.isin(sample.tokens[-1], STOPS)) is (sample.finish == "stop")
-        assert sample.finish == "stop" or len(sample.tokens) == 40
-
-
-def test_no_reply_ends_before_its_least_length() -> None:
-    samples = engine(rows=16).generate(request(3, samples=16, max_tokens=40, min_tokens=30))
-    assert all(len(sample.tokens) >= 30 for sample in samples)
-
-
-def test_a_stop_string_ends_a_reply_and_stays_in_it() -> None:
-    asked = request(3, samples=4, max_tokens=40)
-    free = engine(rows=4).generate(asked)
-    text = free[0].text[2:4]
-    stopped = engine(rows=4).generate(Request("r3", asked.prompt, 4, 3, Sampling(max_tokens=40, stop=(text,))))
-    assert stopped[0].text.endswith(text) and stopped[0].finish == "stop"
-    assert stopped[0].tokens.tolist() == free[0].tokens.tolist()[: len(stopped[0].tokens)]
-    assert len(stopped[0].tokens) < len(free[0].tokens)
 
 
 # -- weights --------------------------------------------------------------------------------------
@@ -226,69 +162,71 @@ def test_applied_weights_are_used_and_part_of_them_is_enough(kind: str) -> None:
         np.testing.assert_allclose(sample.log_probs, log_probs_of(mixed, asked, sample.tokens), atol=2e-5)
 
 
-def test_weights_that_do_not_fit_are_refused_and_nothing_is_changed() -> None:
-    model = tiny_model()
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_weights_that_do_not_fit_are_refused_by_every_decoder_before_anything_is_changed(kind: str) -> None:
+    model = tiny_model(kind)
     subject, asked = engine(model), request(2)
     (before,) = subject.generate(asked)
-    name = "model.layers.0.self_attn.q_proj.weight"
-    with pytest.raises(ValueError, match="shape"):
-        subject.apply(1, {"model.norm.weight": torch.zeros(32), name: torch.zeros(3, 3)})
-    with pytest.raises(ValueError, match="did you mean"):
-        subject.apply(1, {"model.norm.weight": torch.zeros(32), name + "s": torch.zeros(3, 3)})
+    *given, last = [name for name, _ in model.named_parameters()]
+    for wrong, message in (({last: torch.zeros(3, 3)}, "shape"), ({last + "s": torch.zeros(3)}, "did you mean")):
+        with pytest.raises(ValueError, match=message):
+            subject.apply(1, {**{name: torch.zeros_like(model.get_parameter(name)) for name in given}, **wrong})
     assert subject.version == 0
     (after,) = subject.generate(asked)
     assert before.log_probs.tobytes() == after.log_probs.tobytes()
 
 
-# -- pause, abort, close --------------------------------------------------------------------------
+# -- deadlines and errors -------------------------------------------------------------------------
 
 
-def test_a_paused_engine_goes_on_where_it_was() -> None:
-    subject, asked = engine(), request(1, samples=3, max_tokens=20, min_tokens=20)
-    undisturbed = engine().generate(asked)
-    paused = threading.Event()
-    _Steps(subject).before(5, lambda: (subject.pause(), paused.set()))
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(subject.generate(asked)))
-    thread.start()
-    assert paused.wait(30)
-    assert subject.health().is_paused and not answers
-    subject.resume()
-    thread.join(30)
-    assert [s.tokens.tolist() for s in answers[0]] == [s.tokens.tolist() for s in undisturbed]
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_an_aborted_request_raises_and_the_others_go_on() -> None:
-    subject = engine(rows=8)
-    kept, given_up = request(1, samples=2, max_tokens=20, min_tokens=20), request(2, samples=3, max_tokens=20)
-    expected = engine().generate(kept)
-    counts: list[int] = []
-    _Steps(subject).before(3, lambda: counts.append(subject.abort([given_up.uid])))
-    outcomes: dict[str, Any] = {}
-
-    def ask(one: Request) -> None:
-        try:
-            outcomes[one.uid] = subject.generate(one)
-        except Aborted as error:
-            outcomes[one.uid] = error
-
-    threads = [threading.Thread(target=ask, args=(one,)) for one in (given_up, kept)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    if counts != [0]:  # it may have been whole by then
-        assert isinstance(outcomes[given_up.uid], Aborted)
-    assert [s.tokens.tolist() for s in outcomes[kept.uid]] == [s.tokens.tolist() for s in expected]
+def timed(number: int, deadline_s: float, on_deadline: Any, **more: Any) -> Request:
+    return replace(
+        request(number, max_tokens=30, min_tokens=30, **more), deadline_s=deadline_s, on_deadline=on_deadline
+    )
 
 
-def test_a_closed_engine_refuses_and_whoever_waits_is_told() -> None:
-    subject, asked = engine(), request(1, samples=3, max_tokens=40, min_tokens=40)
-    _Steps(subject).before(4, subject.close)
-    with pytest.raises(Aborted, match="closed"):
-        subject.generate(asked)
-    with pytest.raises(Aborted, match="closed"):
-        subject.generate(asked)
+def ticking(rows: int) -> TransformersEngine:
+    """An engine whose steps take a second each."""
+    clock = Clock()
+    subject = engine(rows=rows, clock=clock)
+    _Steps(subject).every(lambda: setattr(clock, "now", clock.now + 1))
+    return subject
+
+
+def test_a_request_that_is_cut_at_its_deadline_is_the_beginning_of_the_whole_one() -> None:
+    (whole,) = engine().generate(request(1, max_tokens=30, min_tokens=30))
+    late, other = ticking(4).generate_all([timed(1, 10, "cut"), request(2, max_tokens=20, min_tokens=20)])
+    assert late[0].finish == "deadline" and other[0].finish == "length"
+    assert 5 < len(late[0].tokens) < 15 and len(other[0].tokens) == 20
+    assert late[0].tokens.tolist() == whole.tokens.tolist()[: len(late[0].tokens)]
+
+
+def test_a_request_that_fails_at_its_deadline_gives_its_rows_to_others() -> None:
+    subject = ticking(2)
+    with pytest.raises(Overdue, match=r"r1: not whole within 10 s$"):
+        subject.generate_all([timed(1, 10, "fail", samples=2), request(2, max_tokens=20, min_tokens=20)])
+    assert (subject.health().running, subject.health().waiting) == (0, 0)
+
+
+def test_a_request_with_samples_that_have_not_begun_cannot_be_cut() -> None:
+    with pytest.raises(Overdue, match="not whole within 5 s, and 2 of 4 samples had no token by then"):
+        ticking(2).generate(timed(1, 5, "cut", samples=4))
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0])
+def test_a_deadline_that_cannot_be_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="deadline_s must be positive"):
+        Request("r", (1,), deadline_s=wrong)
 
 
 def test_an_error_of_the_model_reaches_every_caller() -> None:
@@ -301,6 +239,42 @@ def test_an_error_of_the_model_reaches_every_caller() -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         subject.generate(request(1, min_tokens=10))
     assert subject.health().running == 0
+
+
+def test_a_short_request_gets_in_beside_a_long_one_and_is_answered_before_it() -> None:
+    """Whoever drives lets go between two steps and takes hold again at once: others must get in all the same."""
+    subject = TransformersEngine(build_decoder(tiny_model(), rows=8, context=128), tiny_tokenizer(), ())
+    over: list[str] = []
+
+    def ask(asked: Request) -> None:
+        subject.generate(asked)
+        over.append(asked.uid)
+
+    threads = [threading.Thread(target=ask, args=[request(0, max_tokens=120)])]
+    threads[0].start()
+    while not subject.health().running:  # which needs to get in, too
+        pass
+    threads += [threading.Thread(target=ask, args=[request(number, max_tokens=3)]) for number in range(1, 8)]
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert over[-1] == "r0"
+    assert subject.health().steps < 120 + 10, "they shared its steps"
+
+
+def test_requests_that_wait_while_the_engine_is_paused_all_share_the_first_step() -> None:
+    subject = TransformersEngine(build_decoder(tiny_model(), rows=8, context=64), tiny_tokenizer(), ())
+    subject.pause()
+    threads = [threading.Thread(target=subject.generate, args=[request(number)]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    while subject.health().waiting < 8:
+        pass
+    subject.resume()
+    for thread in threads:
+        thread.join()
+    assert subject.health().steps == 11, "one token from the prompt, eleven steps"
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_in_one_line() -> None:
@@ -331,7 +305,7 @@ def test_rows_are_never_more_than_there_are() -> None:
 
 
 class _Steps:
-    """Does something between two steps of an engine, as another thread would that got the lock there."""
+    """Does something between two steps of an engine, as another thread would that was let in there."""
 
     def __init__(self, subject: TransformersEngine) -> None:
         self._subject = subject
@@ -352,9 +326,9 @@ class _Steps:
         for action in self._always:
             action()
         if self._count in self._at:
-            self._subject._lock.release()
+            self._subject._gate.release()
             try:
                 self._at.pop(self._count)()
             finally:
-                self._subject._lock.acquire()
+                self._subject._gate.acquire()
         self._original()

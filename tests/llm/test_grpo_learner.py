@@ -18,7 +18,8 @@ from headway.learn.grpo.advantages import ESTIMATORS  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
-from headway.llm.trees import chosen_log_probs, hidden_states, lay_out, plant  # noqa: E402
+from headway.llm.heads import chosen_log_probs  # noqa: E402
+from headway.llm.trees import hidden_states, lay_out, plant  # noqa: E402
 from headway.testing.tiny_models import KINDS, tiny_model  # noqa: E402
 
 
@@ -96,8 +97,7 @@ def test_a_tree_gives_every_reply_what_a_sequence_of_its_own_would(kind: str) ->
     for trees in plant([g["prompt"] for g in groups], replies, 40):
         laid = lay_out(trees)
         with torch.no_grad():
-            logits = model.get_output_embeddings()(hidden_states(model, laid))
-        logs, _ = chosen_log_probs(logits, laid.targets, 1.0)
+            logs, _ = chosen_log_probs(model.get_output_embeddings(), hidden_states(model, laid), laid.targets)
         lengths = [len(replies[r // 3][r % 3]) for r in laid.replies]
         found |= dict(zip(laid.replies, np.split(logs.numpy(), np.cumsum(lengths)[:-1]), strict=True))
     for number in range(12):
@@ -118,6 +118,25 @@ def test_microbatches_keep_to_their_budget_and_hold_every_reply_once() -> None:
         assert lay_out(trees).tokens.numel() <= 48
     with pytest.raises(ValueError, match="does not fit into a microbatch of 8 tokens"):
         plant([np.arange(6)], [[np.arange(4)]], 8)
+
+
+@pytest.mark.parametrize("price", [1e-4, 1e-3, 0.05])
+@pytest.mark.parametrize(("prompt", "reply", "count"), [(8, 30, 8), (100, 10, 8), (20, 60, 5), (40, 40, 1)])
+def test_a_group_is_cut_into_trees_where_that_is_less_work(price: float, prompt: int, reply: int, count: int) -> None:
+    group = [[np.arange(reply + 1) for _ in range(count)]]
+    (trees,) = plant([np.arange(prompt)], group, 100_000, price)
+    numbers = [number for tree in trees for number in range(tree.first, tree.first + len(tree.replies))]
+    assert sorted(numbers) == list(range(count))
+
+    def work(sizes: list[int]) -> float:
+        return sum(size + price * size**2 for size in sizes)
+
+    every_cut = []
+    for parts in range(1, count + 1):
+        counts = [len(part) for part in np.array_split(np.arange(count), parts)]
+        every_cut.append(work([prompt + number * reply for number in counts]))
+    found = work([tree.num_tokens for tree in trees])
+    assert found <= 1.05 * min(every_cut), "by the formula, which knows no whole replies"
 
 
 # -- updates --------------------------------------------------------------------------------------

@@ -5,14 +5,19 @@ W' = W + scale * B A          A [r, in], B [out, r]: trained; W [out, in]: as it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-def add_adapters(model: Any, rank: int, alpha: float) -> Any:
-    """Freeze the model and put adapters of this rank beside its linear layers, all but the head. Needs peft."""
+def add_adapters(model: Any, rank: int, alpha: float, *, seed: int = 0) -> Any:
+    """Freeze the model and put adapters of this rank beside its linear layers, all but the head. Needs peft.
+
+    A starts random, by the seed and nothing else; B starts at zero, so that the model is what it was.
+    """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError:
@@ -27,7 +32,39 @@ def add_adapters(model: Any, rank: int, alpha: float) -> Any:
     )
     model.requires_grad_(False)
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)  # type: ignore[arg-type]
-    return inject_adapter_in_model(config, model)
+    adapted = inject_adapter_in_model(config, model)
+    random = torch.Generator().manual_seed(seed)  # never the global one: roles are built at the same time
+    with torch.no_grad():
+        layers: list[Any] = [module for module in adapted.modules() if _is_adapted(module)]
+        for module in layers:
+            for layer in module.lora_A.values():
+                width = layer.weight.shape[1]
+                layer.weight.copy_((torch.rand(layer.weight.shape, generator=random) * 2 - 1) / width**0.5)
+    return adapted
+
+
+def has_adapters(model: Any) -> bool:
+    return any(_is_adapted(module) for module in model.modules())
+
+
+@contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
+    """The model as it came: what a reference wants, without a second copy of the weights.
+
+    Only between a backward pass and the next forward pass: what is computed with gradients in here has none.
+    """
+    adapted = [module for module in model.modules() if _is_adapted(module)]
+    for module in adapted:
+        module.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for module in adapted:
+            module.enable_adapters(True)
+
+
+def _is_adapted(module: Any) -> bool:
+    return hasattr(module, "lora_A") and hasattr(module, "base_layer")
 
 
 @torch.no_grad()
@@ -36,7 +73,7 @@ def plain_weights(model: Any) -> dict[str, Tensor]:
     plain: dict[str, Tensor] = {}
     adapted: set[str] = set()
     for name, module in model.named_modules():
-        if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
+        if _is_adapted(module):
             adapted.update(f"{name}.{inner}" for inner, _ in module.named_parameters())
             change = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
             plain[f"{name}.weight"] = module.base_layer.weight + change

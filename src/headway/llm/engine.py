@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -27,6 +27,10 @@ class EngineError(RuntimeError):
 
 class Aborted(EngineError):
     """The request was given up, by `abort` or because the engine stops."""
+
+
+class Overdue(Aborted):
+    """The request was given up because it was not whole within its own deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,15 @@ class Request:
     num_samples: int = 1
     seed: int = 0
     sampling: Sampling = Sampling()
+    deadline_s: float | None = None
+    """All samples must be whole within this time from the call on, waiting included. None: no limit."""
+    on_deadline: Literal["fail", "cut"] = "fail"
+    """What happens then: the request raises Overdue, or what there is of each sample is the sample, with the finish
+    `deadline`. A request of which a sample has no token yet cannot be cut: it fails."""
+
+    def __post_init__(self) -> None:
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise ValueError(f"deadline_s must be positive, or None for no limit; received {self.deadline_s!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,7 @@ class Sample:
     log_probs: np.ndarray  # [T] float32 of the behaviour policy, at the temperature it was sampled with
     versions: np.ndarray  # [T] int32: the version whose weights made each token
     finish: str
-    """stop (a stop token or string) or length."""
+    """stop (a stop token or string), length, or deadline (cut short by the request's own)."""
     text: str = ""
 
 
@@ -147,3 +160,11 @@ def check_fits(request: Request, context: int) -> None:
             f"the prompt of {request.uid} has {len(request.prompt)} tokens and may get "
             f"{request.sampling.max_tokens} more; the context is {context}"
         )
+
+
+def overdue(request: Request, missing: int) -> Overdue:
+    """What a request raises that was not whole in time; of `missing` samples there is nothing to keep."""
+    line = f"{request.uid}: not whole within {request.deadline_s:g} s"
+    if request.on_deadline == "cut":
+        line += f", and {missing} of {request.num_samples} samples had no token by then"
+    return Overdue(line)

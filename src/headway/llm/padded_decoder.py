@@ -40,9 +40,11 @@ class PaddedDecoder:
         self._start = 0
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        for name in weights:
+        for name, part in weights.items():
             if name not in self._parameters:
                 raise ValueError(unknown("weight", name, self._parameters))
+            if tuple(self._parameters[name].shape) != tuple(part.shape):
+                raise ValueError(f"{name} has the shape {tuple(part.shape)}, not {tuple(self._parameters[name].shape)}")
         with torch.no_grad():
             for name, part in weights.items():
                 self._parameters[name].copy_(torch.as_tensor(part))

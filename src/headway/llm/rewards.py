@@ -8,20 +8,14 @@ overlong    0 while a response is short enough, falling to -1 over the last toke
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from headway.core.naming import unknown
+from headway.core.loading import in_a_line, load_function, shortened
 
 NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 MARKED = re.compile(r"####\s*\$?\s*(" + NUMBER.pattern + ")")
@@ -39,7 +33,7 @@ def gsm8k_truth(answer: str) -> str:
     """The number after the last `####` of a worked solution, without commas."""
     found = _marked(answer)
     if found is None:
-        raise ValueError(f"the answer has no number after '####': {_short(answer)}")
+        raise ValueError(f"the answer has no number after '####': {shortened(answer)}")
     return found
 
 
@@ -100,7 +94,7 @@ class UserReward:
 
     def __init__(self, spec: str) -> None:
         self.spec = spec
-        self._function = _load(spec)
+        self._function = load_function(spec, "reward", ARGUMENTS, by_name=True)
 
     def __reduce__(self) -> tuple[type[UserReward], tuple[str]]:
         return UserReward, (self.spec,)
@@ -120,62 +114,12 @@ def guarded(call: Callable[[], Any], source: str, uid: str) -> float:
     except RewardError:
         raise
     except Exception as error:
-        raise RewardError(f"{source} failed on sample {uid}: {type(error).__name__}: {_short(error)}") from error
+        raise RewardError(f"{source} failed on sample {uid}: {in_a_line(error)}") from error
     try:
         number = float(value)
     except (TypeError, ValueError):
-        received = f"{_short(repr(value))} ({type(value).__name__})"
+        received = f"{shortened(repr(value))} ({type(value).__name__})"
         raise RewardError(f"{source} returned {received} for sample {uid}; allowed: a float or a bool") from None
     if not math.isfinite(number):
         raise RewardError(f"{source} returned {number} for sample {uid}; allowed: a finite number")
     return number
-
-
-def _load(spec: str) -> Callable[..., Any]:
-    place, colon, name = spec.rpartition(":")
-    if not colon or not place or not name:
-        raise ValueError(f"a reward function is named module:function or file.py:function, received {spec!r}")
-    module = _load_file(place) if place.endswith(".py") else _load_module(place)
-    function = getattr(module, name, None)
-    if function is None:
-        callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ValueError(unknown(f"function of {place}", name, callables))
-    if not callable(function):
-        raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
-    try:
-        inspect.signature(function).bind(**dict.fromkeys(ARGUMENTS))
-    except TypeError as error:
-        wanted = ", ".join(ARGUMENTS)
-        raise ValueError(f"reward function {spec} must take {wanted} by name: {error}") from None
-    found: Callable[..., Any] = function
-    return found
-
-
-def _load_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise ValueError(f"reward module {name} cannot be loaded: {type(error).__name__}: {_short(error)}") from error
-
-
-def _load_file(place: str) -> ModuleType:
-    path = Path(place).expanduser().resolve()
-    if not path.is_file():
-        raise ValueError(f"reward file {place} does not exist")
-    name = f"headway_reward_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"reward file {place} cannot be loaded: {type(error).__name__}: {_short(error)}") from error
-    return module
-
-
-def _short(text: object, limit: int = 120) -> str:
-    """On one line."""
-    line = " ".join(str(text).split())
-    return line if len(line) <= limit else line[: limit - 3] + "..."

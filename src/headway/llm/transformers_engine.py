@@ -4,9 +4,10 @@
                      ^ prefill once a request,   ^ one token each a step; a row that ends is filled at once
                        shared by its samples       by the last one, so that the rows in use are always the first
 
-Whoever waits for samples drives: one caller at a time makes the steps for everybody, the others wait to be told.
-So the engine has no thread of its own, an error reaches whoever drives, and in one thread it is an ordinary
-function. All state is guarded by `_lock`, which is held for one step at a time.
+Whoever waits for samples drives: one caller at a time has the wheel and makes the steps for everybody, the others wait
+to be told; who is done passes the wheel on. So the engine has no thread of its own, an error reaches whoever drives,
+and in one thread it is an ordinary function. All state is guarded by `_gate`, which is held for one step at a time.
+New requests need no gate: they are laid down in `_arrivals`, and the next step takes all of them in.
 
 Invariants: a sample's tokens depend on the weights, the prompt and its seed alone (on a CPU bit for bit); a token's
 version is that of the weights its logits were computed with; a request ends exactly once, with all its samples or
@@ -15,10 +16,12 @@ with an error.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +29,16 @@ import torch
 from torch import Tensor
 
 from headway.core.types import derive_seed
-from headway.llm.engine import Aborted, EngineError, EngineHealth, Request, Sample, Sampling, check_fits
+from headway.llm.engine import (
+    Aborted,
+    EngineError,
+    EngineHealth,
+    Request,
+    Sample,
+    Sampling,
+    check_fits,
+    overdue,
+)
 from headway.llm.llama_decoder import LlamaDecoder, why_not
 from headway.llm.models import context_length
 from headway.llm.padded_decoder import PaddedDecoder
@@ -62,8 +74,10 @@ Drawn = tuple[Tensor, Tensor]
 class _Job:
     """A request under way."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, now: float, news: threading.Event) -> None:
         self.request = request
+        self.news = news  # shared by all requests of one call: something happened, look again
+        self.expires_at = math.inf if request.deadline_s is None else now + request.deadline_s
         self.samples: list[Sample | None] = [None] * request.num_samples
         self.next_sample = 0
         self.error: EngineError | None = None
@@ -71,6 +85,24 @@ class _Job:
     @property
     def is_over(self) -> bool:
         return self.error is not None or all(sample is not None for sample in self.samples)
+
+
+class _Gate:
+    """A lock which nobody can keep by letting go and taking it again: whoever waits is let in first."""
+
+    def __init__(self) -> None:
+        self._inside, self._next = threading.Lock(), threading.Lock()
+
+    def acquire(self) -> None:
+        with self._next:
+            self._inside.acquire()
+
+    def release(self) -> None:
+        self._inside.release()
+
+    def let_others_in(self) -> None:
+        self.release()
+        self.acquire()
 
 
 class _Rows:
@@ -138,6 +170,7 @@ class TransformersEngine:
         *,
         version: int = 0,
         recompute: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._decoder = decoder
         self._tokenizer = tokenizer
@@ -145,12 +178,18 @@ class TransformersEngine:
         self._recompute = recompute
         self._version = version
         self._rows = _Rows(decoder.rows, decoder.context + decoder.burst)
+        self._arrivals: deque[_Job] = deque()
         self._line: deque[_Job] = deque()
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._is_driven = self._is_paused = self._is_closed = False
+        self._gate, self._wheel = _Gate(), threading.Lock()
+        self._is_paused = self._is_closed = False
         self._tokens = self._steps = 0
-        self._stepped_at = time.monotonic()
+        self._clock = clock
+        self._stepped_at = clock()
+        self._timed: list[_Job] = []  # those with a deadline
+        self._stream: torch.cuda.Stream | None = None
+        if decoder.device.type == "cuda":  # one of its own: a trainer on the same GPU computes beside it
+            self._stream = torch.cuda.Stream(decoder.device, priority=-1)
+            self._stream.wait_stream(torch.cuda.current_stream(decoder.device))
 
     # -- the engine's face --------------------------------------------------------------------------
 
@@ -165,17 +204,11 @@ class TransformersEngine:
         """Several requests of one caller."""
         for request in requests:
             check_fits(request, self._decoder.context)
-        jobs = [_Job(request) for request in requests]
-        with self._lock:
-            if self._is_closed:
-                raise Aborted("the engine is closed")
-            self._line.extend(jobs)
-            for job in jobs:
-                while not job.is_over:
-                    if self._is_driven or self._is_paused:
-                        self._changed.wait()
-                    else:
-                        self._drive(job)
+        now, news = self._clock(), threading.Event()
+        jobs = [_Job(request, now, news) for request in requests]
+        self._arrivals.extend(jobs)
+        for job in jobs:
+            self._see_to(job)
         for job in jobs:
             if job.error is not None:
                 raise job.error
@@ -183,28 +216,33 @@ class TransformersEngine:
 
     def apply(self, version: int, weights: Mapping[str, Any]) -> None:
         with self._between_steps():
+            if self._stream is not None:  # the weights may still be being made, on the stream everybody uses
+                self._stream.wait_stream(torch.cuda.default_stream(self._decoder.device))
             self._decoder.load(weights)
             self._version = version
             if self._recompute:
                 self._read_again()
+            if self._stream is not None:  # from here on nobody reads them
+                self._stream.synchronize()
 
     def pause(self) -> None:
         with self._between_steps():
             self._is_paused = True
 
     def resume(self) -> None:
-        with self._lock:
+        with self._between_steps():
             self._is_paused = False
-            self._changed.notify_all()
+            for job in self._unfinished():
+                job.news.set()
 
     def abort(self, uids: Sequence[str] | None = None) -> int:
         with self._between_steps():
             return self._abort("aborted", uids)
 
     def health(self) -> EngineHealth:
-        with self._lock:
+        with self._between_steps():
             waiting = sum(job.request.num_samples - job.next_sample for job in self._line)
-            since = time.monotonic() - self._stepped_at
+            since = self._clock() - self._stepped_at
             return EngineHealth(
                 self._version, len(self._rows), waiting, self._is_paused, self._tokens, self._steps, since
             )
@@ -212,35 +250,99 @@ class TransformersEngine:
     def close(self) -> None:
         with self._between_steps():
             self._is_closed = True
+            self._is_paused = False  # who comes now is to be told, not to wait
             self._abort("the engine was closed", None)
 
     # -- driving ------------------------------------------------------------------------------------
 
-    def _drive(self, job: _Job) -> None:
-        """Make steps for everybody until the own job is over. The lock is held, but let go between two steps."""
-        self._is_driven = True
-        try:
-            while not job.is_over and not self._is_paused:
-                self._step()
-                self._lock.release()  # whoever wants to apply, abort or enter gets in here
-                self._lock.acquire()
-        except Exception as error:
-            self._abort(f"the engine failed: {type(error).__name__}: {error}", None)
-            raise
-        finally:
-            self._is_driven = False
-            self._changed.notify_all()
+    def _see_to(self, job: _Job) -> None:
+        """Returns when the job is over, whoever made the steps."""
+        while not job.is_over:
+            if not self._is_paused and self._wheel.acquire(blocking=False):
+                try:
+                    self._drive(job)
+                finally:
+                    self._wheel.release()
+                    self._pass_the_wheel_on()
+            elif job.news.wait(_seconds_until(job.expires_at, self._clock())):
+                job.news.clear()
+            else:
+                with self._between_steps():
+                    self._expire()
 
-    def _between_steps(self) -> threading.Lock:
-        return self._lock
+    def _drive(self, job: _Job) -> None:
+        """Make steps for everybody until the own job is over. Whoever wants in gets in between two of them."""
+        with self._between_steps():
+            try:
+                while not job.is_over and not self._is_paused:
+                    self._step()
+                    self._gate.let_others_in()
+            except Exception as error:
+                self._abort(f"the engine failed: {type(error).__name__}: {error}", None)
+                raise
+
+    def _pass_the_wheel_on(self) -> None:
+        """Somebody else's turn. Who arrives later tries the wheel by itself."""
+        with self._between_steps():
+            job = next(self._unfinished(), None)
+            if job is not None:
+                job.news.set()
+
+    def _unfinished(self) -> Iterator[_Job]:
+        return (job for job in (*self._arrivals, *self._line, *self._rows.jobs) if not job.is_over)
+
+    @contextmanager
+    def _between_steps(self) -> Iterator[None]:
+        """Where the engine's state may be looked at and changed."""
+        self._gate.acquire()
+        try:
+            with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+                self._take_in()
+                yield
+        finally:
+            self._gate.release()
+
+    def _take_in(self) -> None:
+        """Those who arrived stand in the line now."""
+        while self._arrivals:
+            job = self._arrivals.popleft()
+            if self._is_closed:
+                job.error = Aborted("the engine is closed")
+                job.news.set()
+                continue
+            self._line.append(job)
+            if job.expires_at < math.inf:
+                self._timed.append(job)
 
     def _step(self) -> None:
+        self._take_in()
+        if self._timed:
+            self._expire()
         self._admit()
         if len(self._rows):
             for sampling in {job.request.sampling.choice: job.request.sampling for job in self._rows.jobs}.values():
                 self._advance(sampling)
             self._steps += self._decoder.burst
-            self._stepped_at = time.monotonic()
+            self._stepped_at = self._clock()
+
+    def _expire(self) -> None:
+        """End the requests whose time is over, in the way each has chosen; called between two steps."""
+        now = self._clock()
+        for job in self._timed:
+            if now < job.expires_at or job.is_over:
+                continue
+            missing = job.request.num_samples - job.next_sample
+            if missing or job.request.on_deadline == "fail":
+                job.error = overdue(job.request, missing)
+                job.news.set()
+                self._forget_failed()
+                continue
+            for row in reversed(range(len(self._rows))):
+                if self._rows.jobs[row] is job:
+                    job.samples[self._rows.numbers[row]] = self._sample(row, "deadline")
+                    self._drop_row(row)
+            job.news.set()
+        self._timed = [job for job in self._timed if not job.is_over]
 
     def _admit(self) -> None:
         """Fill free rows from the line: each prompt is read once for all of its samples that fit."""
@@ -301,14 +403,12 @@ class TransformersEngine:
         for row, start in zip(chosen.tolist(), before.tolist(), strict=True):
             if rows.jobs[row].request.sampling.stop and self._cut_at_stop_string(row, start):
                 ended.add(row)
-        is_news = False
         for row in sorted(ended, reverse=True):  # from the end, so that no row moves before its turn
             job = rows.jobs[row]
             job.samples[rows.numbers[row]] = self._sample(row)
-            is_news = is_news or job.is_over
             self._drop_row(row)
-        if is_news:
-            self._changed.notify_all()
+            if job.is_over:
+                job.news.set()
 
     def _cut_at_stop_string(self, row: int, start: int) -> bool:
         """Whether one of the tokens since `start` completed a stop string; what was drawn after it is forgotten."""
@@ -327,13 +427,13 @@ class TransformersEngine:
         if last != row:
             self._decoder.move(last, row, int(self._rows.prompts[row] + self._rows.counts[row] - 1))
 
-    def _sample(self, row: int) -> Sample:
+    def _sample(self, row: int, ended_by: str = "length") -> Sample:
         rows, count = self._rows, int(self._rows.counts[row])
         tokens = rows.tokens[row, :count].copy()
         sampling = rows.jobs[row].request.sampling
         text = self._tokenizer.decode(tokens[~np.isin(tokens, self._stop_tokens)].tolist())
         stopped = bool(np.isin(tokens[-1], self._stop_tokens)) or any(stop in text for stop in sampling.stop)
-        finish = "stop" if stopped else "length"
+        finish = "stop" if stopped else ended_by
         return Sample(tokens, rows.log_probs[row, :count].copy(), rows.versions[row, :count].copy(), finish, text)
 
     def _read_again(self) -> None:
@@ -354,12 +454,19 @@ class TransformersEngine:
             if uids is None or job.request.uid in uids:
                 count += sum(sample is None for sample in job.samples)
                 job.error = Aborted(f"{job.request.uid}: {why}")
+                job.news.set()
+        self._forget_failed()
+        return count
+
+    def _forget_failed(self) -> None:
         self._line = deque(job for job in self._line if job.error is None)
         for row in reversed(range(len(self._rows))):
             if self._rows.jobs[row].error is not None:
                 self._drop_row(row)
-        self._changed.notify_all()
-        return count
+
+
+def _seconds_until(moment: float, now: float) -> float | None:
+    return None if moment == math.inf else max(0.0, moment - now)
 
 
 def build_decoder(model: Any, *, rows: int, context: int, burst: int = 16) -> Decoder:

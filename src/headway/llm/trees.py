@@ -9,6 +9,11 @@
 
 A token sees the prompt and its own branch, up to itself: exactly what it would see in a sequence of its own. Eight
 short replies to a long prompt take little more than one. Rows of a batch are such trees, padded to the longest.
+
+Attention computes every pair of tokens in a tree, those that may not see each other too. So a tree of long replies pays
+for itself only up to a size: reading the prompt P once more costs P tokens, and saves pairs between the replies it
+parts. With pairs at a price, k trees of n reply tokens in all cost k (T + price T^2), T = P + n / k, which is least at
+n / k = sqrt(P / price + P^2).
 """
 
 from __future__ import annotations
@@ -66,23 +71,40 @@ class TreeBatch:
         return (earlier & (same | (self.branch == 0)[:, None, :]))[:, None]
 
 
-def plant(prompts: Sequence[np.ndarray], replies: Sequence[Sequence[np.ndarray]], budget: int) -> list[list[Tree]]:
+SLOWNESS = 1.5
+"""Attention takes so much longer per operation than matrix products; measured on a CPU."""
+
+
+def pair_price(model: Any) -> float:
+    """What a pair of tokens costs a model's attention, in tokens that go through its layers."""
+    config = model.config
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    embedded = model.get_input_embeddings().weight
+    weights = sum(p.numel() for p in model.base_model.parameters() if p.dim() == 2 and p.shape != embedded.shape)
+    return SLOWNESS * 2 * head * config.num_attention_heads * config.num_hidden_layers / max(1, weights)
+
+
+def plant(
+    prompts: Sequence[np.ndarray], replies: Sequence[Sequence[np.ndarray]], budget: int, price: float = 0.0
+) -> list[list[Tree]]:
     """Microbatches of trees whose padded size is at most `budget` tokens, the longest first.
 
-    A group that is larger than the budget by itself is cut into several trees, each with the prompt again.
+    A group is cut into several trees, each with the prompt again, where it is larger than the budget by itself, or
+    where that is less work, given the price of a pair of tokens.
     """
     trees: list[Tree] = []
     number = 0
     for prompt, group in zip(prompts, replies, strict=True):
         some: list[np.ndarray] = []
         size, first = len(prompt), number
-        for reply in group:
+        ends = _cuts([len(reply) - 1 for reply in group], len(prompt), price)
+        for place, reply in enumerate(group):
             if len(prompt) + len(reply) - 1 > budget:
                 raise ValueError(
                     f"a prompt of {len(prompt)} tokens with a reply of {len(reply)} does not fit into a microbatch "
                     f"of {budget} tokens"
                 )
-            if some and size + len(reply) - 1 > budget:
+            if some and (place in ends or size + len(reply) - 1 > budget):
                 trees.append(Tree(prompt, tuple(some), first))
                 some, size, first = [], len(prompt), number
             some.append(reply)
@@ -97,6 +119,17 @@ def plant(prompts: Sequence[np.ndarray], replies: Sequence[Sequence[np.ndarray]]
         else:
             batches.append([tree])
     return batches
+
+
+def _cuts(lengths: Sequence[int], prompt: int, price: float) -> set[int]:
+    """The replies before which a new tree begins, so that all trees are about as long as is cheapest."""
+    total = sum(lengths)
+    if not price or not total:
+        return set()
+    count = min(len(lengths), max(1, round(total / (prompt / price + prompt**2) ** 0.5)))
+    middles = np.cumsum(lengths) - np.array(lengths) / 2
+    part = (middles * count / total).astype(int)
+    return set((np.flatnonzero(np.diff(part)) + 1).tolist())
 
 
 def lay_out(trees: Sequence[Tree]) -> TreeBatch:
@@ -132,20 +165,8 @@ def lay_out(trees: Sequence[Tree]) -> TreeBatch:
 
 def hidden_states(model: Any, batch: TreeBatch) -> Tensor:
     """The model's output where trained tokens are predicted, before the head: [N, H]."""
-    body = getattr(model, model.base_model_prefix)
-    out = body(
+    out = model.base_model(
         input_ids=batch.tokens, position_ids=batch.positions, attention_mask=batch.mask(), use_cache=False
     ).last_hidden_state
     chosen: Tensor = out.reshape(-1, out.shape[-1])[batch.sources]
     return chosen
-
-
-def chosen_log_probs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Of the trained tokens, [N], and the entropy (without gradient) of what they were drawn from, [N]."""
-    scaled = logits.float()
-    if temperature != 1:
-        scaled = scaled / temperature
-    logs = torch.log_softmax(scaled, -1)
-    with torch.no_grad():
-        entropy = -(logs.exp() * logs).sum(-1)
-    return logs.gather(1, targets.unsqueeze(1)).squeeze(1), entropy

@@ -152,7 +152,8 @@ class TritonLlamaDecoder:
                 tensor.copy_(before)
             self._step.zero_()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+            # Other threads may use the GPU meanwhile: what they do is none of this capture's business.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._one_step(width, sampling)
             self._pool = self._pool or graph.pool()
             self._graphs[key] = graph

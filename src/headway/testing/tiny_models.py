@@ -34,7 +34,7 @@ def tiny_tokenizer() -> Any:
     return fast
 
 
-def tiny_model(kind: str = "llama", *, seed: int = 0, context: int = 128, width: int = 32) -> Any:
+def tiny_model(kind: str = "llama", *, seed: int = 0, context: int = 128, width: int = 32, head_dim: int = 16) -> Any:
     """A causal language model with two layers and the tokenizer's vocabulary."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -49,7 +49,7 @@ def tiny_model(kind: str = "llama", *, seed: int = 0, context: int = 128, width:
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
-            "head_dim": 16,
+            "head_dim": head_dim,
             "max_position_embeddings": context,
             "tie_word_embeddings": kind == "llama",
         }
@@ -59,8 +59,8 @@ def tiny_model(kind: str = "llama", *, seed: int = 0, context: int = 128, width:
         return AutoModelForCausalLM.from_config(config).eval()
 
 
-def save_tiny_model(folder: Path, kind: str = "llama", *, seed: int = 0) -> Path:
+def save_tiny_model(folder: Path, kind: str = "llama", *, seed: int = 0, head_dim: int = 16) -> Path:
     """A folder that can be named where a model is asked for."""
-    tiny_model(kind, seed=seed).save_pretrained(folder)
+    tiny_model(kind, seed=seed, head_dim=head_dim).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder

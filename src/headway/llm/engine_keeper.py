@@ -1,0 +1,412 @@
+"""Keeps the process of an engine: asks it, reads what it says, and replaces it when it dies or falls silent.
+
+      callers --- ask, apply, pause ---> outbox ---> socket ---> the host's process (vllm_host.py)
+      callers <-- told ---  keeper   <-------------- socket <---
+
+      starting --> up --(died | silent for longer than deadline_s)--> starting, with the newest weights --> up ...
+                                                     restarts used up --> over: every call raises that line
+
+One thread starts the process, reads what it says, and is the only one to replace it. A replaced process gets the
+weights that were applied last, then everything that is still asked for, with the seeds it had: a sample is begun again,
+never glued together. What fails is `apply`, if it was under way: whoever publishes decides about that.
+
+Invariants: a version is the engine's only after the host has said that it uses it; a request ends exactly once, with
+all its samples or with an error; nothing waits for the host without a deadline.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.core.types import derive_seed
+from headway.llm.engine import Aborted, EngineError, EngineHealth, Request, overdue
+from headway.llm.host_process import CLOSE_S, HostProcess, HostSettings, SharedWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A sample as the host sends it."""
+
+    tokens: bytes
+    log_probs: bytes
+    versions: bytes
+    finish: str
+
+
+class Job:
+    """A request under way."""
+
+    def __init__(self, request: Request, keys: list[str]) -> None:
+        self.request = request
+        self.keys = keys
+        self.told: list[Told | None] = [None] * request.num_samples
+        self.error: EngineError | None = None
+        self.expires_at = math.inf if request.deadline_s is None else time.monotonic() + request.deadline_s
+
+    @property
+    def is_over(self) -> bool:
+        return self.error is not None or None not in self.told
+
+
+class _Call:
+    """A question to the host that is not a sample."""
+
+    def __init__(self, kind: str, then: Callable[[], None]) -> None:
+        self.kind = kind
+        self.then = then  # at the moment the host has done it, before anything else can happen
+        self.is_over = False
+        self.error: EngineError | None = None
+
+
+class Keeper:
+    """The host's process and everything that is asked of it. All state is guarded by `_changed`."""
+
+    def __init__(self, settings: HostSettings, spec: dict[str, Any], version: int) -> None:
+        self._settings = settings
+        self._spec = spec
+        self._changed = threading.Condition()
+        self._process: HostProcess | None = None  # while one is up
+        self._starting: HostProcess | None = None
+        self._keys = itertools.count()
+        self._asked: dict[str, tuple[Job, int]] = {}
+        self._timed: list[Job] = []  # those with a deadline
+        self._calls: dict[int, _Call] = {}
+        self._is_paused = self._is_closed = False
+        self._over: EngineError | None = None
+        self._restarts = 0
+        self._busy_at = self._heard_at = self._stepped_at = time.monotonic()
+        self._counts = self._earlier = (0, 0, 0)  # tokens, steps, running: of this process, of those before it
+        self.version = version
+        self.weights: SharedWeights | None = None
+        self._bell, self._listener = socket.socketpair()
+        self._bell.setblocking(False)
+        self._thread = threading.Thread(target=self._keep, name="headway engine keeper", daemon=True)
+
+    # -- in the callers' threads --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Returns when the process is up."""
+        self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._process is not None or self._over is not None)
+            if self._over is not None:
+                raise self._over
+
+    @property
+    def pid(self) -> int:
+        with self._changed:
+            process = self._process or self._starting
+            return -1 if process is None else process.pid
+
+    def ask(self, requests: Sequence[Request]) -> list[Job]:
+        with self._changed:
+            self._refuse_if_over()
+            self._note_work()
+            jobs = []
+            for request in requests:
+                job = Job(request, [str(next(self._keys)) for _ in range(request.num_samples)])
+                jobs.append(job)
+                for number, key in enumerate(job.keys):
+                    self._asked[key] = job, number
+                    self._tell(*self._question(key))
+                if job.expires_at < math.inf:
+                    self._timed.append(job)
+            return jobs
+
+    def wait_for(self, jobs: list[Job]) -> list[Job]:
+        with self._changed:
+            self._changed.wait_for(lambda: all(job.is_over for job in jobs))
+        for job in jobs:
+            if job.error is not None:
+                raise job.error
+        return jobs
+
+    def apply(self, version: int, weights: SharedWeights) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._process is not None or self._over is not None or self._is_closed)
+            number, call = self._call("apply", lambda: self._adopt(version, weights))
+            self._tell("apply", number, version, weights.layout, fd=weights.fd)
+            self._finish(call)
+
+    def hold(self, is_paused: bool) -> None:
+        with self._changed:
+            self._refuse_if_over()
+            self._note_work()
+            self._is_paused = is_paused
+            if self._process is not None:  # the next one is told when it is up
+                kind = "pause" if is_paused else "resume"
+                number, call = self._call(kind)
+                self._tell(kind, number)
+                self._finish(call)
+
+    def abort(self, uids: Sequence[str] | None, why: str = "aborted") -> int:
+        with self._changed:
+            jobs = {id(job): job for job, _ in self._asked.values() if uids is None or job.request.uid in uids}
+            return sum(self._give_up(job, Aborted(f"{job.request.uid}: {why}")) for job in jobs.values())
+
+    def health(self) -> EngineHealth:
+        with self._changed:
+            now = time.monotonic()
+            running = self._counts[2]
+            return EngineHealth(
+                self.version,
+                running,
+                max(0, len(self._asked) - running),
+                self._is_paused,
+                self._earlier[0] + self._counts[0],
+                self._earlier[1] + self._counts[1],
+                now - self._stepped_at,
+                {"restarts": self._restarts, "seconds_since_heard": now - self._heard_at},
+            )
+
+    def close(self) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self.abort(None, "the engine was closed")
+            self._over = self._over or Aborted("the engine is closed")
+            self._fail_calls(self._over)
+            process, self._process = self._process or self._starting, None
+            self._ring()
+        if self._thread is not threading.current_thread():  # which a garbage collection may have chosen
+            self._thread.join(CLOSE_S)
+        if process is not None:
+            process.end()
+        self._bell.close()
+
+    def _call(self, kind: str, then: Callable[[], None] = lambda: None) -> tuple[int, _Call]:
+        self._refuse_if_over()
+        self._note_work()
+        number, call = next(self._keys), _Call(kind, then)
+        self._calls[number] = call
+        return number, call
+
+    def _finish(self, call: _Call) -> None:
+        """Wait for the answer. The keeper sees to it that there is one."""
+        self._changed.wait_for(lambda: call.is_over)
+        if call.error is not None:
+            raise call.error
+
+    def _adopt(self, version: int, weights: SharedWeights) -> None:
+        self.version = version
+        self.weights = weights
+
+    def _refuse_if_over(self) -> None:
+        if self._over is not None:
+            raise self._over
+
+    # -- with the lock held -------------------------------------------------------------------------
+
+    def _question(self, key: str) -> tuple[Any, ...]:
+        job, number = self._asked[key]
+        sampling = job.request.sampling
+        values = {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+            "min_tokens": sampling.min_tokens,
+            "stop": sampling.stop,
+        }
+        return "ask", key, tuple(job.request.prompt), derive_seed(job.request.seed, "sample", number), values
+
+    def _tell(self, *message: Any, fd: int | None = None) -> None:
+        if self._process is not None:
+            self._process.tell(message, fd)
+            self._ring()
+
+    def _ring(self) -> None:
+        """Wake the keeper: there is something new to watch."""
+        try:
+            self._bell.send(b"!")
+        except (BlockingIOError, ConnectionError):
+            pass  # it has rung often enough, or there is nobody any more who listens
+
+    def _note_work(self) -> None:
+        """Work is about to come. If there was none, the host's silence counts from now on."""
+        if not self._is_busy():
+            self._busy_at = time.monotonic()
+
+    def _is_busy(self) -> bool:
+        """Does the host owe anyone anything?"""
+        return bool(self._calls) or (bool(self._asked) and not self._is_paused)
+
+    def _give_up(self, job: Job, error: EngineError) -> int:
+        """End a request with an error; returns how many of its samples were missing."""
+        keys = [key for key in job.keys if self._asked.pop(key, None) is not None]
+        job.error = error
+        self._tell("drop", keys)
+        self._changed.notify_all()
+        return len(keys)
+
+    def _fail_calls(self, error: EngineError) -> None:
+        for call in self._calls.values():
+            if call.kind == "apply":
+                call.error = error
+            call.is_over = True  # pausing and resuming are done by the next process from its beginning
+        self._calls.clear()
+        self._changed.notify_all()
+
+    # -- the keeper's thread ------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        with self._listener:
+            self._keep_up()
+
+    def _keep_up(self) -> None:
+        how = self._raise_up()
+        if how is not None:
+            return self._give_in(EngineError(f"the engine could not be started: {how}"))
+        while (process := self._process) is not None:
+            how = self._watch(process)
+            while how is not None:
+                with self._changed:
+                    self._process = None
+                    self._fail_calls(EngineError(f"the engine {how} while it took new weights"))
+                    self._earlier = self._earlier[0] + self._counts[0], self._earlier[1] + self._counts[1], 0
+                    self._counts = 0, 0, 0
+                    if self._is_closed:
+                        return None
+                process.kill()
+                if self._restarts >= self._settings.restarts:
+                    return self._give_in(
+                        EngineError(
+                            f"the engine {how}; it was replaced {self._restarts} times already, "
+                            f"engine_restarts={self._settings.restarts}"
+                        )
+                    )
+                self._restarts += 1
+                how = self._raise_up()
+
+    def _give_in(self, error: EngineError) -> None:
+        with self._changed:
+            self._over = error
+            for job in {id(job): job for job, _ in self._asked.values()}.values():
+                self._give_up(job, error)
+            self._fail_calls(error)
+            self._changed.notify_all()
+
+    def _raise_up(self) -> str | None:
+        """Start a process and bring it to where the last one was. Returns what went wrong, if anything did."""
+        process = HostProcess(self._settings)
+        with self._changed:
+            if self._is_closed:
+                process.kill()
+                return "was closed"
+            self._starting = process
+        process.tell(("start", self._spec))
+        how = self._await_answer(process, "ready", self._settings.start_s)
+        if how is None and self.weights is not None:
+            process.tell(("apply", -1, self.version, self.weights.layout), self.weights.fd)
+            how = self._await_answer(process, "done", self._settings.deadline_s)
+        with self._changed:
+            self._starting = None
+            if how is not None or self._is_closed:
+                process.kill()
+                return how or "was closed"
+            self._process = process
+            self._heard_at = self._busy_at = time.monotonic()
+            if self._is_paused:
+                process.tell(("pause", -1))
+            for key in self._asked:
+                process.tell(self._question(key))
+            self._changed.notify_all()
+        return None
+
+    def _await_answer(self, process: HostProcess, wanted: str, within_s: float) -> str | None:
+        until = time.monotonic() + within_s
+        while (left := until - time.monotonic()) > 0 and not self._is_closed:
+            with self._changed:
+                self._expire()
+            for kind, _, *rest in process.hear(min(left, 0.1)):
+                if kind == wanted:
+                    return None
+                if kind in ("broken", "refused"):
+                    return f"failed: {rest[-1]}"
+            if process.has_ended:
+                return process.how_it_ended()
+        return "was closed" if self._is_closed else f"did not answer within {within_s:g} s"
+
+    def _watch(self, process: HostProcess) -> str:
+        """Read until the process has ended or must be replaced; returns how."""
+        while True:
+            messages = process.hear(self._patience_s(), self._listener)
+            with self._changed:
+                if messages:
+                    self._heard_at = time.monotonic()
+                for kind, counts, *rest in messages:
+                    if kind == "broken":
+                        return f"failed: {rest[0]}"
+                    self._note(counts)
+                    getattr(self, f"_on_{kind}")(*rest)
+                self._expire()
+                if self._is_closed:
+                    return "was closed"
+                if process.has_ended:
+                    return process.how_it_ended()
+                if self._is_busy() and self._silence_s() > self._settings.deadline_s:
+                    return f"said nothing for {self._settings.deadline_s:g} s"
+
+    def _silence_s(self) -> float:
+        return time.monotonic() - max(self._heard_at, self._busy_at)
+
+    def _patience_s(self) -> float | None:
+        """Until something must be looked at even if nothing is said."""
+        with self._changed:
+            limits = [job.expires_at - time.monotonic() for job in self._timed]
+            if self._is_busy():
+                limits.append(self._settings.deadline_s - self._silence_s())
+            return max(0.0, min(limits)) + 1e-3 if limits else None
+
+    def _note(self, counts: tuple[int, int, int]) -> None:
+        if counts[1] != self._counts[1]:
+            self._stepped_at = time.monotonic()
+        self._counts = counts
+
+    def _expire(self) -> None:
+        """End the requests whose time is over, in the way each has chosen."""
+        now = time.monotonic()
+        for job in self._timed:
+            if now < job.expires_at or job.is_over:
+                continue
+            if job.request.on_deadline == "cut" and self._process is not None:
+                self._tell("cut", [key for key in job.keys if key in self._asked])
+            else:
+                self._give_up(job, overdue(job.request, job.told.count(None)))
+        self._timed = [job for job in self._timed if now < job.expires_at and not job.is_over]
+
+    def _on_sample(self, key: str, tokens: bytes, log_probs: bytes, versions: bytes, finish: str) -> None:
+        if key in self._asked:
+            job, number = self._asked.pop(key)
+            job.told[number] = Told(tokens, log_probs, versions, finish)
+            if job.is_over:
+                self._changed.notify_all()
+
+    def _on_failed(self, key: str, why: str) -> None:
+        if key in self._asked:
+            job, _ = self._asked[key]
+            self._give_up(job, EngineError(f"{job.request.uid}: {why}") if why else overdue(job.request, 1))
+
+    def _on_done(self, number: int) -> None:
+        if number in self._calls:
+            call = self._calls.pop(number)
+            call.then()
+            call.is_over = True
+            self._changed.notify_all()
+
+    def _on_refused(self, number: int, why: str) -> None:
+        if number in self._calls:
+            call = self._calls.pop(number)
+            call.error, call.is_over = EngineError(f"the engine refused the weights: {why}"), True
+            self._changed.notify_all()
+
+    def _on_beat(self) -> None:
+        pass

@@ -1,0 +1,130 @@
+"""Log-probabilities of chosen tokens, read off the head of a model without keeping its logits.
+
+    hidden [N, H] --head--> logits [n, V] --> log p(chosen) [n], entropy [n]        a chunk of n rows at a time
+
+The logits are by far the largest thing a language model makes: 4 bytes times rows times vocabulary, several times over
+where log_softmax, its gradient and the entropy are left to autograd. Here the rows go through in chunks and only the
+probabilities of one chunk live at a time. A batch of one chunk keeps them for its gradient; a larger one computes them
+again, for a third more work in the head. What comes out does not depend on the chunk, up to rounding.
+
+    d log p(c) / dz = onehot(c) - p          d entropy / dz = -p (log p + entropy)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+CHUNK = 1024
+
+
+def chosen_log_probs(
+    head: torch.nn.Linear,
+    hidden: Tensor,  # [N, H]
+    targets: Tensor,  # [N]
+    *,
+    temperature: float = 1.0,
+    chunk: int = CHUNK,
+    with_entropy_gradient: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """log p of the targets [N] and the entropy of what they were drawn from [N], in float32 or better.
+
+    The entropy carries a gradient only where it is asked for: that costs the head's work once more.
+    """
+    where = hidden.device.type
+    kind = torch.get_autocast_dtype(where) if torch.is_autocast_enabled(where) else None
+    with torch.autocast(where, enabled=False):  # the products are cast here, everything else stays precise
+        found: tuple[Tensor, Tensor] = _ReadOff.apply(
+            hidden, head.weight, head.bias, targets, temperature, chunk, with_entropy_gradient, kind
+        )
+    return found if with_entropy_gradient else (found[0], found[1].detach())
+
+
+class _ReadOff(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        chunk: int,
+        with_entropy_gradient: bool,
+        kind: torch.dtype | None,
+    ) -> tuple[Tensor, Tensor]:
+        head = _Head(weight, bias, temperature, kind)
+        logs, entropies = [], []
+        kept = None
+        for rows, chosen in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+            logits = head.logits(rows)
+            shares = torch.softmax(logits, -1)
+            norm = _log_sum(logits, shares)
+            logs.append(logits.gather(1, chosen[:, None])[:, 0] - norm)
+            entropies.append(norm - _row_dots(shares, logits))
+            is_alone = len(hidden) <= chunk and not with_entropy_gradient
+            kept = shares if is_alone and any(ctx.needs_input_grad[:3]) else None
+        ctx.save_for_backward(hidden, weight, bias, targets, kept)
+        ctx.settings = temperature, chunk, with_entropy_gradient, kind
+        return torch.cat(logs), torch.cat(entropies)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, kept = ctx.saved_tensors
+        temperature, chunk, with_entropy_gradient, kind = ctx.settings
+        head = _Head(weight, bias, temperature, kind)
+        of_hidden: list[Tensor] = []
+        of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        of_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
+        parts = [part.split(chunk) for part in (hidden, targets, *gradients)]
+        for rows, chosen, slope, entropy_slope in zip(*parts, strict=True):
+            factor = -slope[:, None]
+            if kept is not None:
+                shares = kept
+            else:
+                logits = head.logits(rows)
+                shares = torch.softmax(logits, -1)
+                if with_entropy_gradient:
+                    logs = logits.sub_(_log_sum(logits, shares)[:, None])  # finite where the share is 0
+                    entropy = -_row_dots(shares, logs)
+                    factor = factor - entropy_slope[:, None] * (logs + entropy[:, None])
+            change = (
+                shares.mul_(factor).scatter_add_(1, chosen[:, None], slope[:, None]).div_(temperature).to(head.kind)
+            )
+            of_hidden.append((change @ head.weight).to(hidden.dtype))
+            if of_weight is not None:
+                of_weight += change.T @ rows.to(head.kind)
+            if of_bias is not None:
+                of_bias += change.sum(0)
+        return torch.cat(of_hidden), of_weight, of_bias, None, None, None, None, None
+
+
+class _Head:
+    """A linear layer in the precision it computes in, and its logits in float32 or better."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, temperature: float, kind: torch.dtype | None) -> None:
+        self.kind = kind or weight.dtype
+        self.weight = weight.to(self.kind)
+        self._bias = None if bias is None else bias.to(self.kind)
+        self._temperature = temperature
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        found = functional.linear(hidden.to(self.kind), self.weight, self._bias)
+        if found.dtype != torch.float64:
+            found = found.float()
+        return found if self._temperature == 1 else found.div_(self._temperature)
+
+
+def _log_sum(logits: Tensor, shares: Tensor) -> Tensor:
+    """log sum exp of each row: the largest logit has the share exp(0) / sum."""
+    return logits.amax(-1) - shares.amax(-1).log()
+
+
+def _row_dots(first: Tensor, second: Tensor) -> Tensor:
+    """Without a third matrix."""
+    return torch.bmm(first.unsqueeze(1), second.unsqueeze(2)).view(-1)

@@ -1,0 +1,182 @@
+"""The process an engine lives in, and the memory its weights travel through, seen from the side that starts it."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import pickle
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import Any
+
+import torch
+
+from headway.llm.vllm_host import HEADER, Layout, pack
+
+CLOSE_S = 2.0
+"""How long a process may take to end by itself."""
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """How the engine's process is started and how long it may keep anyone waiting."""
+
+    command: tuple[str, ...]
+    """Starts the host; the number of its socket is added at the end."""
+    spec: Mapping[str, Any]
+    """What the host needs to build its model. Plain values."""
+    environment: Mapping[str, str]
+    """Added to this process's own."""
+    deadline_s: float = 60.0
+    """The longest silence while something is asked for. A step, or taking weights, must not take longer."""
+    start_s: float = 120.0
+    """The longest time to start, imports and model included."""
+    restarts: int = 5
+    """How often the process may be replaced in its life."""
+
+    def __post_init__(self) -> None:
+        for name in ("deadline_s", "start_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, received {getattr(self, name)!r}")
+        if self.restarts < 0:
+            raise ValueError(f"restarts must be >= 0, received {self.restarts!r}")
+
+
+class HostProcess:
+    """A running host: what is said to it goes out by a thread of its own, so that nobody waits for it to listen."""
+
+    def __init__(self, settings: HostSettings) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._popen = subprocess.Popen(
+                [*settings.command, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
+                env={**os.environ, **settings.environment},
+                process_group=0,  # so that its own workers end with it
+            )
+        self.pid = self._popen.pid
+        self.has_ended = False
+        self._unread = bytearray()
+        self._outbox: queue.SimpleQueue[tuple[bytes, int | None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._send, name="headway engine outbox", daemon=True).start()
+
+    def tell(self, message: tuple[Any, ...], fd: int | None = None) -> None:
+        """Never blocks. `fd` is copied: it may be closed at once."""
+        self._outbox.put((pack(message, int(fd is not None)), None if fd is None else os.dup(fd)))
+
+    def hear(self, timeout_s: float | None, bell: socket.socket | None = None) -> list[tuple[Any, ...]]:
+        """What it has said by now; waits for the first word, for the bell, or until the time is over."""
+        ready = connection.wait([self._socket, *([bell] if bell else [])], timeout_s)
+        if bell in ready and bell is not None:
+            bell.recv(4096)
+        if self._socket in ready:
+            try:
+                part = self._socket.recv(1 << 20)
+            except ConnectionError:
+                part = b""
+            self._unread += part
+            self.has_ended = not part
+        messages = []
+        while len(self._unread) >= HEADER.size:
+            size, _ = HEADER.unpack_from(self._unread)
+            if len(self._unread) < HEADER.size + size:
+                break
+            messages.append(pickle.loads(self._unread[HEADER.size : HEADER.size + size]))
+            del self._unread[: HEADER.size + size]
+        return messages
+
+    def how_it_ended(self) -> str:
+        try:
+            code = self._popen.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            return "closed its end and does not exit"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    def end(self) -> None:
+        """Let it end by itself, shortly."""
+        self._outbox.put(None)
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._popen.wait(CLOSE_S)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        self.kill()
+
+    def kill(self) -> None:
+        self._outbox.put(None)
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._popen.wait()
+        self._socket.close()
+
+    def _send(self) -> None:
+        while (item := self._outbox.get()) is not None:
+            frame, fd = item
+            try:
+                with memoryview(frame) as whole:
+                    sent = socket.send_fds(self._socket, [whole[: HEADER.size]], [] if fd is None else [fd])
+                    self._socket.sendall(whole[sent:])
+            except OSError:
+                continue  # it is gone, and the keeper knows: what is left is only thrown away
+            finally:
+                if fd is not None:
+                    os.close(fd)
+
+
+class SharedWeights:
+    """All weights of one version in anonymous memory."""
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self.layout: Layout = []
+        end = 0
+        parts = {name: torch.as_tensor(part) for name, part in tensors.items()}
+        for name, part in parts.items():
+            self.layout.append((name, str(part.dtype).removeprefix("torch."), tuple(part.shape), end))
+            end += part.numel() * part.element_size()
+            end += -end % ALIGNMENT
+        self.fd = _create_memory(max(end, 1))
+        weakref.finalize(self, os.close, self.fd)
+        with torch.no_grad():
+            for (_, view), part in zip(self._views(mmap.ACCESS_WRITE), parts.values(), strict=True):
+                view.copy_(part)
+
+    def tensors(self) -> dict[str, Any]:
+        return dict(self._views(mmap.ACCESS_COPY))
+
+    def _views(self, access: int) -> Iterator[tuple[str, Any]]:
+        memory = mmap.mmap(self.fd, 0, access=access)
+        for name, dtype, shape, offset in self.layout:
+            count = math.prod(shape)
+            yield name, torch.frombuffer(memory, dtype=getattr(torch, dtype), count=count, offset=offset).reshape(shape)
+
+
+def _create_memory(size: int) -> int:
+    if sys.platform == "linux":
+        fd = os.memfd_create("headway-weights")
+    else:
+        with tempfile.TemporaryFile() as file:  # unlinked from the start
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return fd
+
+
+def _has_descriptor(stream: Any) -> bool:
+    try:
+        return bool(stream.fileno() >= 0)
+    except (AttributeError, OSError, ValueError):
+        return False

