@@ -18,6 +18,7 @@ from collections.abc import Callable, MutableSequence, Sequence
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -105,6 +106,18 @@ class Rank:
         """This rank's part of `count` rows. Parts differ by one row at most; of very few rows, some are empty."""
         return slice(self.index * count // self.size, (self.index + 1) * count // self.size)
 
+    def share_by_size(self, sizes: Sequence[int] | np.ndarray) -> list[int]:
+        """This rank's of some rows that are unequal work, in their order. The largest are given out first, each to
+        whom has least: the most that two ranks differ by is one row."""
+        loads = [0] * self.size
+        mine = []
+        for row in sorted(range(len(sizes)), key=lambda row: (-sizes[row], row)):
+            to = loads.index(min(loads))
+            loads[to] += int(sizes[row])
+            if to == self.index:
+                mine.append(row)
+        return sorted(mine)
+
     def add_up(self, tensor: Tensor) -> None:
         """Put the sum over all ranks in place of `tensor`."""
         if self.size == 1:
@@ -132,6 +145,14 @@ class Rank:
         self.add_up(whole)
         return whole
 
+    def add_up_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Put the sums over all ranks in place of the gradients, in one message. None counts as zero."""
+        if self.size == 1:
+            return
+        flat = torch.cat([_flat_gradient(parameter) for parameter in parameters])
+        self.add_up(flat)
+        _hand_out(flat, parameters)
+
     def average(self, parameters: Sequence[Tensor], measures: Tensor, weight: float) -> Tensor:
         """Make of this rank's gradients those of the whole minibatch, of which it had `weight`; of its measures too.
 
@@ -139,20 +160,25 @@ class Rank:
         """
         if self.size == 1:
             return measures
-        parts = [
-            parameter.new_zeros(parameter.numel()) if parameter.grad is None else parameter.grad.reshape(-1)
-            for parameter in parameters
-        ]
+        parts = [_flat_gradient(parameter) for parameter in parameters]
         flat = torch.cat([*parts, measures.to(parts[0])])
         flat = flat * weight if weight else torch.zeros_like(flat)  # not 0 * nan: nothing was measured
         self.add_up(flat)
-        *gradients, total = flat.split([*(part.numel() for part in parts), measures.numel()])
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient.view_as(parameter).to(parameter.dtype)
-        return total.to(measures)
+        _hand_out(flat[: len(flat) - measures.numel()], parameters)
+        return flat[len(flat) - measures.numel() :].to(measures)
 
 
 ALONE = Rank(0, 1)
+
+
+def _flat_gradient(parameter: Tensor) -> Tensor:
+    return parameter.new_zeros(parameter.numel()) if parameter.grad is None else parameter.grad.reshape(-1)
+
+
+def _hand_out(flat: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Back to where they came from, as views where the precision is theirs."""
+    for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = gradient.view_as(parameter).to(parameter.dtype)
 
 
 def open_store(host: str, size: int, timeout_s: float) -> tuple[dist.Store, int]:

@@ -170,7 +170,7 @@ class RankedLearner:
     def _check(self, when: str) -> None:
         """All ranks have the weights of rank 0, bit for bit."""
         self._peers.call("fingerprint")
-        here, others = self._together(self._deadline_s, lambda: fingerprint(self._learner.snapshot()))
+        here, others = self._together(self._deadline_s, lambda: fingerprint(_held_alike(self._learner)))
         for index, there in sorted(others.items()):
             if there != here:
                 self._failure = (
@@ -290,7 +290,7 @@ class RankHost:
         self._rank.connect(meeting, find_store(meeting, self._rank.size), self._here)
 
     def fingerprint(self) -> str:
-        return fingerprint(self._learner.snapshot())
+        return fingerprint(_held_alike(self._learner))
 
     def answer(self, method: str, args: Sequence[Any]) -> Answer:
         try:
@@ -302,6 +302,11 @@ class RankHost:
             return Answer(self._rank.index, lost_others=str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, rank 0 says it
             return raised(self._rank.index, error)
+
+
+def _held_alike(learner: Any) -> Any:
+    """What must have the same bits on every rank: the weights, and what a learner has besides those it publishes."""
+    return learner.held_alike() if hasattr(learner, "held_alike") else learner.snapshot()
 
 
 def raised(rank: int, error: Exception) -> Answer:

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from headway.core.protocols import Learner, Placement
-from headway.learn.rank import ALONE, Rank
+from headway.learn.rank import ALONE, Device, Rank
 from headway.learn.rank_processes import RankProcesses
 from headway.learn.ranks import RankedLearner, StartPeers
 from headway.recipes.config import RunConfig
@@ -36,15 +36,20 @@ class RankedConfig(RunConfig):
 
 
 def over_ranks(
-    config: RankedConfig, make_learner: Callable[[Rank], Any], placement: Placement | None = None
+    config: RankedConfig,
+    make_learner: Callable[[Rank], Any],
+    placement: Placement | None = None,
+    device: Device = "cpu",
 ) -> Callable[[], Learner]:
     """The factory of the learner's role. `make_learner` builds one rank of it, wherever that runs; each rank asks for
-    `placement` (default: that of every process)."""
+    `placement` (default: that of every process). On `device` cuda every rank is given a GPU, as far as they go."""
     one_rank = partial(_one_rank, config.torch_threads, make_learner)
-    return partial(_learner, config, one_rank, placement or config.placement)
+    return partial(_learner, config, one_rank, placement or config.placement, device)
 
 
-def _learner(config: RankedConfig, make_learner: Callable[[Rank], Any], placement: Placement) -> Learner:
+def _learner(
+    config: RankedConfig, make_learner: Callable[[Rank], Any], placement: Placement, device: Device
+) -> Learner:
     if config.learner_ranks == 1:
         learner: Learner = make_learner(ALONE)
         return learner
@@ -52,6 +57,7 @@ def _learner(config: RankedConfig, make_learner: Callable[[Rank], Any], placemen
         make_learner,
         config.learner_ranks,
         _peers(config, placement),
+        device=device,
         deadline_s=BEFORE_THE_DEADLINE * config.learn_deadline_s,
         start_s=BEFORE_THE_DEADLINE * config.start_deadline_s,
     )

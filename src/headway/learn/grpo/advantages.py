@@ -4,6 +4,7 @@
     dr_grpo                 R - mean of the group
     rloo                    R - mean of the others in the group
     reinforce_plus_plus    (R - mean of the batch) / (std of the batch + 1e-6)
+    gae                     sum over later tokens of (gamma lam)^k (r + gamma V' - V), with a critic (critic.py)
 
 The first three compare the replies to one prompt: a group whose rewards are all equal says nothing, and its
 advantages are exactly zero. With a critic, `token_gae` gives every token an advantage of its own.
@@ -82,6 +83,11 @@ ESTIMATORS: dict[str, Callable[[Tensor, Ragged], Tensor]] = {
     "rloo": _rloo,
     "reinforce_plus_plus": _reinforce_plus_plus,
 }
+
+
+GAE = "gae"
+"""The estimator that needs a critic, and no group."""
+ALL_ESTIMATORS = (*ESTIMATORS, GAE)
 
 
 def whiten(values: Tensor) -> Tensor:

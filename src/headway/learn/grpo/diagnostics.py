@@ -7,8 +7,26 @@ from torch import Tensor
 
 from headway.learn.corrections import Weighed, exp_ratio
 from headway.learn.grpo.loss import k3
+from headway.learn.ragged import Ragged
 
 PERCENTILES = (1, 50, 99)
+
+
+def replies(rewards: Tensor, group: Tensor, lengths: Tensor) -> dict[str, float]:
+    """Rewards [S] and lengths [S] of a batch, and the share of its groups whose rewards are all equal."""
+    groups = Ragged.of(torch.unique(group, return_counts=True)[1])
+    ordered = rewards[torch.argsort(group, stable=True)]
+    return _read(
+        {
+            "reward": rewards.mean(),
+            "reward_std": rewards.std(correction=0),
+            "reward_min": rewards.min(),
+            "reward_max": rewards.max(),
+            "reply_tokens": lengths.double().mean(),
+            "reply_tokens_max": lengths.max(),
+            "silent_groups": (groups.largest(ordered) == groups.smallest(ordered)).double().mean(),
+        }
+    )
 
 
 def behaviour(logp_prox: Tensor, logp_b: Tensor, weighed: Weighed) -> dict[str, float]:
@@ -52,8 +70,8 @@ def staleness(version: int, born: Tensor) -> dict[str, float]:
 
 def explained_variance(values: Tensor, targets: Tensor) -> float:
     """How much of what the targets [N] vary the critic foresees: 1 all of it, 0 nothing, below 0 worse."""
-    spread = float(targets.var(correction=0))
-    return 1 - float((targets - values).var(correction=0)) / spread if spread else 0.0
+    spread = float(targets.double().var(correction=0))
+    return 1 - float((targets - values).double().var(correction=0)) / spread if spread else 0.0
 
 
 def effective_sample_size(weights: Tensor) -> Tensor:

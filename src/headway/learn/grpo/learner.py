@@ -1,7 +1,8 @@
 """Learns a language model from groups of replies.
 
-    groups --> advantages --> [log-probabilities before the update] --> minibatches --> AdamW --> weights
-                                                       each cut into microbatches of trees (llm/trees.py)
+    groups --> look: what the weights say of each token as the update starts --> advantages --> minibatches
+                                                                                                    |
+    weights <-- AdamW <-- gradients, added up over ranks <-- microbatches of trees (llm/trees.py) <-+
 
 What a rollout brings (one group; G replies of T tokens in all):
 
@@ -12,15 +13,17 @@ What a rollout brings (one group; G replies of T tokens in all):
     versions   [T] int32     likewise
     rewards    [G] float32
 
-With one minibatch and one epoch the policy at the start of the update is the policy that computes the gradient, so
-the proximal log-probabilities cost nothing extra; otherwise they are computed once per batch, before the first step.
+The look takes what the update needs and nothing else: values for a critic, log-probabilities of the reference, those of
+the proximal policy. With one minibatch and one epoch the policy at the start of the update is the policy that computes
+the gradient, so the proximal ones cost nothing extra.
+
+As one rank of several a learner has the whole batch and does its share of the forward and backward passes: whole
+groups, so that no two read the same prompt. Advantages, denominators and minibatches are those of the whole batch.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,60 +32,20 @@ from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
 from headway.learn.corrections import Correction, Weighed, find_correction, interpolate
-from headway.learn.grpo.advantages import group_advantages
-from headway.learn.grpo.diagnostics import behaviour, mismatch, staleness
-from headway.learn.grpo.loss import LossSettings, measures, policy_loss, token_scale
+from headway.learn.grpo.advantages import group_advantages, whiten
+from headway.learn.grpo.critic import Critic
+from headway.learn.grpo.loss import policy_loss, token_scale
+from headway.learn.grpo.policy import TokenPolicy, autocast, find_reference
+from headway.learn.grpo.replies import Microbatch, Replies
+from headway.learn.grpo.settings import GRPOSettings
+from headway.learn.grpo.update import Update, measure
 from headway.learn.ragged import Ragged
+from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
-from headway.llm.trees import TreeBatch, chosen_log_probs, hidden_states, lay_out, plant
+from headway.llm.steady import steady
+from headway.llm.trees import pair_price
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GRPOSettings:
-    """The knobs of an update."""
-
-    estimator: str = "grpo"
-    correction: str = "token_is"
-    correction_knobs: Mapping[str, Any] = field(default_factory=dict)
-    loss: LossSettings = field(default_factory=LossSettings)
-    learning_rate: float = 1e-6
-    warmup_updates: int = 0
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    epochs: int = 1
-    minibatches: int = 1
-    microbatch_tokens: int = 2048
-    temperature: float = 1.0
-    whiten_advantages: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "minibatches", "microbatch_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be > 0, received {self.learning_rate!r}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be > 0 for sampling to be a policy, received {self.temperature!r}")
-
-
-@dataclass(slots=True)
-class _Replies:
-    """A batch as one long line of trained tokens, reply by reply, and what belongs to each."""
-
-    prompts: list[np.ndarray]
-    replies: list[list[np.ndarray]]
-    sequences: Ragged  # S replies, N tokens
-    advantages: Tensor  # [S]
-    log_probs: Tensor  # [N] of the behaviour policy
-    versions: Tensor  # [N]
-    offsets: np.ndarray  # [S]: where each reply begins
-
-    def places(self, batch: TreeBatch) -> Tensor:
-        """Where a microbatch's trained tokens lie in the line, [n]."""
-        lengths = self.sequences.lengths.numpy()
-        parts = [np.arange(self.offsets[r], self.offsets[r] + lengths[r]) for r in batch.replies]
-        return torch.from_numpy(np.concatenate(parts))
+__all__ = ["GRPOLearner", "GRPOSettings"]
 
 
 class GRPOLearner:
@@ -94,29 +57,26 @@ class GRPOLearner:
         settings: GRPOSettings,
         *,
         load_reference: Callable[[], Any] | None = None,
+        load_critic: Callable[[], Any] | None = None,
         publish_dtype: torch.dtype | None = None,
         seed: int = 0,
+        rank: Rank = ALONE,
     ) -> None:
         self._settings = settings
+        self._rank = rank
         self._correction: Correction = find_correction(settings.correction, **settings.correction_knobs)
-        self._model = load()
-        self._model.train()
+        self._model = steady(load())
+        self._policy = TokenPolicy(self._model, settings)
+        self._pair_price = pair_price(self._model)
         self._device = next(self._model.parameters()).device
         self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         if not self._trained:
             raise ValueError("the model has no weights to train")
-        self._optimizer = torch.optim.AdamW(
-            self._trained.values(),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
-        self._reference = None
-        if settings.loss.kl_weight:
-            if load_reference is None:
-                raise ValueError(f"kl_weight={settings.loss.kl_weight!r} needs a reference model")
-            self._reference = load_reference().eval().requires_grad_(False)
+        self._optimizer = self._make_optimizer(list(self._trained.values()), settings.learning_rate)
+        self._reference = find_reference(self._model, settings, load_reference)
+        self._critic = None
+        if settings.critic is not None:
+            self._critic = Critic(settings.critic, self._model, self._make_optimizer, load=load_critic)
         self._publish_dtype = publish_dtype
         self._random = np.random.default_rng(seed)
         self._updates = 0
@@ -124,26 +84,16 @@ class GRPOLearner:
     # -- the learner's face -------------------------------------------------------------------------
 
     def learn(self, batch: Batch) -> LearnReport:
-        data, found = self._read(batch)
-        self._set_learning_rate()
-        before = self._before_update(data)
-        sums: list[Mapping[str, Tensor]] = []
-        norms: list[float] = []
-        now = torch.zeros(data.sequences.num_values)  # log-probabilities at the first look at each token
-        weights = torch.zeros_like(now)
+        self._set_learning_rates()
+        update = self._begin(batch)
         for epoch in range(self._settings.epochs):
-            for part in self._minibatches(len(data.prompts)):
-                norms.append(self._step(data, part, batch.version, before, sums, None if epoch else (now, weights)))
+            for groups in self._minibatches(update.data.num_groups):
+                self._step(update, groups, is_first_look=epoch == 0)
         self._updates += 1
-        num_tokens = data.sequences.num_values * self._settings.epochs
-        weighed = Weighed(weights, weights > 0)
-        fresh = data.versions == batch.version
-        found.update(measures(sums, num_tokens, num_steps=len(norms)))
-        found.update(behaviour(now, data.log_probs, weighed))
-        found.update(mismatch(now[fresh], data.log_probs[fresh]) if bool(fresh.any()) else {})
-        found.update(staleness(batch.version, data.versions))
-        found["grad_norm"] = float(np.mean(norms))
-        found["learning_rate"] = self._optimizer.param_groups[0]["lr"]
+        found = measure(update, self._rank, self._settings.epochs)
+        found["learning_rate"] = 0.0 if update.is_policy_waiting else self._optimizer.param_groups[0]["lr"]
+        if self._critic is not None:
+            found["critic_learning_rate"] = self._critic.optimizer.param_groups[0]["lr"]
         return LearnReport(found)
 
     def snapshot(self) -> dict[str, Tensor]:
@@ -153,165 +103,227 @@ class GRPOLearner:
             return weights
         return {name: tensor.to(self._publish_dtype) for name, tensor in weights.items()}
 
+    def held_alike(self) -> dict[str, Any]:
+        """What every rank has the same of, critic included."""
+        return {"policy": self._weights(), "critic": self._critic and self._critic.state_dict()["weights"]}
+
     def state_dict(self) -> dict[str, Any]:
         return {
-            "weights": {name: parameter.detach() for name, parameter in self._trained.items()},
+            "weights": self._weights(),
             "optimizer": self._optimizer.state_dict(),
+            "critic": self._critic and self._critic.state_dict(),
             "updates": self._updates,
             "random": self._random.bit_generator.state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        critic = state.get("critic")
+        if (critic is None) != (self._critic is None):
+            raise ValueError(f"the saved state has {'no' if critic is None else 'a'} critic: another estimator's")
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(torch.as_tensor(state["weights"][name]))
         self._optimizer.load_state_dict(state["optimizer"])
+        if self._critic is not None and critic is not None:
+            self._critic.load_state_dict(critic)
         self._updates = state["updates"]
         self._random.bit_generator.state = state["random"]
 
-    # -- one update ---------------------------------------------------------------------------------
+    # -- before the first step ----------------------------------------------------------------------
 
-    def _read(self, batch: Batch) -> tuple[_Replies, dict[str, float]]:
-        groups = [rollout.payload for rollout in batch.rollouts]
-        lengths = np.concatenate([group["lengths"] for group in groups]).astype(np.int64)
-        rewards = np.concatenate([group["rewards"] for group in groups]).astype(np.float32)
-        owner = np.repeat(np.arange(len(groups)), [len(group["lengths"]) for group in groups])
-        advantages = group_advantages(self._settings.estimator, rewards, owner)
-        values = advantages.values
-        if self._settings.whiten_advantages:
-            values = (values - values.mean()) / (values.std() + 1e-6)
-        data = _Replies(
-            prompts=[np.asarray(group["prompt"], np.int64) for group in groups],
-            replies=[
-                np.split(np.asarray(group["tokens"], np.int64), np.cumsum(group["lengths"])[:-1]) for group in groups
-            ],
-            sequences=Ragged.of(torch.from_numpy(lengths)),
-            advantages=values,
-            log_probs=torch.from_numpy(np.concatenate([group["log_probs"] for group in groups])),
-            versions=torch.from_numpy(np.concatenate([group["versions"] for group in groups]).astype(np.int64)),
-            offsets=np.cumsum(lengths) - lengths,
-        )
-        return data, {
-            "reward": float(rewards.mean()),
-            "reward_std": float(rewards.std()),
-            "reply_tokens": float(lengths.mean()),
-            "silent_groups": advantages.num_silent / advantages.num_groups,
-        }
-
-    def _before_update(self, data: _Replies) -> Tensor | None:
-        """log pi_prox of every token, where it cannot be had on the way; [N]."""
+    def _begin(self, batch: Batch) -> Update:
         settings, correction = self._settings, self._correction
-        is_single = settings.epochs == 1 and settings.minibatches == 1
-        if correction.proximal != "recomputed" or (is_single and not correction.needs_whole_batch):
-            return None
-        line = torch.zeros(data.sequences.num_values)
-        with torch.no_grad():
-            for trees in plant(data.prompts, data.replies, settings.microbatch_tokens):
-                batch = lay_out(trees)
-                logp, _ = self._log_probs(self._model, batch.to(self._device))
-                line[data.places(batch)] = logp.float().cpu()
-        return line
+        data = Replies.of(batch, self._device)
+        proximal, reference, values = self._look(data)
+        sequences = data.sequences.to(self._device)
+        advantages, targets = self._advantages(data, reference, values, sequences)
+        whole = None
+        if correction.needs_whole_batch and proximal is not None:
+            whole = correction.weigh(proximal, data.log_probs, sequences)
+        return Update(
+            data=data,
+            version=batch.version,
+            proximal=proximal,
+            reference=reference,
+            values=values,
+            advantages=advantages,
+            targets=targets,
+            whole=whole,
+            is_policy_waiting=self._updates < settings.critic_alone,
+            logs=torch.zeros(data.num_tokens, device=self._device),
+            weights=torch.zeros(data.num_tokens, device=self._device),
+        )
+
+    def _advantages(
+        self, data: Replies, reference: Tensor | None, values: Tensor | None, sequences: Ragged
+    ) -> tuple[Tensor, Tensor | None]:
+        """Of tokens [N]; with a critic also what it shall say, [N]. Over the whole batch, whoever computes what."""
+        settings = self._settings
+        refine = whiten if settings.whiten_advantages else lambda found: found
+        penalties = None
+        if settings.kl_in_reward and reference is not None:
+            penalties = settings.loss.kl_weight * (data.log_probs - reference)
+        rewards = data.rewards.to(self._device)
+        if self._critic is not None and values is not None:
+            advantages, targets = self._critic.advantages(rewards, penalties, values, sequences)
+            return refine(advantages), targets
+        if penalties is not None:
+            rewards = rewards - sequences.sums(penalties)
+        per_reply = refine(group_advantages(settings.estimator, rewards, data.group.to(self._device)).values)
+        return sequences.spread(per_reply), None
+
+    @torch.no_grad()
+    def _look(self, data: Replies) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Proximal and reference log-probabilities and values of all tokens [N], those that are needed."""
+        correction, critic = self._correction, self._critic
+        is_on_the_way = self._settings.is_one_step and not correction.needs_whole_batch
+        needs_proximal = correction.proximal == "recomputed" and not is_on_the_way
+        needs = (needs_proximal, self._reference is not None, critic is not None)
+        if not any(needs):
+            return None, None, None
+        lines = torch.zeros(3, data.num_tokens, device=self._device)
+        for part in self._my_microbatches(data, np.arange(data.num_groups)):
+            hidden = None
+            if needs_proximal or (critic is not None and critic.is_shared):
+                hidden = self._policy.hidden(part.trees)
+            if needs_proximal and hidden is not None:
+                lines[0, part.places] = self._policy.log_probs(hidden, part.trees)[0].float()
+            if self._reference is not None:
+                lines[1, part.places] = self._reference(part.trees).float()
+            if critic is not None:
+                lines[2, part.places] = self._values(part, hidden).float()
+        self._rank.add_up(lines)
+        proximal, reference, values = (
+            line if is_needed else None for line, is_needed in zip(lines, needs, strict=True)
+        )
+        return proximal, reference, values
+
+    # -- one step of the optimizer ------------------------------------------------------------------
 
     def _minibatches(self, num_groups: int) -> list[np.ndarray]:
         count = min(self._settings.minibatches, num_groups)
         order = self._random.permutation(num_groups) if count > 1 else np.arange(num_groups)
         return [np.sort(part) for part in np.array_split(order, count)]
 
-    def _step(
-        self,
-        data: _Replies,
-        groups: np.ndarray,
-        version: int,
-        before: Tensor | None,
-        sums: list[Mapping[str, Tensor]],
-        seen: tuple[Tensor, Tensor] | None,
-    ) -> float:
-        """One step of the optimizer on some of the groups; returns the gradient's norm."""
-        settings = self._settings
-        numbers = np.concatenate([_reply_numbers(data, group) for group in groups])
-        num_tokens = int(data.sequences.lengths[numbers].sum())
-        whole = None
-        if self._correction.needs_whole_batch and before is not None:
-            whole = self._correction.weigh(before, data.log_probs, data.sequences)
-        self._optimizer.zero_grad(set_to_none=True)
-        for trees in plant(*_some(data, groups), settings.microbatch_tokens):
-            here = lay_out(trees)
-            batch = TreeBatch(
-                here.tokens,
-                here.positions,
-                here.branch,
-                here.sources,
-                here.targets,
-                tuple(int(numbers[reply]) for reply in here.replies),
-            )
-            places = data.places(batch)
-            batch = batch.to(self._device)
-            logp, entropy = self._log_probs(self._model, batch)
-            sequences = Ragged.of(data.sequences.lengths[list(batch.replies)]).to(self._device)
-            behaviour_logs = data.log_probs[places].to(self._device)
-            proximal = self._proximal(logp, behaviour_logs, data, places, before, version)
-            if whole is not None:
-                weighed = Weighed(whole.weights[places].to(self._device), whole.kept[places].to(self._device))
-            else:
-                weighed = self._correction.weigh(proximal, behaviour_logs, sequences)
-            advantages = sequences.spread(data.advantages[list(batch.replies)].to(self._device))
-            loss = policy_loss(
-                logp,
-                proximal,
-                advantages,
-                weighed,
-                token_scale(sequences, settings.loss, num_tokens=num_tokens, num_sequences=len(numbers)),
-                self._correction.surrogate,
-                settings.loss,
-                logp_ref=self._reference_log_probs(batch),
-                entropy=entropy,
-            )
-            loss.value.backward()
-            sums.append(loss.sums)
-            if seen is not None:
-                seen[0][places] = logp.detach().float().cpu()
-                seen[1][places] = weighed.weights.float().cpu()
-        norm = torch.nn.utils.clip_grad_norm_(list(self._trained.values()), settings.max_grad_norm, foreach=True)
-        self._optimizer.step()
-        return float(norm)
+    def _my_microbatches(self, data: Replies, groups: np.ndarray) -> Iterator[Microbatch]:
+        mine = groups[self._rank.share_by_size(data.sizes[groups])]
+        return data.microbatches(mine, self._settings.microbatch_tokens, self._pair_price, self._device)
 
-    def _proximal(
-        self, logp: Tensor, behaviour_logs: Tensor, data: _Replies, places: Tensor, before: Tensor | None, version: int
-    ) -> Tensor:
+    def _step(self, update: Update, groups: np.ndarray, *, is_first_look: bool) -> None:
+        """On some of the groups. The denominators are theirs, whichever rank and microbatch a token is in."""
+        data, critic = update.data, self._critic
+        numbers = data.numbers(groups)
+        num_tokens, num_sequences = int(data.sequences.lengths[numbers].sum()), len(numbers)
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        for part in self._my_microbatches(data, groups):
+            with torch.set_grad_enabled(not update.is_policy_waiting):
+                hidden = self._policy.hidden(part.trees)
+                logp, entropy = self._policy.log_probs(hidden, part.trees)
+                weighed, loss, sums = self._policy_loss(update, part, logp, entropy, num_tokens, num_sequences)
+            if critic is None:
+                loss.backward()
+            elif critic.is_shared:
+                worth, more = self._value_loss(update, part, hidden, num_tokens)
+                (loss + worth).backward()
+            else:
+                if not update.is_policy_waiting:
+                    loss.backward()  # before the critic's pass: one model's activations at a time
+                worth, more = self._value_loss(update, part, None, num_tokens)
+                worth.backward()
+            update.sums.append(sums if critic is None else {**sums, **more})
+            if is_first_look:
+                update.logs[part.places] = logp.detach().float()
+                update.weights[part.places] = weighed.weights.float()
+        self._finish_step(update)
+
+    def _policy_loss(
+        self, update: Update, part: Microbatch, logp: Tensor, entropy: Tensor, num_tokens: int, num_sequences: int
+    ) -> tuple[Weighed, Tensor, Mapping[str, Tensor]]:
+        terms, places = self._settings.loss_terms, part.places
+        behaviour_logs = update.data.log_probs[places]
+        proximal = self._proximal(update, part, logp, behaviour_logs)
+        if update.whole is not None:
+            weighed = Weighed(update.whole.weights[places], update.whole.kept[places])
+        else:
+            weighed = self._correction.weigh(proximal, behaviour_logs, part.sequences)
+        loss = policy_loss(
+            logp,
+            proximal,
+            update.advantages[places],
+            weighed,
+            token_scale(part.sequences, terms, num_tokens=num_tokens, num_sequences=num_sequences),
+            self._correction.surrogate,
+            terms,
+            logp_ref=None if update.reference is None else update.reference[places],
+            entropy=entropy,
+        )
+        return weighed, loss.value, loss.sums
+
+    def _proximal(self, update: Update, part: Microbatch, logp: Tensor, behaviour_logs: Tensor) -> Tensor:
         if self._correction.proximal == "behaviour":
             return behaviour_logs
         if self._correction.proximal == "interpolated":
-            born = data.versions[places].to(self._device)
+            born, version = update.data.versions[part.places], update.version
             return interpolate(logp, behaviour_logs, born, proximal_version=version, version=version + 1)
-        return logp.detach() if before is None else before[places].to(self._device)
+        return logp.detach() if update.proximal is None else update.proximal[part.places]
 
-    def _log_probs(self, model: Any, batch: TreeBatch) -> tuple[Tensor, Tensor]:
-        with self._autocast():
-            logits = model.get_output_embeddings()(hidden_states(model, batch))
-        return chosen_log_probs(logits, batch.targets, self._settings.temperature)
+    def _value_loss(
+        self, update: Update, part: Microbatch, hidden: Tensor | None, num_tokens: int
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        assert self._critic is not None
+        assert update.values is not None
+        assert update.targets is not None
+        values = self._values(part, hidden)
+        loss = self._critic.loss(values, update.targets[part.places], update.values[part.places], num_tokens)
+        return self._critic.settings.weight * loss.value, loss.sums
 
-    def _reference_log_probs(self, batch: TreeBatch) -> Tensor | None:
-        if self._reference is None:
-            return None
-        with torch.no_grad():
-            return self._log_probs(self._reference, batch)[0]
+    def _values(self, part: Microbatch, hidden: Tensor | None) -> Tensor:
+        assert self._critic is not None
+        with autocast(self._device):
+            return self._critic.values(part.trees, hidden)
 
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self._device.type == "cuda":
-            return torch.autocast("cuda", torch.bfloat16)
-        return contextlib.nullcontext()
+    def _finish_step(self, update: Update) -> None:
+        policy = [] if update.is_policy_waiting else list(self._trained.values())
+        values = [] if self._critic is None else self._critic.parameters
+        self._rank.add_up_gradients([*policy, *values])
+        for parameters, norms in ((policy, update.norms), (values, update.critic_norms)):
+            if parameters:
+                norms.append(torch.nn.utils.clip_grad_norm_(parameters, self._settings.max_grad_norm, foreach=True))
+        if policy:
+            self._optimizer.step()
+        if self._critic is not None:
+            self._critic.optimizer.step()
 
-    def _set_learning_rate(self) -> None:
+    # -- optimizers ---------------------------------------------------------------------------------
+
+    def _make_optimizer(self, parameters: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         settings = self._settings
-        share = min(1.0, (self._updates + 1) / settings.warmup_updates) if settings.warmup_updates else 1.0
-        for group in self._optimizer.param_groups:
-            group["lr"] = settings.learning_rate * share
+        return torch.optim.AdamW(
+            parameters,
+            lr=learning_rate,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    @property
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self._optimizer] if self._critic is None else [self._optimizer, self._critic.optimizer]
+
+    def _set_learning_rates(self) -> None:
+        settings = self._settings
+        share = settings.policy_schedule().share(max(0, self._updates - settings.critic_alone))
+        _set_rate(self._optimizer, settings.learning_rate * share)
+        if self._critic is not None:
+            share = settings.critic_schedule().share(self._updates)
+            _set_rate(self._critic.optimizer, self._critic.settings.learning_rate * share)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in self._trained.items()}
 
 
-def _reply_numbers(data: _Replies, group: int) -> np.ndarray:
-    first = sum(len(replies) for replies in data.replies[:group])
-    return np.arange(first, first + len(data.replies[group]))
-
-
-def _some(data: _Replies, groups: np.ndarray) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
-    return [data.prompts[group] for group in groups], [data.replies[group] for group in groups]
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate

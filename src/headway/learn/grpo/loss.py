@@ -140,7 +140,7 @@ def value_loss(
     if clip is not None and old_values is not None:
         near = old_values + (values - old_values).clamp(-clip, clip)
         bounded = (near - targets) ** 2
-        clipped = bounded > errors
+        clipped = (bounded > errors) & ((values - old_values).abs() > clip)  # the first alone is true of rounding too
         errors = torch.maximum(errors, bounded)
     value = (scale * errors).sum()
     return Loss(value, {"value_loss": value.detach(), "value_clip_fraction": clipped.float().sum()})
@@ -160,6 +160,8 @@ def measures(sums: Sequence[Mapping[str, Tensor]], num_tokens: int, num_steps: i
         name: total / (num_steps if name in _SHARES else max(num_tokens, 1))
         for name, total in zip(names, totals, strict=True)
     }
+    if "clip_fraction_high" in found:
+        found["clip_fraction"] = found["clip_fraction_high"] + found["clip_fraction_low"]
     squares = found.pop("ratio_square", None)
     if squares is not None:
         found["ratio_ess"] = found["ratio"] ** 2 / squares if squares else 0.0
@@ -167,6 +169,11 @@ def measures(sums: Sequence[Mapping[str, Tensor]], num_tokens: int, num_steps: i
 
 
 _SHARES = frozenset({"policy_loss", "value_loss"})
+SUMS = (
+    *("policy_loss", "kl", "ratio", "ratio_square", "clip_fraction_high", "clip_fraction_low", "dual_clip_fraction"),
+    *("masked_fraction", "reference_kl", "entropy", "value_loss", "value_clip_fraction"),
+)
+"""Every name that `policy_loss` and `value_loss` may have sums under."""
 
 
 def k3(log_ratio: Tensor) -> Tensor:

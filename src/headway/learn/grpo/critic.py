@@ -1,0 +1,134 @@
+"""A critic: how much reward is still to come, said before each token.
+
+    text before a token --> backbone --> hidden [N, H] --> head --> value [N]
+
+    shared    the policy's own backbone, one forward pass for both; the value loss shapes its features too
+    own       a second model of the policy's kind: twice the memory and the work, and neither disturbs the other
+
+    one update
+        values, with the weights it starts from --> advantages and targets (GAE over the tokens of each reply)
+        every gradient step: (value - target)^2, where a step beyond `clip` from the first value earns nothing
+
+The head starts at zero, so the first advantages are the rewards. For the first `warmup_updates` updates the critic
+learns alone and the policy keeps every bit: with a shared backbone, only the head learns then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headway.core.naming import unknown
+from headway.learn.grpo.advantages import at_the_end, token_gae
+from headway.learn.grpo.loss import Loss, value_loss
+from headway.learn.ragged import Ragged
+from headway.llm.steady import steady
+from headway.llm.trees import TreeBatch, hidden_states
+
+Kind = Literal["shared", "own"]
+KINDS = ("shared", "own")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticSettings:
+    """The knobs of a critic."""
+
+    kind: Kind = "shared"
+    gamma: float = 1.0
+    """Discount per token. Below 1 a reward is worth less the longer the reply, so short replies are preferred."""
+    lam: float = 0.95
+    """GAE's lambda: 1 is the return minus the value; lower trusts the critic more, with less variance."""
+    clip: float | None = 0.5
+    """How far a value may move in one update. None: as far as it likes."""
+    weight: float = 0.5
+    """Of the value loss. With a shared backbone: how much the critic has to say there."""
+    learning_rate: float = 1e-4
+    """Of what only the critic has: its head, or its own model."""
+    warmup_updates: int = 0
+    """The policy waits so many updates."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(unknown("critic", self.kind, KINDS))
+        for name in ("gamma", "lam"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], received {getattr(self, name)!r}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"the clip of values must be > 0 or None, received {self.clip!r}")
+        for name in ("weight", "learning_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"the critic's {name} must be > 0, received {getattr(self, name)!r}")
+        if self.warmup_updates < 0:
+            raise ValueError(f"the critic's warmup_updates must be >= 0, received {self.warmup_updates!r}")
+
+
+class Critic:
+    """Values of tokens, and what is learned from their errors."""
+
+    def __init__(
+        self,
+        settings: CriticSettings,
+        policy: Any,
+        make_optimizer: Callable[[list[Tensor], float], torch.optim.Optimizer],
+        *,
+        load: Callable[[], Any] | None = None,
+    ) -> None:
+        self.settings = settings
+        weight = policy.get_output_embeddings().weight
+        kind: Any = torch.nn.Linear  # without its own random start
+        self._head = torch.nn.utils.skip_init(kind, weight.shape[1], 1, device=weight.device, dtype=weight.dtype)
+        torch.nn.init.zeros_(self._head.weight)
+        torch.nn.init.zeros_(self._head.bias)
+        self._body: Any = None
+        if settings.kind == "own":
+            if load is None:
+                raise ValueError("a critic of its own needs a model")
+            self._body = steady(load().base_model)  # no head over the vocabulary
+        self._trained = {f"head.{name}": p for name, p in self._head.named_parameters()}
+        if self._body is not None:
+            self._trained |= {name: p for name, p in self._body.named_parameters() if p.requires_grad}
+        self.parameters = list(self._trained.values())
+        self.optimizer = make_optimizer(self.parameters, settings.learning_rate)
+
+    @property
+    def is_shared(self) -> bool:
+        return self._body is None
+
+    def values(self, trees: TreeBatch, hidden: Tensor | None) -> Tensor:
+        """Before each trained token, [N]. `hidden` [N, H] is the policy's, which a shared critic reads."""
+        if self._body is not None:
+            hidden = hidden_states(self._body, trees)
+        assert hidden is not None
+        with torch.autocast(hidden.device.type, enabled=False):
+            found: Tensor = self._head(hidden.to(self._head.weight.dtype))
+        return found[:, 0]
+
+    def advantages(
+        self, rewards: Tensor, penalties: Tensor | None, values: Tensor, sequences: Ragged
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and value targets of tokens, both [N], from rewards of replies [S] and penalties of tokens [N]."""
+        per_token = at_the_end(rewards.to(values.dtype), sequences)
+        if penalties is not None:
+            per_token = per_token - penalties
+        return token_gae(per_token, values, sequences, gamma=self.settings.gamma, lam=self.settings.lam)
+
+    def loss(self, values: Tensor, targets: Tensor, old_values: Tensor, num_tokens: int) -> Loss:
+        """The share of some tokens [n] in the mean over `num_tokens`, before `weight`."""
+        scale = torch.full_like(targets, 1 / num_tokens)
+        return value_loss(values, targets, scale, old_values=old_values, clip=self.settings.clip)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "weights": {name: parameter.detach() for name, parameter in self._trained.items()},
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for name, parameter in self._trained.items():
+                parameter.copy_(torch.as_tensor(state["weights"][name]))
+        self.optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,72 @@
+"""A causal language model as a policy over tokens: what it says of the tokens of a microbatch, and its reference.
+
+trees --> hidden [N, H] --> log-probabilities [N], entropy [N]
+              |
+              +--> values, for a critic that shares the backbone
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.learn.grpo.settings import GRPOSettings
+from headway.llm.adapters import has_adapters, without_adapters
+from headway.llm.heads import chosen_log_probs
+from headway.llm.trees import TreeBatch, hidden_states
+
+
+class TokenPolicy:
+    """Reads a model at the temperature the tokens were drawn at."""
+
+    def __init__(self, model: Any, settings: GRPOSettings) -> None:
+        self.model = model
+        self._settings = settings
+
+    def hidden(self, trees: TreeBatch) -> Tensor:
+        with autocast(trees.tokens.device):
+            return hidden_states(self.model, trees)
+
+    def log_probs(self, hidden: Tensor, trees: TreeBatch) -> tuple[Tensor, Tensor]:
+        """Of the trained tokens [N], and the entropy [N], which has a gradient if it is rewarded."""
+        with autocast(trees.tokens.device):
+            return chosen_log_probs(
+                self.model.get_output_embeddings(),
+                hidden,
+                trees.targets,
+                temperature=self._settings.temperature,
+                chunk=self._settings.logit_chunk_tokens,
+                with_entropy_gradient=self._settings.loss.entropy_weight > 0,
+            )
+
+    def read(self, trees: TreeBatch) -> Tensor:
+        return self.log_probs(self.hidden(trees), trees)[0]
+
+
+def find_reference(
+    model: Any, settings: GRPOSettings, load: Callable[[], Any] | None
+) -> Callable[[TreeBatch], Tensor] | None:
+    """Log-probabilities of the model as it came, if the loss wants them. With adapters it is the same model, with the
+    adapters switched off; only where all weights are trained there is a second one."""
+    if not settings.loss.kl_weight:
+        return None
+    if has_adapters(model):
+        adapted = TokenPolicy(model, settings)
+
+        def read(trees: TreeBatch) -> Tensor:
+            with without_adapters(model):
+                return adapted.read(trees)
+
+        return read
+    if load is None:
+        raise ValueError(f"kl_weight={settings.loss.kl_weight!r} needs a reference model")
+    return TokenPolicy(load().eval().requires_grad_(False), settings).read
+
+
+def autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """bfloat16 on a GPU, where its matrix products are made for it; as it is on a CPU."""
+    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()

@@ -1,0 +1,102 @@
+"""A batch of groups as one long line of trained tokens.
+
+    group     0                1
+    reply     0       1        2                       [S]    what is known of a reply: its reward
+    line      a0 a1 a2| b0 b1 | c0 c1 c2 c3            [N]    what is known of a token: log-probability, version,
+                                                              advantage, value
+
+Whoever computes in microbatches of trees (llm/trees.py) finds the places of their tokens in the line, reads what is
+there and writes what was found. So nothing that is known of a token depends on how the batch was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.core.types import Batch
+from headway.learn.ragged import Ragged
+from headway.llm.trees import TreeBatch, lay_out, plant
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """Some replies as the model reads them; n tokens in s replies."""
+
+    trees: TreeBatch
+    places: Tensor  # [n]: of its tokens in the line
+    sequences: Ragged  # its s replies
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """G groups, S replies, N tokens."""
+
+    prompts: list[np.ndarray]
+    replies: list[list[np.ndarray]]
+    first: np.ndarray  # [G + 1]: the number of each group's first reply
+    starts: np.ndarray  # [S]: where each reply begins in the line
+    sequences: Ragged  # stays on the CPU: from here everything is cut
+    rewards: Tensor  # [S]
+    group: Tensor  # [S]: the group of each reply
+    log_probs: Tensor  # [N] of the behaviour policy
+    versions: Tensor  # [N]
+
+    @classmethod
+    def of(cls, batch: Batch, device: torch.device | str = "cpu") -> Replies:
+        groups = [rollout.payload for rollout in batch.rollouts]
+        counts = np.array([len(group["lengths"]) for group in groups])
+        lengths = np.concatenate([group["lengths"] for group in groups]).astype(np.int64)
+        rewards = np.concatenate([group["rewards"] for group in groups]).astype(np.float32)
+        log_probs = np.concatenate([group["log_probs"] for group in groups])
+        versions = np.concatenate([group["versions"] for group in groups]).astype(np.int64)
+        return cls(
+            prompts=[np.asarray(group["prompt"], np.int64) for group in groups],
+            replies=[
+                np.split(np.asarray(group["tokens"], np.int64), np.cumsum(group["lengths"])[:-1]) for group in groups
+            ],
+            first=np.concatenate([[0], np.cumsum(counts)]),
+            starts=np.cumsum(lengths) - lengths,
+            sequences=Ragged.of(torch.from_numpy(lengths)),
+            rewards=torch.from_numpy(rewards),
+            group=torch.from_numpy(np.repeat(np.arange(len(groups)), counts)),
+            log_probs=torch.from_numpy(log_probs).to(device),
+            versions=torch.from_numpy(versions).to(device),
+        )
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.sequences.num_values
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Tokens that a model reads for each group, [G]: the prompt once."""
+        return np.array([len(p) + sum(map(len, r)) for p, r in zip(self.prompts, self.replies, strict=True)])
+
+    def numbers(self, groups: np.ndarray) -> np.ndarray:
+        """Of the replies in these groups."""
+        return np.concatenate([np.arange(self.first[g], self.first[g + 1]) for g in groups])
+
+    def microbatches(self, groups: np.ndarray, budget: int, price: float, device: torch.device) -> Iterator[Microbatch]:
+        """The replies of these groups, in microbatches of at most `budget` tokens; `price` as for `plant`."""
+        if not len(groups):
+            return
+        numbers = self.numbers(groups)
+        lengths = self.sequences.lengths
+        for trees in plant([self.prompts[g] for g in groups], [self.replies[g] for g in groups], budget, price):
+            here = lay_out(trees)
+            mine = [int(numbers[reply]) for reply in here.replies]
+            places = np.concatenate([np.arange(self.starts[r], self.starts[r] + int(lengths[r])) for r in mine])
+            yield Microbatch(
+                replace(here, replies=tuple(mine)).to(device),
+                torch.from_numpy(places).to(device),
+                Ragged.of(lengths[mine]).to(device),
+            )

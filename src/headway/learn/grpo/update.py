@@ -1,0 +1,72 @@
+"""One learn call: what is known of each token when it starts, what is seen on the way, and what is reported of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from headway.learn.corrections import Weighed
+from headway.learn.grpo import diagnostics
+from headway.learn.grpo.loss import SUMS, measures
+from headway.learn.grpo.replies import Replies
+from headway.learn.rank import Rank
+
+
+@dataclass(slots=True)
+class Update:
+    """Of N tokens; one number each where nothing else is said."""
+
+    data: Replies
+    version: int
+    proximal: Tensor | None  # log-probabilities; None where they come on the way
+    reference: Tensor | None  # log-probabilities
+    values: Tensor | None
+    advantages: Tensor
+    targets: Tensor | None  # of the values
+    whole: Weighed | None  # the correction's verdict, where that depends on the whole batch
+    is_policy_waiting: bool
+    logs: Tensor  # log-probabilities at the first look at each token
+    weights: Tensor  # likewise
+    sums: list[Mapping[str, Tensor]] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)  # of the policy's gradient, step by step
+    critic_norms: list[Tensor] = field(default_factory=list)
+
+
+def measure(update: Update, rank: Rank, epochs: int) -> dict[str, float]:
+    """Over the whole batch, the same on every rank."""
+    data, version = update.data, update.version
+    seen = torch.stack([update.logs, update.weights])
+    rank.add_up(seen)
+    logs, weights = seen
+    num_steps = max(len(update.norms), len(update.critic_norms))
+    fresh = data.versions == version
+    found = diagnostics.replies(data.rewards, data.group, data.sequences.lengths)
+    found |= measures(_of_all_ranks(update.sums, rank, seen.device), data.num_tokens * epochs, num_steps)
+    found |= diagnostics.behaviour(logs, data.log_probs, Weighed(weights, weights > 0))
+    if bool(fresh.any()):
+        found |= diagnostics.mismatch(logs[fresh], data.log_probs[fresh])
+    found |= diagnostics.staleness(version, data.versions)
+    found["grad_norm"] = float(torch.stack(update.norms).mean()) if update.norms else 0.0
+    if update.values is not None and update.targets is not None:
+        found["explained_variance"] = diagnostics.explained_variance(update.values, update.targets)
+        found["value_mean"] = float(update.values.mean())
+        found["critic_grad_norm"] = float(torch.stack(update.critic_norms).mean())
+    return found
+
+
+def _of_all_ranks(
+    sums: Sequence[Mapping[str, Tensor]], rank: Rank, device: torch.device
+) -> Sequence[Mapping[str, Tensor]]:
+    """A rank that had nothing to do has no names either: all names are sent, and who has them."""
+    if rank.size == 1:
+        return sums
+    nothing = torch.zeros((), dtype=torch.float64, device=device)
+    totals = torch.zeros(2, len(SUMS), dtype=torch.float64, device=device)
+    for part in sums:
+        totals[0] += torch.stack([part.get(name, nothing).double() for name in SUMS])
+        totals[1] += torch.tensor([name in part for name in SUMS], device=device)
+    rank.add_up(totals)
+    return [{name: totals[0, n] for n, name in enumerate(SUMS) if totals[1, n] > 0}]
