@@ -16,6 +16,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from headway.coordinate.coordinator import RunResult  # noqa: E402
 from headway.core.types import Batch, Snapshot, Span, Ticket, derive_seed  # noqa: E402
 from headway.launching import launch  # noqa: E402
+from headway.llm.engine import EngineError  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.recipes.config import ConfigError, read_values  # noqa: E402
 from headway.recipes.grpo import GRPOConfig, stations  # noqa: E402
@@ -95,6 +96,13 @@ def test_without_a_lead_a_run_is_the_plain_script_bit_for_bit(folder: Path, runt
     assert fingerprint(run(config, runtime).weights) == fingerprint(plain_script(config))
 
 
+@pytest.mark.parametrize("critic", ["shared", "own"])
+def test_with_a_critic_too_and_with_one_reply_a_prompt(folder: Path, critic: str) -> None:
+    config = config_of(folder, estimator="ppo", critic=critic, group_size=1, tickets_per_batch=6, num_minibatches=2)
+    assert config.estimator == "gae"
+    assert fingerprint(run(config, "threads").weights) == fingerprint(plain_script(config))
+
+
 def test_without_a_lead_every_token_has_the_version_being_trained(folder: Path) -> None:
     result = run(config_of(folder, updates=3), "threads")
     assert result.ledger.staleness == {0: 9}
@@ -107,6 +115,15 @@ def test_a_model_learns_what_is_rewarded(folder: Path) -> None:
     result = run(config, "threads")
     assert result.metrics["reward"] > 0.6  # a random model: 0.04
     assert result.scores[-1].value is not None and result.scores[-1].value > 0.6
+
+
+@pytest.mark.parametrize("more", [{"critic": "shared"}, {"critic": "own", "critic_learning_rate": 1e-3}])
+def test_a_model_learns_with_a_critic_and_a_lead(folder: Path, more: dict[str, Any]) -> None:
+    options = {"estimator": "gae", "max_lead": 1, "updates": 30, "group_size": 2, "tickets_per_batch": 12, **more}
+    result = run(config_of(folder, **options), "threads")
+    assert result.metrics["reward"] > 0.5
+    assert result.metrics["explained_variance"] < 1
+    assert result.metrics["value_loss"] > 0
 
 
 def test_a_lead_gives_older_data_and_learns_too(folder: Path) -> None:
@@ -145,14 +162,39 @@ def test_silent_groups_are_filtered_and_counted(folder: Path) -> None:
         ({"correction": "token_si"}, "token_is"),
         ({"estimator": "grop"}, "grpo"),
         ({"group_size": 1}, "group_size must be >= 2"),
+        ({"critic": "own"}, "critic='own' goes with estimator='gae', received estimator='grpo'"),
+        ({"gae_lambda": 0.9, "estimator": "rloo"}, "gae_lambda=0.9 goes with estimator='gae'"),
+        ({"estimator": "gea"}, "did you mean 'gae'"),
+        ({"lr_schedule": "cosine", "updates": None, "wall_s": 5}, "lr_schedule='cosine' needs updates"),
+        ({"microbatch_tokens": 60}, "microbatch_tokens=60 cannot hold a prompt and a reply"),
+        ({"learner_ranks": 0}, "learner_ranks=0"),
         ({"eval_samples": 4}, "needs eval_temperature"),
         ({"recompute_cache": True}, "on_publish=partial"),
+        ({"generation_deadline_s": 700}, "must be below collect_deadline_s=600"),
+        ({"engine_deadline_s": 5}, "engine_deadline_s needs engine='vllm'"),
+        ({"vllm_options": {"seed": 1}}, "vllm_options needs engine='vllm'"),
+        ({"engine": "vllm", "engine_deadline_s": 100}, "must be below publish_deadline_s"),
+        ({"engine": "vllm", "temperature": 0.7, "top_k": 5}, "use temperature=1, or no cut"),
+        ({"engine": "vllm", "vllm_options": {"model": "x"}}, "model is decided by the engine itself"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_one_line(folder: Path, values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         config_of(folder, **values)
     assert "\n" not in str(refused.value)
+
+
+def test_a_vllm_that_is_not_there_is_named_before_anything_starts(folder: Path) -> None:
+    with pytest.raises(EngineError, match="'/no/such/python' is not a Python interpreter that can be run"):
+        stations(config_of(folder, engine="vllm", vllm_python="/no/such/python"))
+
+
+def test_groups_past_their_deadline_are_cut_or_fail(folder: Path) -> None:
+    """So short a time that no token can be there: what cannot be cut fails, and both say so."""
+    for choice in ("fail", "cut"):
+        config = config_of(folder, generation_deadline_s=1e-6, on_generation_deadline=choice)
+        with pytest.raises(Exception, match="not whole within 1e-06 s"):
+            run(config)
 
 
 def test_a_model_that_is_not_there_is_named_in_one_line(folder: Path) -> None:
@@ -201,7 +243,7 @@ def test_gsm8k_takes_its_folder(tmp_path: Path) -> None:
 
 
 def test_evaluation_is_pinned_to_its_version_and_can_be_repeated(folder: Path) -> None:
-    config = config_of(folder, eval_samples=4, eval_temperature=1.0, eval_prompts=3)
+    config = config_of(folder, eval_samples=4, eval_temperature=1.0, eval_prompts=3, evaluate_every=1)
     built = stations(config)
     assert built.evaluator is not None
     evaluator = built.evaluator()

@@ -41,6 +41,7 @@ SAYS_THE_DESIGN = [
     ("warmup_seconds", 5, {"warmup_s": 5}),
     ("num_iterations", 1000, {"updates": 1000}),
     ("eval_interval", 100, {"evaluate_every": 100}),
+    ("val_before_train", True, {"evaluate_first": True}),
     ("save_interval", 500, {"save_every": 500}),
     ("staleness_threshold", 3, {"max_lead": 3}),
     ("max_staleness_allowed", 5, {"max_staleness": 5}),
@@ -86,8 +87,58 @@ def test_a_known_name_of_a_replay_is_for_recipes_that_have_one(name: str, value:
         config(**{name: value})
 
 
+OF_A_SEARCH = [
+    ("collector_env_num", 4, {"num_envs": 4}),
+    ("game_segment_length", 40, {"segment_steps": 40}),
+    ("n_evaluator_episode", 8, {"eval_episodes": 8}),
+    ("eval_freq", 150, {"evaluate_every": 150}),
+    ("max_env_step", 20_000, {"steps": 20_000}),
+    ("discount_factor", 0.99, {"gamma": 0.99}),
+    ("replay_buffer_size", 50_000, {"replay_capacity": 50_000}),
+    ("priority_prob_alpha", 0.7, {"replay_alpha": 0.7}),
+    ("priority_prob_beta", 0.5, {"replay_beta_start": 0.5}),
+    ("fixed_temperature_value", 0.25, {"temperature": 0.25, "final_temperature": 0.25}),
+    ("target_update_freq", 50, {"target_every": 50}),
+    ("ssl_loss_weight", 1, {"consistency_weight": 1}),
+    ("grad_clip_value", 10, {"max_grad_norm": 10}),
+    ("reanalyze_batch_size", 128, {"reanalyze_roots": 128}),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "ours"), OF_A_SEARCH)
+def test_a_known_name_of_a_search_is_for_recipes_that_search(name: str, value: Any, ours: dict[str, Any]) -> None:
+    assert translate(name, value) == ours
+    kind = load_recipe("muzero").config
+    assert read_values(kind, {"wall_s": 9, name: value}) == read_values(kind, {"wall_s": 9, **ours})
+
+
+OF_A_LANGUAGE_MODEL = [
+    ("adv_estimator", "ppo", {"estimator": "ppo"}),
+    ("critic_warmup", 3, {"critic_warmup_updates": 3}),
+    ("cliprange_value", 0.2, {"value_clip": 0.2}),
+    ("clip_ratio_low", 0.1, {"clip_low": 0.1}),
+    ("clip_ratio_high", 0.3, {"clip_high": 0.3}),
+    ("loss_agg_mode", "seq-mean-token-sum", {"loss_aggregation": "seq-mean-token-sum"}),
+    ("kl_loss_coef", 0.01, {"kl_weight": 0.01}),
+    ("use_kl_in_reward", True, {"kl_in_reward": True}),
+    ("entropy_coeff", 0.02, {"entropy_weight": 0.02}),
+    ("ppo_epochs", 2, {"num_epochs": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "ours"), OF_A_LANGUAGE_MODEL)
+def test_a_known_name_of_an_update_is_for_recipes_with_a_language_model(
+    name: str, value: Any, ours: dict[str, Any]
+) -> None:
+    assert translate(name, value) == ours
+    kind = load_recipe("grpo").config
+    values = {"estimator": "gae", "kl_weight": 0.1}
+    assert read_values(kind, values, {name: value}) == read_values(kind, values, ours)
+
+
 def test_every_known_name_is_in_the_lists_above() -> None:
-    assert {name for name, _, _ in SAYS_THE_DESIGN + OF_A_REPLAY} == set(KNOWN_NAMES)
+    lists = SAYS_THE_DESIGN + OF_A_REPLAY + OF_A_LANGUAGE_MODEL + OF_A_SEARCH
+    assert {name for name, _, _ in lists} == set(KNOWN_NAMES)
 
 
 @pytest.mark.parametrize("known", KNOWN_NAMES.values(), ids=KNOWN_NAMES)
@@ -95,10 +146,12 @@ def test_every_known_name_sets_fields_that_exist_and_explains_itself(known: Any)
     ours = known.translate(known.example)
     kind = next(kind for kind in CONFIGS if set(ours) <= set(kind.model_fields))
     assert known.meaning
-    more: dict[str, Any] = {} if kind is RunConfig else {"replay_mode": "shared"}
+    more: dict[str, Any] = {"replay_mode": "shared"} if "replay_mode" in kind.model_fields else {}
+    if "estimator" in kind.model_fields:
+        more |= {"estimator": "gae", "kl_weight": 0.1}
     if "updates" not in ours:
         more["updates"] = 1000
-    read_values(kind, {**more, known.name: known.example})
+    read_values(kind, {name: value for name, value in more.items() if name not in ours}, {known.name: known.example})
 
 
 def test_no_known_name_hides_a_setting_of_ours() -> None:
@@ -213,7 +266,11 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], message: 
     assert "\n" not in str(refused.value)
 
 
-NUMBERS = [name for name, field in RunConfig.model_fields.items() if "float" in str(field.annotation)]
+NUMBERS = [
+    name
+    for name, field in RunConfig.model_fields.items()
+    if "float" in str(field.annotation) and "dict" not in str(field.annotation)
+]
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -282,6 +339,7 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "order": "ready",
         "max_staleness": 9,
         "on_stale": "drop",
+        "max_age_s": 12.5,
         "dispatch": "free",
         "collectors": 3,
         "lanes": 2,
@@ -289,6 +347,7 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "tickets_per_batch": 2,
         "publish_every": 5,
         "queue_capacity": 100,
+        "queue_bytes_limit": 12345,
         "pacing_s": 0.25,
         "lead_limit": 17,
         "lead_buffer_size": 50,
@@ -302,6 +361,7 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "wall_s": 23.0,
         "target_score": 24.0,
         "evaluate_every": 25,
+        "evaluate_first": True,
         "save_every": 26,
         "warmup_s": 27.0,
     }
@@ -316,6 +376,8 @@ def test_every_setting_reaches_the_coordinator() -> None:
     }
     elsewhere: dict[str, Any] = {"runtime": "inline", "keep_checkpoints": 3, "log_level": "debug", "keep_best": False}
     elsewhere |= {"metrics_interval_s": 2.0, "metric_aliases": True, "tensorboard": True}
+    elsewhere |= {"statistics_every_s": 5.0, "monitor": "builtins:print", "monitor_every_s": 6.0}
+    elsewhere |= {"alarms": {"idle_learner": 0.5}, "report": False}
     elsewhere |= {"use_wandb": True, "wandb_project": "mine", "wandb_mode": "offline"}
     elsewhere |= {"prometheus_port": 9100, "prometheus_host": "0.0.0.0"}
     elsewhere |= {"ray_address": None, "ray_connect_s": 10.0, "ray_keep_copies": True}  # of another runtime

@@ -1,22 +1,27 @@
 """What every recipe's configuration shares, and how it is read.
 
 One frozen, validated model per recipe. A value comes from, in rising order: the default, `--config
-file.yaml`, `--field value`. Names known from other systems are translated (`known_names.py`). Unknown names
-are refused with the nearest known one.
+file.yaml`, `--field value`. Names known from other systems are translated: flat ones by `known_names.py`, nested
+ones (`trainer: {save_freq: 20}`, or `trainer.save_freq=20`) by `nested_names.py`. Unknown names are refused with the
+nearest known one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.naming import unknown
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
+from headway.observe.alarms import DEFAULT_ALARMS, check_alarms
+from headway.observe.monitor import load_monitor
+from headway.recipes import nested_names
 from headway.recipes.known_names import translate
 
 
@@ -41,6 +46,9 @@ class RunConfig(BaseModel):
     on_stale: Literal["wait", "drop", "requeue", "keep"] = "wait"
     """What happens to a rollout that would be older: hold the learner back, drop it, collect it again, or
     train on it all the same."""
+    max_age_s: float | None = Field(None, gt=0)
+    """The seconds one rollout may wait for the learner, from its landing on; what happens then is on_stale, which must
+    be drop, requeue or keep. Lowering it throws away more. The clock decides, so dispatch is free."""
     dispatch: Literal["pinned", "free"] | None = None
     """pinned: the seed determines every bit, at any lead. free: newest snapshot, first idle collector.
     Default: pinned where the order allows it."""
@@ -57,6 +65,9 @@ class RunConfig(BaseModel):
     """Updates per published version. Raising it makes publishing cheaper and the data older."""
     queue_capacity: int | None = Field(None, ge=1)
     """Rollouts that may wait for the learner, those on their way included."""
+    queue_bytes_limit: int | None = Field(None, ge=1)
+    """Bytes the rollouts that wait for the learner may hold; collection waits when it is reached. One batch may always
+    wait, however big it is. Above max_lead=0 dispatch is free."""
     pacing_s: float = Field(0.0, ge=0)
     """Each collector, in each of its lanes, starts at most one ticket per this many seconds."""
     runtime: str = "threads"
@@ -91,6 +102,8 @@ class RunConfig(BaseModel):
     """Stop when an evaluation reaches this."""
     evaluate_every: int = Field(0, ge=0)
     """Evaluate every n versions and at the end; 0: never."""
+    evaluate_first: bool = False
+    """Evaluate the initial weights too, before anything is collected."""
     evaluate_in_background: bool = False
     """Evaluate beside collection and learning instead of pausing them."""
     save_every: int = Field(0, ge=0)
@@ -99,6 +112,8 @@ class RunConfig(BaseModel):
     """How many checkpoints to keep."""
     keep_best: bool = True
     """Keep the weights with the best score of an evaluation as well."""
+    report: bool = True
+    """Write report.html at the end of the run: what happened, as one page."""
     warmup_s: float = Field(0.0, ge=0)
     """The learner starts this much later than the collectors."""
     seed: int = Field(0, ge=0)
@@ -112,6 +127,16 @@ class RunConfig(BaseModel):
     reports in between is averaged."""
     metric_aliases: bool = False
     """Write the metrics under the names known from other systems too."""
+    alarms: dict[str, float] = Field(default_factory=lambda: dict(DEFAULT_ALARMS))
+    """Thresholds that are said aloud when they are passed, as name=value,name=value: stale_samples_ratio, staleness,
+    effective_sample_size, kl, idle_learner, error_rate, queue_empty, queue_full, memory_mb. Empty: none."""
+    statistics_every_s: float = Field(30.0, ge=0)
+    """Write the statistics of every component into run.log once in this many seconds, and at the end; 0: never."""
+    monitor: str | None = None
+    """A function of your own that looks at these statistics: file.py:function or module:function. It can raise an alarm
+    or end the run."""
+    monitor_every_s: float = Field(30.0, gt=0)
+    """How often it looks; once more at the end."""
     tensorboard: bool | None = None
     """Scalars for TensorBoard in the run's folder. Default: if the package is installed."""
     use_wandb: bool = False
@@ -160,12 +185,31 @@ class RunConfig(BaseModel):
             raise ValueError(unknown("runtime", value, RUNTIMES))
         return value
 
+    @field_validator("monitor")
+    @classmethod
+    def _monitor_can_be_loaded(cls, value: str | None) -> str | None:
+        if value is not None:
+            load_monitor(value)
+        return value
+
     @field_validator("ray_address")
     @classmethod
     def _address_can_be_one(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"auto|(\[[0-9a-fA-F:]+\]|[\w.-]+):[0-9]{1,5}", value):
             raise ValueError("an address is HOST:PORT (of the cluster itself, not of a Ray client), or auto")
         return value
+
+    @field_validator("alarms", mode="before")
+    @classmethod
+    def _alarms_are_known(cls, value: Any) -> dict[str, float]:
+        if value is None or value == "":
+            return {}
+        if isinstance(value, str):
+            pairs = [part.partition("=") for part in value.split(",")]
+            value = {name.strip(): _number(text) for name, _, text in pairs}
+        if not isinstance(value, Mapping):
+            raise ValueError("alarms are thresholds by name: name=value,name=value")
+        return check_alarms(value)
 
     @model_validator(mode="after")
     def _ray_settings_are_for_ray(self) -> RunConfig:
@@ -203,6 +247,7 @@ class RunConfig(BaseModel):
                 wall_s=self.wall_s,
                 target_score=self.target_score,
                 evaluate_every=self.evaluate_every,
+                evaluate_first=self.evaluate_first,
                 save_every=self.save_every,
                 warmup_s=self.warmup_s,
             ),
@@ -213,10 +258,12 @@ class RunConfig(BaseModel):
             order=parse_order(self.order),
             max_staleness=self.max_staleness,
             on_stale=OnStale(self.on_stale),
+            max_age_s=self.max_age_s,
             dispatch=self.dispatch,
             tickets_per_batch=self.tickets_per_batch,
             publish_every=self.publish_every,
             queue_capacity=self.queue_capacity,
+            queue_bytes_limit=self.queue_bytes_limit,
             pacing_s=self.pacing_s,
             evaluate_in_background=self.evaluate_in_background,
             lead_limit=self.lead_limit,
@@ -242,6 +289,13 @@ class RunConfig(BaseModel):
         )
 
 
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def require_correction(correction: str, max_lead: float | str) -> None:
     """An asynchronous policy gradient without a correction is silently biased: refuse it."""
     if correction == "none" and max_lead != 0:
@@ -253,11 +307,11 @@ def require_correction(correction: str, max_lead: float | str) -> None:
 
 def read_values(kind: type[RunConfig], *layers: Mapping[str, Any]) -> RunConfig:
     """A configuration from names and values, later layers over earlier ones; one clear line if it cannot be."""
-    merged: dict[str, Any] = {}
-    for values in layers:
-        merged |= _in_our_words(kind, values)
+    merged, _ = understand(kind, *layers)
     for name, value in merged.items():
         annotation = kind.model_fields[name].annotation
+        if isinstance(value, str) and get_origin(annotation) in (dict, list, tuple):
+            value = merged[name] = _structure(value)
         if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
             raise ConfigError(f"{name} needs a value, received {value!r}")  # else a bare --updates would be 1
     try:
@@ -266,24 +320,79 @@ def read_values(kind: type[RunConfig], *layers: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(_one_line(error)) from None
 
 
-def _in_our_words(kind: type[RunConfig], values: Mapping[str, Any]) -> dict[str, Any]:
-    """One layer with known names translated. Within it, nothing may be said twice in different ways."""
+class Said(NamedTuple):
+    """A name from another system, its value, and what that is here: settings, or why it has no effect."""
+
+    name: str
+    value: Any
+    meaning: dict[str, Any] | str
+
+
+def understand(kind: type[RunConfig], *layers: Mapping[str, Any]) -> tuple[dict[str, Any], list[Said]]:
+    """Layers in our words, later ones over earlier ones, and what was translated on the way."""
+    merged: dict[str, Any] = {}
+    said: dict[str, Said] = {}
+    nested: dict[str, Any] = {}
+    for values in layers:
+        theirs = {name: value for name, value in values.items() if nested_names.is_theirs(name, value)}
+        paths = nested_names.flatten(theirs)
+        nested |= paths
+        here = _translated(kind, {name: value for name, value in values.items() if name not in theirs})
+        here += _translated_paths(kind, nested, paths)
+        merged |= _in_our_words(kind, values, here)
+        said |= {one.name: one for one in here}
+    return merged, list(said.values())
+
+
+def _in_our_words(kind: type[RunConfig], values: Mapping[str, Any], said: list[Said]) -> dict[str, Any]:
+    """One layer. Within it, nothing may be said twice in different ways."""
     fields = kind.model_fields
-    ours = {name: value for name, value in values.items() if name in fields}
-    for name, value in values.items():
-        if name in fields:
-            continue
-        if name == "data_queue_size" and values.get("enable_async_training") is False:
-            continue  # the queue is not used then
-        translated = translate(name, value)
-        if translated is None:
-            raise ConfigError(unknown("setting", str(name), fields))
-        for field, meaning in translated.items():
+    ours = {n: v for n, v in values.items() if n in fields and not nested_names.is_theirs(n, v)}
+    for name, value, meaning in said:
+        for field, wanted in meaning.items() if isinstance(meaning, dict) else ():
             if field not in fields:
                 raise ConfigError(f"setting {name!r} means {field!r}, which this recipe does not have")
-            if ours.setdefault(field, meaning) != meaning:
-                raise ConfigError(f"{name}={value!r} means {field}={meaning!r}, but {field}={ours[field]!r} is set too")
+            if ours.setdefault(field, wanted) != wanted:
+                raise ConfigError(f"{name}={value!r} means {field}={wanted!r}, but {field}={ours[field]!r} is set too")
     return ours
+
+
+def _translated(kind: type[RunConfig], values: Mapping[str, Any]) -> list[Said]:
+    """The flat names that are not ours."""
+    said = []
+    for name, value in values.items():
+        if name in kind.model_fields:
+            continue
+        if name == "data_queue_size" and values.get("enable_async_training") is False:
+            said.append(Said(name, value, "with enable_async_training off there is no queue"))
+            continue
+        meaning = None if isinstance(value, Mapping) else translate(name, value)
+        if meaning is None and (isinstance(value, Mapping) or "." in str(name)):
+            raise ConfigError(nested_names.unknown_path(str(name)))
+        if meaning is None:
+            raise ConfigError(unknown("setting", str(name), kind.model_fields))
+        said.append(Said(name, value, meaning))
+    return said
+
+
+def _translated_paths(kind: type[RunConfig], nested: Mapping[str, Any], here: Mapping[str, Any]) -> list[Said]:
+    """The nested names of one layer, and those of earlier ones that mean something else now."""
+    if not here:
+        return []
+    try:
+        theirs = nested_names.resolve(nested)
+        names = nested_names.touched(here.keys(), theirs)
+        return [Said(name, theirs[name], nested_names.mean(name, theirs, kind.model_fields)) for name in names]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _structure(text: str) -> Any:
+    """A mapping or a list that was written on the command line."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _one_line(error: ValidationError) -> str:

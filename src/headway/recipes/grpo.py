@@ -19,20 +19,21 @@ from pydantic import Field, model_validator
 
 from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.roles import Stations
-from headway.core.naming import unknown
+from headway.coordinate.settings import Settings
+from headway.core.types import derive_seed
 from headway.evaluate.answers import AnswerEvaluator
-from headway.learn.corrections import CORRECTIONS
-from headway.learn.grpo.advantages import ESTIMATORS
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
-from headway.learn.grpo.loss import LossSettings
+from headway.learn.grpo.advantages import GAE
+from headway.learn.grpo.learner import GRPOLearner
+from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
-from headway.llm.engine import Engine, Sampling
+from headway.llm.engine import Engine, EngineError, Sampling
 from headway.llm.rewards import overlong_penalty
 from headway.llm.tasks import Prompt, Task, load_task
-from headway.recipes.config import RunConfig, require_correction
+from headway.recipes.learner_ranks import over_ranks
+from headway.recipes.llm_update import UpdateConfig
 
 
-class GRPOConfig(RunConfig):
+class GRPOConfig(UpdateConfig):
     """Model, task, replies and the policy-gradient update."""
 
     # -- model
@@ -46,8 +47,6 @@ class GRPOConfig(RunConfig):
     """Scale of the adapters."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, a third more work."""
-    torch_threads: int = Field(default=1, ge=1)
-    """Threads of torch in each role. One, where engine and trainer share two cores: more are slower."""
 
     # -- task
     task: str = "larger_than"
@@ -91,44 +90,27 @@ class GRPOConfig(RunConfig):
     new ones from the next token. partial wastes no time and mixes versions within a reply."""
     recompute_cache: bool = False
     """With partial: read replies under way again with the new weights, instead of keeping the old ones' cache."""
+    generation_deadline_s: float | None = Field(default=None, gt=0)
+    """A group that is not whole in this time is ended, in the engine too. Raising it waits longer for stragglers; None:
+    as long as they take."""
+    on_generation_deadline: Literal["fail", "cut"] = "fail"
+    """What such a group is then: failed (attempts_on_error and on_failure say what follows), or what there is of it. A
+    reply cut short is scored as it stands, and a group with a reply that has no token yet fails."""
+    engine_deadline_s: float = Field(default=30.0, gt=0)
+    """vllm: the engine's process may be silent for so long while something is asked of it; then it is replaced."""
+    engine_restarts: int = Field(default=5, ge=0)
+    """vllm: how often the process of one engine may be replaced."""
+    vllm_python: str = ""
+    """vllm: the Python interpreter it runs in, if its pins collide with ours. Empty: $HEADWAY_VLLM_PYTHON, else this
+    one."""
+    vllm_options: dict[str, Any] = Field(default_factory=dict)
+    """vllm: more of its engine arguments, like {gpu_memory_utilization: 0.5} or {tensor_parallel_size: 2}."""
 
     # -- update
     updates: int | None = Field(default=40, ge=1)
     """Stop after this many learn calls."""
-    estimator: str = "grpo"
-    """Advantages: grpo, dr_grpo, rloo or reinforce_plus_plus."""
-    correction: str = "token_is"
-    """What makes up for stale data and for an engine that rounds differently: see docs/corrections.md."""
-    correction_options: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the correction, like {cap: 2.0} for token_is."""
-    learning_rate: float = Field(default=1e-5, gt=0)
-    """Step size of AdamW."""
-    warmup_updates: int = Field(default=0, ge=0)
-    """The learning rate rises over this many updates."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """Of AdamW."""
-    num_epochs: int = Field(default=1, ge=1)
-    """Passes over a batch."""
-    num_minibatches: int = Field(default=1, ge=1)
-    """Gradient steps per pass. More learn faster from a batch and move further from its data."""
-    microbatch_tokens: int = Field(default=1024, ge=1)
-    """Tokens per forward pass. Fewer take less memory; what is learned is the same."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Largest gradient norm."""
-    clip_low: float = Field(default=0.2, ge=0, le=1)
-    """How far a token may become less likely in one update."""
-    clip_high: float = Field(default=0.28, ge=0)
-    """How far a token may become more likely in one update."""
-    dual_clip: float | None = 3.0
-    """Cap on the ratio where the advantage is negative."""
-    loss_aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"
-    """Who shares a batch evenly: tokens, sequences, or sequences by their length."""
-    kl_weight: float = Field(default=0.0, ge=0)
-    """Holds the policy near the model it started from."""
-    entropy_weight: float = Field(default=0.0, ge=0)
-    """Bonus for staying undecided."""
-    whiten_advantages: bool = False
-    """Scale the advantages of a batch to mean 0 and deviation 1."""
+    data_epochs: float | None = Field(default=None, gt=0)
+    """Stop after this many passes over the training prompts, if that is earlier (updates=null: only then)."""
 
     # -- evaluation
     evaluate_every: int = Field(default=10, ge=0)
@@ -144,35 +126,85 @@ class GRPOConfig(RunConfig):
 
     @model_validator(mode="after")
     def _can_learn(self) -> GRPOConfig:
-        require_correction(self.correction, self.max_lead)
-        if self.correction not in CORRECTIONS:
-            raise ValueError(unknown("correction", self.correction, CORRECTIONS))
-        if self.estimator not in ESTIMATORS:
-            raise ValueError(unknown("estimator", self.estimator, ESTIMATORS))
-        if self.estimator != "reinforce_plus_plus" and self.group_size == 1:
+        if self.estimator not in ("reinforce_plus_plus", GAE) and self.group_size == 1:
             raise ValueError(f"estimator {self.estimator!r} compares replies to one prompt: group_size must be >= 2")
+        if self.lr_schedule != "constant" and self.updates is None and self.data_epochs is None:
+            raise ValueError(f"lr_schedule={self.lr_schedule!r} needs updates: over which run shall it fall?")
+        longest = self.max_prompt_tokens + self.max_tokens
+        if self.microbatch_tokens < longest:
+            raise ValueError(
+                f"microbatch_tokens={self.microbatch_tokens} cannot hold a prompt and a reply "
+                f"(max_prompt_tokens + max_tokens = {longest})"
+            )
         if self.eval_samples > 1 and self.eval_temperature == 0:
             raise ValueError("eval_samples > 1 needs eval_temperature > 0: the most likely answer is always the same")
         if self.recompute_cache and self.on_publish == "drain":
             raise ValueError("recompute_cache goes with on_publish=partial: after draining nothing is under way")
         return self
 
+    @model_validator(mode="after")
+    def _can_generate(self) -> GRPOConfig:
+        limit = self.generation_deadline_s
+        if limit is not None and limit >= self.collect_deadline_s:
+            raise ValueError(
+                f"generation_deadline_s={limit:g} must be below collect_deadline_s={self.collect_deadline_s:g}, "
+                "or the collector is restarted first"
+            )
+        if self.engine != "vllm":
+            for name in ("engine_deadline_s", "engine_restarts", "vllm_python", "vllm_options"):
+                default = type(self).model_fields[name].get_default(call_default_factory=True)
+                if getattr(self, name) != default:
+                    raise ValueError(f"{name} needs engine='vllm', received engine={self.engine!r}")
+            return self
+        least = min(self.publish_deadline_s, self.collect_deadline_s)
+        if self.engine_deadline_s >= least:
+            raise ValueError(
+                f"engine_deadline_s={self.engine_deadline_s:g} must be below publish_deadline_s and "
+                f"collect_deadline_s ({least:g}), or the collector is restarted before its engine"
+            )
+        from headway.llm.vllm_engine import check_options, kind_of_log_probs
+
+        try:
+            kind_of_log_probs(_sampling(self))
+            check_options(self.vllm_options)
+        except EngineError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def settings(self) -> Settings:
+        if self.data_epochs is None:
+            return super().settings()
+        updates = max(1, int(self.data_epochs * len(build_task(self))) // self.tickets_per_batch)
+        if self.updates is not None:
+            updates = min(updates, self.updates)
+        return self.model_copy(update={"updates": updates, "data_epochs": None}).settings()
+
 
 CONFIG = GRPOConfig
 
 
-def stations(config: GRPOConfig) -> Stations:
-    """Everything wired: one line an edge."""
+def stations(
+    config: GRPOConfig, *, collector: type[GroupCollector] = GroupCollector, learner: type[GRPOLearner] = GRPOLearner
+) -> Stations:
+    """Everything wired: one line an edge. `collector` and `learner` may be classes of your own, derived from these."""
     build_task(config)  # what cannot be is said here, not by a role that starts
+    _check_engine(config)
     return Stations(
-        collector=partial(_collector, config),
-        learner=partial(_learner, config),
-        evaluator=partial(_evaluator, config),
+        collector=partial(_collector, config, collector),
+        learner=over_ranks(config, partial(_learner, config, learner), device=_ranks_on(config)),
+        evaluator=partial(_evaluator, config) if config.evaluate_every else None,  # it has an engine of its own
     )
 
 
 def build_task(config: GRPOConfig) -> Task:
     return load_task(config.task, seed=config.seed, **config.task_options)
+
+
+def _check_engine(config: GRPOConfig) -> None:
+    if config.engine == "vllm" and config.runtime != "ray":  # on other machines there may be other environments
+        from headway.llm.vllm_engine import check_installed, find_python
+
+        check_installed(find_python(config.vllm_python or None))
 
 
 def device_of(config: GRPOConfig) -> str:
@@ -183,7 +215,7 @@ def device_of(config: GRPOConfig) -> str:
     return config.device
 
 
-def _collector(config: GRPOConfig, number: int) -> GroupCollector:
+def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> GroupCollector:
     penalty = None
     if config.overlong_tokens:
         penalty = partial(overlong_penalty, max_tokens=config.max_tokens, interval=config.overlong_tokens)
@@ -192,68 +224,55 @@ def _collector(config: GRPOConfig, number: int) -> GroupCollector:
         sampling=_sampling(config),
         filter_silent=config.filter_silent,
         length_penalty=penalty,
+        deadline_s=config.generation_deadline_s,
+        on_deadline=config.on_generation_deadline,
     )
-    return GroupCollector(partial(build_engine, config), build_task(config), _Encoder(config), settings)
+    return kind(partial(build_engine, config, settings.sampling), build_task(config), _Encoder(config), settings)
 
 
 def _sampling(config: GRPOConfig) -> Sampling:
     return Sampling(config.temperature, config.top_k, config.top_p, config.max_tokens, stop=config.stop)
 
 
-def _learner(config: GRPOConfig) -> GRPOLearner:
-    settings = GRPOSettings(
-        estimator=config.estimator,
-        correction=config.correction,
-        correction_knobs=config.correction_options,
-        loss=LossSettings(
-            clip_low=config.clip_low,
-            clip_high=config.clip_high,
-            dual_clip=config.dual_clip,
-            aggregation=config.loss_aggregation,
-            max_length=config.max_tokens if config.loss_aggregation == "seq-mean-token-sum" else None,
-            kl_weight=config.kl_weight,
-            entropy_weight=config.entropy_weight,
-        ),
-        learning_rate=config.learning_rate,
-        warmup_updates=config.warmup_updates,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        epochs=config.num_epochs,
-        minibatches=config.num_minibatches,
-        microbatch_tokens=config.microbatch_tokens,
-        temperature=config.temperature,
-        whiten_advantages=config.whiten_advantages,
-    )
-    return GRPOLearner(
-        partial(_trained_model, config),
-        settings,
-        load_reference=partial(_frozen_model, config),
+def _ranks_on(config: GRPOConfig) -> Device:
+    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _learner(config: GRPOConfig, kind: type[GRPOLearner], rank: Rank) -> GRPOLearner:
+    device = str(rank.device) if rank.device.type == "cuda" else device_of(config)
+    return kind(
+        partial(_trained_model, config, device),
+        config.update_settings(temperature=config.temperature, longest_reply=config.max_tokens),
+        load_reference=partial(_frozen_model, config, device),
+        load_critic=partial(_trained_model, config, device),
         publish_dtype=torch.bfloat16 if device_of(config) == "cuda" else None,
         seed=config.seed,
+        rank=rank,
     )
 
 
-def _trained_model(config: GRPOConfig) -> Any:
+def _trained_model(config: GRPOConfig, device: str) -> Any:
     torch.set_num_threads(config.torch_threads)
-    model = _frozen_model(config)
+    model = _frozen_model(config, device)
     if config.lora_rank:
-        model = add_adapters(model, config.lora_rank, config.lora_alpha)
+        seed = derive_seed(config.seed, "adapters")
+        model = add_adapters(model, config.lora_rank, config.lora_alpha, seed=seed)
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     return model
 
 
-def _frozen_model(config: GRPOConfig) -> Any:
+def _frozen_model(config: GRPOConfig, device: str) -> Any:
     from headway.llm.models import load_model
 
-    return load_model(config.model, device=device_of(config))
+    return load_model(config.model, device=device)
 
 
 def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     sampling = Sampling(config.eval_temperature, max_tokens=config.max_tokens, stop=config.stop)
     ks = sorted({1, config.eval_samples})
     return AnswerEvaluator(
-        partial(build_engine, config),
+        partial(build_engine, config, sampling),
         build_task(config),
         _Encoder(config),
         sampling=sampling,
@@ -263,8 +282,31 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     )
 
 
-def build_engine(config: GRPOConfig) -> Engine:
-    """An engine with the model's own weights, which are version 0."""
+def build_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
+    """An engine with the model's own weights, which are version 0, for requests that sample in this way."""
+    return _vllm_engine(config, sampling) if config.engine == "vllm" else _transformers_engine(config)
+
+
+def _vllm_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
+    from headway.llm.vllm_engine import VLLMEngine
+
+    return VLLMEngine(
+        config.model,
+        sampling,
+        context=config.max_prompt_tokens + config.max_tokens,
+        rows=config.engine_rows,
+        device=device_of(config),
+        threads=config.torch_threads,
+        python=config.vllm_python or None,
+        options=config.vllm_options,
+        deadline_s=config.engine_deadline_s,
+        start_s=5 / 6 * config.start_deadline_s,  # before the coordinator gives up: it can say what went wrong
+        restarts=config.engine_restarts,
+        recompute=config.recompute_cache,
+    )
+
+
+def _transformers_engine(config: GRPOConfig) -> Engine:
     from headway.llm.models import load_model, load_tokenizer, stop_tokens
     from headway.llm.transformers_engine import TransformersEngine, build_decoder
 

@@ -36,6 +36,10 @@ def _async_training(value: Any) -> dict[str, Any]:
     return {} if value else {"max_lead": 0}
 
 
+def _fixed_temperature(value: Any) -> dict[str, Any]:
+    return {"temperature": value, "final_temperature": value}
+
+
 def _retries(value: Any) -> dict[str, Any]:
     return {"publish_attempts": value + 1 if isinstance(value, int) else value}
 
@@ -62,6 +66,7 @@ KNOWN_NAMES = {
         KnownName("warmup_seconds", "the learner starts later", _same("warmup_s"), 5),
         KnownName("num_iterations", "updates in all", _same("updates"), 1000),
         KnownName("eval_interval", "versions between evaluations", _same("evaluate_every"), 100),
+        KnownName("val_before_train", "evaluate before training", _same("evaluate_first"), True),
         KnownName("save_interval", "versions between checkpoints", _same("save_every"), 500),
         KnownName("staleness_threshold", "versions collection may run ahead", _same("max_lead"), 3),
         KnownName("max_staleness_allowed", "age limit of one sample", _same("max_staleness"), 5),
@@ -78,6 +83,30 @@ KNOWN_NAMES = {
         KnownName("max_steps", "updates in all", _same("updates"), 100),
         KnownName("eval_steps", "versions between evaluations", _same("evaluate_every"), 10),
         KnownName("save_steps", "versions between checkpoints", _same("save_every"), 10),
+        KnownName("adv_estimator", "how advantages are made: grpo, rloo, gae or ppo, ...", _same("estimator"), "gae"),
+        KnownName("critic_warmup", "updates the policy waits for its critic", _same("critic_warmup_updates"), 5),
+        KnownName("cliprange_value", "how far a value may move in one update", _same("value_clip"), 0.2),
+        KnownName("clip_ratio_low", "how far a token may become less likely", _same("clip_low"), 0.2),
+        KnownName("clip_ratio_high", "how far a token may become more likely", _same("clip_high"), 0.28),
+        KnownName("loss_agg_mode", "who shares a batch evenly", _same("loss_aggregation"), "token-mean"),
+        KnownName("kl_loss_coef", "holds the policy near the reference", _same("kl_weight"), 0.001),
+        KnownName("use_kl_in_reward", "take that from the rewards", _same("kl_in_reward"), True),
+        KnownName("entropy_coeff", "bonus for staying undecided", _same("entropy_weight"), 0.01),
+        KnownName("ppo_epochs", "passes over a batch", _same("num_epochs"), 2),
+        KnownName("collector_env_num", "games per collector", _same("num_envs"), 8),
+        KnownName("game_segment_length", "steps of each game per segment", _same("segment_steps"), 50),
+        KnownName("n_evaluator_episode", "episodes per evaluation", _same("eval_episodes"), 8),
+        KnownName("eval_freq", "versions between evaluations", _same("evaluate_every"), 200),
+        KnownName("max_env_step", "environment steps in all", _same("steps"), 200_000),
+        KnownName("discount_factor", "discount", _same("gamma"), 0.997),
+        KnownName("replay_buffer_size", "steps the replay keeps", _same("replay_capacity"), 100_000),
+        KnownName("priority_prob_alpha", "how much priorities decide what is drawn", _same("replay_alpha"), 0.6),
+        KnownName("priority_prob_beta", "how much of that is undone at first", _same("replay_beta_start"), 0.4),
+        KnownName("fixed_temperature_value", "chance in choosing by visits", _fixed_temperature, 0.25),
+        KnownName("target_update_freq", "updates per move of the target network", _same("target_every"), 100),
+        KnownName("ssl_loss_weight", "weight of the consistency loss", _same("consistency_weight"), 2),
+        KnownName("grad_clip_value", "largest gradient norm", _same("max_grad_norm"), 5),
+        KnownName("reanalyze_batch_size", "positions reanalyzed together", _same("reanalyze_roots"), 160),
     )
 }
 

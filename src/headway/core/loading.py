@@ -1,0 +1,74 @@
+"""A function of the user's own, named as `package.module:function` or `folder/file.py:function`.
+
+What travels to another process is the name: each process loads the function for itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headway.core.naming import unknown
+
+
+def load_function(spec: str, what: str, arguments: Sequence[str], *, by_name: bool) -> Callable[..., Any]:
+    """The function, after checking that it can be called with these arguments (`by_name`, or in this order)."""
+    place, colon, name = spec.rpartition(":")
+    if not colon or not place or not name:
+        raise ValueError(f"a {what} function is named module:function or file.py:function, received {spec!r}")
+    module = _load_file(place, what) if place.endswith(".py") else _load_module(place, what)
+    function = getattr(module, name, None)
+    if function is None:
+        callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(unknown(f"function of {place}", name, callables))
+    if not callable(function):
+        raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
+    try:
+        signature = inspect.signature(function)
+        signature.bind(**dict.fromkeys(arguments)) if by_name else signature.bind(*arguments)
+    except TypeError as error:
+        how = " by name" if by_name else ""
+        raise ValueError(f"{what} function {spec} must take {', '.join(arguments)}{how}: {error}") from None
+    found: Callable[..., Any] = function
+    return found
+
+
+def _load_module(name: str, what: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise ValueError(f"{what} module {name} cannot be loaded: {in_a_line(error)}") from error
+
+
+def _load_file(place: str, what: str) -> ModuleType:
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise ValueError(f"{what} file {place} does not exist")
+    name = f"headway_{what}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{what} file {place} cannot be loaded: {in_a_line(error)}") from error
+    return module
+
+
+def in_a_line(error: BaseException, limit: int = 120) -> str:
+    """`KeyError: 'x'`."""
+    return f"{type(error).__name__}: {shortened(error, limit)}"
+
+
+def shortened(text: object, limit: int = 120) -> str:
+    """On one line."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."

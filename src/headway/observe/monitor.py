@@ -1,0 +1,99 @@
+"""A function of the user's own that looks at a run while it goes on.
+
+    every monitor_every_s, and once more when the run has ended:
+
+        statistics ---> monitor ---> None         all is well
+                                     a text       an alarm: said on standard error and in run.log
+                                     StopRun(why) the run finishes its update, saves and ends
+
+`statistics` are groups of numbers under the names users know (`coordinate/components.py`). The monitor has a thread of
+its own: a slow one misses looks, and never holds up the run. One that raises anything else is named in one line and is
+off from then on, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from headway.core.loading import in_a_line, load_function, shortened
+
+END_WITHIN_S = 10.0
+Statistics = Mapping[str, Mapping[str, Any]]
+"""Group -> name -> value: `statistics["queue"]["queue_size"]`."""
+
+
+class StopRun(Exception):
+    """Raised by a monitor: end the run, and why."""
+
+
+class Monitor(Protocol):
+    """Looks at a run. What it returns is said; nothing is nothing."""
+
+    def __call__(self, statistics: Statistics) -> str | None: ...
+
+
+def load_monitor(spec: str) -> Monitor:
+    """`folder/file.py:function` or `package.module:function`."""
+    return load_function(spec, "monitor", ("statistics",), by_name=False)
+
+
+def _to_stderr(line: str) -> None:
+    print(f"headway: {line}", file=sys.stderr, flush=True)
+
+
+class Watch:
+    """A monitor and its thread, until `end`."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        stop: Callable[[str], None],
+        *,
+        say: Callable[[str], None] = _to_stderr,
+        end_within_s: float = END_WITHIN_S,
+    ) -> None:
+        self._monitor = monitor
+        self._stop = stop
+        self._say = say
+        self._end_within_s = end_within_s
+        self._name = getattr(monitor, "__name__", type(monitor).__name__)
+        self._queue: SimpleQueue[Statistics | None] = SimpleQueue()
+        self._under_way = threading.Semaphore()  # one look at a time
+        self._is_off = False
+        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
+        self._thread.start()
+
+    def look(self, statistics: Statistics) -> None:
+        """Without waiting: while the monitor is still at the look before, this one is left out."""
+        if not self._is_off and self._under_way.acquire(blocking=False):
+            self._queue.put(statistics)
+
+    def end(self, statistics: Statistics) -> None:
+        """The last look, whatever became of the run; then the thread ends."""
+        self._queue.put(statistics)
+        self._queue.put(None)
+        self._thread.join(self._end_within_s)
+        if self._thread.is_alive():
+            self._say(f"the monitor {self._name} has not ended within {self._end_within_s:g} s")
+
+    def _run(self) -> None:
+        while (statistics := self._queue.get()) is not None:
+            if not self._is_off:
+                self._call(statistics)
+            self._under_way.release()
+
+    def _call(self, statistics: Statistics) -> None:
+        try:
+            said = self._monitor(statistics)
+        except StopRun as reason:
+            self._stop(f"stopped by the monitor: {shortened(reason) or self._name}")
+        except Exception as error:  # noqa: BLE001 - whatever a monitor raises, the run goes on without it
+            self._is_off = True
+            self._say(f"the monitor {self._name} is off, the run goes on: it raised {in_a_line(error)}")
+        else:
+            if said is not None:
+                self._say(f"ALARM by {self._name}: {shortened(said, 500)}")

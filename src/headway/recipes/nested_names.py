@@ -1,0 +1,587 @@
+"""The nested configuration that users of verl and its relatives have, and what each name in it is here.
+
+    async_training: {staleness_threshold: 3}      -->   max_lead: 3
+    actor_rollout_ref: {rollout: {n: 8}}          -->   group_size: 8
+    trainer: {nccl_timeout: 600}                  -->   nothing, with the reason, said when the run begins
+
+A file is flattened to dotted paths (`actor_rollout_ref.rollout.n`), which can also be given on the command line. Every
+path is in one of two tables: `PATHS` are translated, `WITHOUT_EFFECT` are accepted and said to have none. A path in
+neither is refused with the nearest one. Some mean something only together (`data.train_batch_size` and
+`actor.ppo_mini_batch_size` make a number of minibatches): those name what else they read.
+
+`headway explain --config FILE` prints the translation of a file, `docs/guides/llm.md` the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headway.core.naming import unknown
+from headway.recipes.known_names import KNOWN_NAMES
+
+Theirs = Mapping[str, Any]
+"""Dotted paths and their values; what is null is not there."""
+Meaning = dict[str, Any] | str
+"""Settings here; or why there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPath:
+    """One of their names. `translate` gets its value, all of their names that are set, and the recipe's settings."""
+
+    path: str
+    ours: str
+    translate: Callable[[Any, Theirs, Collection[str]], Meaning]
+    example: Any
+    reads: tuple[str, ...] = ()
+    """Other paths that decide along with this one."""
+
+
+# -- ways to translate ------------------------------------------------------------------------------
+
+
+def _same(ours: str) -> Callable[..., Meaning]:
+    return lambda value, theirs, fields: {ours: value}
+
+
+def _flat(name: str) -> Callable[..., Meaning]:
+    return lambda value, theirs, fields: KNOWN_NAMES[name].translate(value)
+
+
+def _only(*allowed: Any, why: str) -> Callable[..., Meaning]:
+    """Nothing else exists here, so these values have no effect and others are refused."""
+
+    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+        if value not in allowed:
+            choice = " or ".join(str(one) for one in allowed)
+            raise ValueError(f"only {choice} is possible here: {why}")
+        return why
+
+    return translate
+
+
+def _or_off(ours: str) -> Callable[..., Meaning]:
+    """-1 is never."""
+    return lambda value, theirs, fields: {ours: 0 if value == -1 else value}
+
+
+def _with_gae(ours: str) -> Callable[..., Meaning]:
+    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+        if theirs.get("algorithm.adv_estimator") in ("gae", "ppo"):
+            return {ours: value}
+        return "without adv_estimator=gae there is no critic, and nothing is discounted"
+
+    return translate
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number >= 1, received {value!r}")
+    return value
+
+
+BATCH = "data.train_batch_size"
+FETCHES = "async_training.min_batch_count"
+REQUIRED = "async_training.require_batches"
+MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
+
+
+def _prompts_per_update(theirs: Theirs) -> int:
+    fetched = max(_whole(name, theirs.get(name, 1)) for name in (FETCHES, REQUIRED))
+    return fetched * _whole(BATCH, theirs.get(BATCH, 1))
+
+
+def _batch(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return {"tickets_per_batch": _prompts_per_update(theirs)}
+
+
+def _minibatches(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if BATCH not in theirs:
+        raise ValueError(f"it says how a batch is cut, so {BATCH} is needed too")
+    batch, part = _prompts_per_update(theirs), _whole(MINI, value)
+    if batch % part:
+        raise ValueError(f"a batch of {batch} prompts cannot be cut into minibatches of {part}")
+    return {"num_minibatches": batch // part}
+
+
+CLIP = "actor_rollout_ref.actor.clip_ratio"
+
+
+def _clip(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    sides = {"clip_low": f"{CLIP}_low", "clip_high": f"{CLIP}_high"}
+    own = {ours: value for ours, path in sides.items() if path not in theirs}
+    return own or "clip_ratio_low and clip_ratio_high say it"
+
+
+USE_KL, KL = "actor_rollout_ref.actor.use_kl_loss", "actor_rollout_ref.actor.kl_loss_coef"
+THEIR_KL = 0.001
+
+
+def _kl(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return {"kl_weight": theirs.get(KL, THEIR_KL) if theirs.get(USE_KL) else 0.0}
+
+
+ESTIMATOR, BY_STD = "algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo"
+
+
+def _estimator(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    name = theirs.get(ESTIMATOR, "grpo")
+    if name == "grpo" and theirs.get(BY_STD) is False:
+        name = "dr_grpo"
+    return {"estimator": name}
+
+
+ENGINES = {"hf": "transformers", "transformers": "transformers", "vllm": "vllm"}
+
+
+def _engine(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if value not in ENGINES:
+        raise ValueError(unknown("engine", str(value), ENGINES))
+    return {"engine": ENGINES[value]}
+
+
+def _aggregation(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return {"loss_aggregation": "seq-mean-token-sum" if value == "seq-mean-token-sum-norm" else value}
+
+
+def _do_sample(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return "val_kwargs.temperature says it" if value else {"eval_temperature": 0.0}
+
+
+VAL_TEMPERATURE, VAL_SAMPLE = (f"actor_rollout_ref.rollout.val_kwargs.{name}" for name in ("temperature", "do_sample"))
+
+
+def _eval_temperature(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if theirs.get(VAL_SAMPLE, False):
+        return {"eval_temperature": value}
+    return {"eval_temperature": 0.0}
+
+
+TRAIN_FILES, VAL_FILES, PROMPT_KEY = "data.train_files", "data.val_files", "data.prompt_key"
+REWARD_FILE, REWARD_NAME = "custom_reward_function.path", "custom_reward_function.name"
+
+
+def _one_file(path: str, theirs: Theirs) -> str:
+    value = theirs[path]
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str):
+        raise ValueError(f"one file is read, received {value!r}")
+    if value.endswith(".parquet"):
+        raise ValueError(f"{value}: parquet is not read; write it as JSON lines (one object a line, .jsonl)")
+    return value
+
+
+def _files(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    """For a recipe with a folder of its own, that folder; otherwise a task of this file."""
+    if "data" in fields:
+        files = [Path(_one_file(path, theirs)) for path in (TRAIN_FILES, VAL_FILES) if path in theirs]
+        folders = {str(file.parent if file.suffix else file) for file in files}
+        if len(folders) > 1 or any(file.suffix and file.name not in ("train.jsonl", "test.jsonl") for file in files):
+            raise ValueError("the recipe reads train.jsonl and test.jsonl of one folder")
+        return {"data": folders.pop()}
+    if TRAIN_FILES not in theirs:
+        raise ValueError(f"it needs {TRAIN_FILES} too")
+    return {"task": f"jsonl:{_one_file(TRAIN_FILES, theirs)}", "task_options": _options(theirs)}
+
+
+def _reward(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if "data" in fields:
+        raise ValueError("the recipe has a reward of its own; `headway run grpo` takes yours")
+    return _files(value, theirs, fields)
+
+
+def _options(theirs: Theirs) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if VAL_FILES in theirs:
+        options["held_out"] = _one_file(VAL_FILES, theirs)
+    if PROMPT_KEY in theirs:
+        options["prompt_field"] = theirs[PROMPT_KEY]
+    if REWARD_FILE in theirs or REWARD_NAME in theirs:
+        options["reward"] = f"{theirs.get(REWARD_FILE, '')}:{theirs.get(REWARD_NAME, 'compute_score')}"
+    return options
+
+
+def _prompt_key(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return "the recipe knows its own file" if "data" in fields else _files(value, theirs, fields)
+
+
+STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
+SAMPLES = "rollout.total_rollout_steps"
+
+
+def _epochs(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if STEPS in theirs or SAMPLES in theirs:
+        return "total_training_steps (or total_rollout_steps) says when the run ends"
+    return {"data_epochs": value, "updates": None}
+
+
+def _rollout_steps(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if STEPS in theirs:
+        return "total_training_steps says when the run ends"
+    return {"updates": max(1, _whole(SAMPLES, value) // _prompts_per_update(theirs))}
+
+
+def _places(group: str, ours: str) -> Callable[..., Meaning]:
+    """GPUs in all: per node, times nodes."""
+
+    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+        paths = (f"{group}.n_gpus_per_node", f"{group}.nnodes")
+        per_node, nodes = (_whole(path, theirs.get(path, 1)) for path in paths)
+        if ours in fields:
+            return {ours: per_node * nodes}
+        if per_node * nodes > 1:
+            raise ValueError(f"{per_node * nodes} GPUs, but this recipe uses one there")
+        return "there is one of it"
+
+    return translate
+
+
+LOGGERS = {"console": {}, "file": {}, "wandb": {"use_wandb": True}, "tensorboard": {"tensorboard": True}}
+
+
+def _loggers(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    names = yaml.safe_load(value) if isinstance(value, str) else value
+    settings: dict[str, Any] = {}
+    for name in names if isinstance(names, list) else [names]:
+        if name not in LOGGERS:
+            raise ValueError(unknown("logger", str(name), LOGGERS))
+        settings |= LOGGERS[name]
+    return settings or "the console and metrics.jsonl are always written"
+
+
+def _betas(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    betas = yaml.safe_load(value) if isinstance(value, str) else value
+    if not isinstance(betas, list) or len(betas) != 2:
+        raise ValueError(f"two numbers are needed, received {value!r}")
+    return {"adam_beta1": betas[0], "adam_beta2": betas[1]}
+
+
+OVERLONG = "reward_model.overlong_buffer"
+
+
+def _overlong(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if not theirs.get(f"{OVERLONG}.enable"):
+        return "overlong_buffer.enable is off"
+    return {"overlong_tokens": theirs.get(f"{OVERLONG}.len", 0)}
+
+
+# -- the tables -------------------------------------------------------------------------------------
+
+ALL_TASK_PATHS = (TRAIN_FILES, VAL_FILES, PROMPT_KEY, REWARD_FILE, REWARD_NAME)
+ALL_BATCH_PATHS = (BATCH, FETCHES, REQUIRED)
+ASYNC = (
+    *("staleness_threshold", "max_staleness_allowed", "max_queue_size", "batch_timeout", "generation_timeout"),
+    *("batch_generation_interval", "max_sync_retries", "sync_timeout", "sync_retry_delay"),
+)
+
+
+def _paths() -> list[KnownPath]:
+    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    model, val = "actor_rollout_ref.model", "actor_rollout_ref.rollout.val_kwargs"
+    flat = [
+        KnownPath(f"async_training.{name}", ", ".join(known.translate(known.example)), _flat(name), known.example)
+        for name, known in KNOWN_NAMES.items()
+        if name in ASYNC
+    ]
+
+    def same(path: str, ours: str, example: Any) -> KnownPath:
+        return KnownPath(path, ours, _same(ours), example)
+
+    gae = (ESTIMATOR,)
+    return [
+        *flat,
+        KnownPath(FETCHES, "tickets_per_batch (times train_batch_size)", _batch, 1, ALL_BATCH_PATHS),
+        KnownPath(REQUIRED, "tickets_per_batch (times train_batch_size)", _batch, 1, ALL_BATCH_PATHS),
+        same("async_training.trigger_parameter_sync_step", "publish_every", 1),
+        KnownPath(
+            "async_training.partial_rollout",
+            "on_publish (partial or drain)",
+            lambda value, theirs, fields: {"on_publish": "partial" if value else "drain"},
+            True,
+        ),
+        same(f"{model}.path", "model", "smollm2"),
+        same(f"{model}.lora_rank", "lora_rank", 16),
+        same(f"{model}.lora_alpha", "lora_alpha", 32),
+        same(f"{model}.enable_gradient_checkpointing", "gradient_checkpointing", True),
+        KnownPath(MINI, "num_minibatches", _minibatches, 8, ALL_BATCH_PATHS),
+        same(f"{actor}.ppo_epochs", "num_epochs", 1),
+        same(f"{actor}.ppo_max_token_len_per_gpu", "microbatch_tokens", 16384),
+        KnownPath(CLIP, "clip_low, clip_high", _clip, 0.2, (f"{CLIP}_low", f"{CLIP}_high")),
+        same(f"{CLIP}_low", "clip_low", 0.2),
+        same(f"{CLIP}_high", "clip_high", 0.28),
+        same(f"{CLIP}_c", "dual_clip", 3.0),
+        same(f"{actor}.grad_clip", "max_grad_norm", 1.0),
+        same(f"{actor}.entropy_coeff", "entropy_weight", 0.0),
+        KnownPath(USE_KL, "kl_weight (0 when off)", _kl, True, (KL,)),
+        KnownPath(KL, "kl_weight (if use_kl_loss)", _kl, 0.001, (USE_KL,)),
+        KnownPath(f"{actor}.loss_agg_mode", "loss_aggregation", _aggregation, "token-mean"),
+        same(f"{actor}.optim.lr", "learning_rate", 1e-6),
+        KnownPath(f"{actor}.optim.lr_warmup_steps", "warmup_updates", _or_off("warmup_updates"), 10),
+        same(f"{actor}.optim.weight_decay", "weight_decay", 0.01),
+        same(f"{actor}.optim.warmup_style", "lr_schedule", "constant"),
+        same(f"{actor}.optim.lr_scheduler_type", "lr_schedule", "cosine"),
+        KnownPath(f"{actor}.optim.betas", "adam_beta1, adam_beta2", _betas, [0.9, 0.999]),
+        KnownPath(f"{rollout}.name", "engine (hf: transformers)", _engine, "hf"),
+        same(f"{rollout}.n", "group_size", 8),
+        same(f"{rollout}.temperature", "temperature", 1.0),
+        same(f"{rollout}.top_p", "top_p", 1.0),
+        KnownPath(f"{rollout}.top_k", "top_k (-1: 0, all)", _or_off("top_k"), -1),
+        same(f"{rollout}.response_length", "max_tokens", 256),
+        same(f"{rollout}.prompt_length", "max_prompt_tokens", 384),
+        same(f"{rollout}.max_num_seqs", "engine_rows", 64),
+        same(f"{val}.n", "eval_samples", 1),
+        KnownPath(VAL_TEMPERATURE, "eval_temperature (if do_sample)", _eval_temperature, 0.0, (VAL_SAMPLE,)),
+        KnownPath(VAL_SAMPLE, "eval_temperature (0 when off)", _do_sample, False),
+        KnownPath(ESTIMATOR, "estimator", _estimator, "grpo", (BY_STD,)),
+        KnownPath(BY_STD, "estimator (dr_grpo when off)", _estimator, True, (ESTIMATOR,)),
+        KnownPath("algorithm.gamma", "gae_gamma (with gae)", _with_gae("gae_gamma"), 1.0, gae),
+        KnownPath("algorithm.lam", "gae_lambda (with gae)", _with_gae("gae_lambda"), 0.95, gae),
+        same("algorithm.filter_groups.enable", "filter_silent", False),
+        KnownPath("critic.optim.lr", "critic_learning_rate (with gae)", _with_gae("critic_learning_rate"), 1e-5, gae),
+        KnownPath("critic.cliprange_value", "value_clip (with gae)", _with_gae("value_clip"), 0.5, gae),
+        KnownPath(
+            "trainer.critic_warmup", "critic_warmup_updates (with gae)", _with_gae("critic_warmup_updates"), 0, gae
+        ),
+        KnownPath(TRAIN_FILES, "data (gsm8k), task (grpo)", _files, "gsm8k/train.jsonl", ALL_TASK_PATHS),
+        KnownPath(VAL_FILES, "data (gsm8k), task_options (grpo)", _files, "gsm8k/test.jsonl", ALL_TASK_PATHS),
+        KnownPath(PROMPT_KEY, "task_options (grpo)", _prompt_key, "prompt", ALL_TASK_PATHS),
+        KnownPath(REWARD_FILE, "task_options (grpo)", _reward, "rewards.py", ALL_TASK_PATHS),
+        KnownPath(REWARD_NAME, "task_options (grpo)", _reward, "score", ALL_TASK_PATHS),
+        KnownPath(BATCH, "tickets_per_batch", _batch, 64, ALL_BATCH_PATHS),
+        same("data.max_prompt_length", "max_prompt_tokens", 384),
+        same("data.max_response_length", "max_tokens", 256),
+        same("data.seed", "seed", 0),
+        KnownPath(f"{OVERLONG}.enable", "overlong_tokens", _overlong, True, (f"{OVERLONG}.len",)),
+        KnownPath(f"{OVERLONG}.len", "overlong_tokens", _overlong, 64, (f"{OVERLONG}.enable",)),
+        same(STEPS, "updates", 100),
+        KnownPath(EPOCHS, "data_epochs (unless total_training_steps)", _epochs, 1, (STEPS, SAMPLES)),
+        KnownPath("trainer.save_freq", "save_every (-1: 0)", _or_off("save_every"), 20),
+        KnownPath("trainer.test_freq", "evaluate_every (-1: 0)", _or_off("evaluate_every"), 10),
+        same("trainer.val_before_train", "evaluate_first", False),
+        same("trainer.max_actor_ckpt_to_keep", "keep_checkpoints", 2),
+        same("trainer.device", "device", "cuda"),
+        *(
+            KnownPath(f"trainer.{name}", "learner_ranks (in all)", _places("trainer", "learner_ranks"), 1, other)
+            for name, other in (("n_gpus_per_node", ("trainer.nnodes",)), ("nnodes", ("trainer.n_gpus_per_node",)))
+        ),
+        KnownPath("trainer.logger", "use_wandb, tensorboard", _loggers, ["console", "tensorboard"]),
+        same("trainer.project_name", "wandb_project", "headway"),
+        *(
+            KnownPath(f"rollout.{name}", "collectors (in all)", _places("rollout", "collectors"), 1, other)
+            for name, other in (("n_gpus_per_node", ("rollout.nnodes",)), ("nnodes", ("rollout.n_gpus_per_node",)))
+        ),
+        KnownPath(SAMPLES, "updates (over tickets_per_batch)", _rollout_steps, 1000, (STEPS, *ALL_BATCH_PATHS)),
+        KnownPath("rollout.test_freq", "evaluate_every (-1: 0)", _or_off("evaluate_every"), 10),
+        # one value exists here; others are refused
+        *(
+            KnownPath(path, f"(only {allowed[0]})", _only(*allowed, why=why), allowed[0])
+            for path, allowed, why in (
+                ("algorithm.use_kl_in_reward", (False,), "the penalty for leaving the reference is in the loss"),
+                (f"{actor}.kl_loss_type", ("low_var_kl", "k3"), "the k3 estimate is used"),
+                (f"{actor}.ulysses_sequence_parallel_size", (1,), "a sequence is not spread over GPUs"),
+                (f"{model}.trust_remote_code", (False,), "a model's own code is not run"),
+                (f"{model}.target_modules", ("all-linear",), "adapters go to every linear layer"),
+                (f"{rollout}.tensor_model_parallel_size", (1,), "a model is not spread over GPUs"),
+                (f"{rollout}.do_sample", (True,), "replies to train on are sampled"),
+                (f"{rollout}.ignore_eos", (False,), "a reply ends where it ends"),
+                (f"{rollout}.multi_turn.enable", (False,), "a ticket is one prompt and its replies"),
+                (f"{val}.top_p", (1.0,), "evaluation samples from all tokens"),
+                (f"{val}.top_k", (-1, 0), "evaluation samples from all tokens"),
+                ("data.shuffle", (True,), "every epoch is shuffled"),
+                ("data.truncation", ("error",), "a prompt that is too long is named, never cut"),
+                ("reward_model.enable", (False,), "rewards come from rules and functions"),
+                (f"{OVERLONG}.penalty_factor", (1.0, 1), "the reward falls by up to 1"),
+            )
+        ),
+    ]
+
+
+PATHS: dict[str, KnownPath] = {known.path: known for known in _paths()}
+
+_MEMORY = "weights and gradients stay where the learner is; microbatch_tokens and lora_rank bound the memory"
+_TOKENS = "forward passes are cut by tokens (microbatch_tokens), not by samples"
+_ENGINE = "the engine here sizes itself by engine_rows, max_prompt_tokens and max_tokens"
+_FOLDER = "a run has a folder of its own, named after the recipe and the time (--runs says where)"
+_LOGS = "every event and every metric is in the run's folder"
+_RAY = "runtime, ray_address and its neighbours say where work runs"
+
+WITHOUT_EFFECT: dict[str, str] = {
+    "defaults": "files are not composed: what is in this one counts",
+    "hydra.*": "files are not composed: what is in this one counts",
+    "async_training.use_rollout_log_probs": "the engine's log-probabilities are always used, token by token",
+    "async_training.checkpoint_engine.*": "weights are handed on by the runtime",
+    "actor_rollout_ref.hybrid_engine": "engine and learner are roles of their own",
+    "actor_rollout_ref.model.use_remove_padding": "padding is never computed",
+    "actor_rollout_ref.model.use_shm": "a model is read from where it is",
+    "actor_rollout_ref.model.external_lib": "nothing is imported by name",
+    "actor_rollout_ref.model.enable_activation_offload": _MEMORY,
+    "actor_rollout_ref.model.override_config.*": "a model is loaded as its own config says",
+    "actor_rollout_ref.actor.strategy": "the learner is one process, or learner_ranks of them",
+    "actor_rollout_ref.actor.use_dynamic_bsz": _TOKENS,
+    "actor_rollout_ref.actor.ppo_micro_batch_size": _TOKENS,
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": _TOKENS,
+    "actor_rollout_ref.actor.use_torch_compile": "the update is not compiled",
+    "actor_rollout_ref.actor.shuffle": "minibatches are drawn anew in every update",
+    "actor_rollout_ref.actor.data_loader_seed": "`seed` decides everything",
+    "actor_rollout_ref.actor.fsdp_config.*": _MEMORY,
+    "actor_rollout_ref.actor.checkpoint.*": "a checkpoint always holds everything",
+    "actor_rollout_ref.actor.profiler.*": _LOGS,
+    "actor_rollout_ref.actor.optim.total_training_steps": "trainer.total_training_steps says it",
+    "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": "lr_warmup_steps says it",
+    "actor_rollout_ref.actor.optim.min_lr_ratio": "a schedule ends at 0",
+    "actor_rollout_ref.actor.optim.num_cycles": "a schedule falls once",
+    "actor_rollout_ref.ref.*": "the reference is computed with the learner's own settings",
+    "actor_rollout_ref.rollout.mode": "replies are always generated asynchronously, request by request",
+    "actor_rollout_ref.rollout.dtype": "bfloat16 on a GPU, float32 on a CPU",
+    "actor_rollout_ref.rollout.gpu_memory_utilization": _ENGINE,
+    "actor_rollout_ref.rollout.max_model_len": _ENGINE,
+    "actor_rollout_ref.rollout.max_num_batched_tokens": _ENGINE,
+    "actor_rollout_ref.rollout.enforce_eager": _ENGINE,
+    "actor_rollout_ref.rollout.free_cache_engine": _ENGINE,
+    "actor_rollout_ref.rollout.enable_chunked_prefill": _ENGINE,
+    "actor_rollout_ref.rollout.enable_prefix_caching": "a prompt is read once for all of its replies",
+    "actor_rollout_ref.rollout.load_format": _ENGINE,
+    "actor_rollout_ref.rollout.layered_summon": _ENGINE,
+    "actor_rollout_ref.rollout.disable_log_stats": _LOGS,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size": _TOKENS,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": _TOKENS,
+    "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": _TOKENS,
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": _TOKENS,
+    "actor_rollout_ref.rollout.calculate_log_probs": "they always are",
+    "actor_rollout_ref.rollout.engine_kwargs.*": _ENGINE,
+    "actor_rollout_ref.rollout.agent.*": "a ticket is one prompt and its replies",
+    "actor_rollout_ref.rollout.multi_turn.*": "a ticket is one prompt and its replies",
+    "actor_rollout_ref.rollout.update_weights_bucket_megabytes": "weights are handed on by the runtime",
+    "algorithm.kl_penalty": "the penalty for leaving the reference is in the loss",
+    "algorithm.kl_ctrl.*": "without use_kl_in_reward it controls nothing; kl_loss_coef is the weight",
+    "algorithm.filter_groups.metric": "groups are filtered by their reward",
+    "algorithm.filter_groups.max_num_gen_batches": "what is filtered is collected anew, under the same lead",
+    "critic.*": "the critic shares the learner's settings (critic=shared), or is a second model (critic=own)",
+    "data.val_batch_size": "an evaluation generates engine_rows samples at once; eval_prompts says how many there are",
+    "data.filter_overlong_prompts": "a prompt that is too long ends the run, or with on_failure=drop is dropped",
+    "data.filter_overlong_prompts_workers": "prompts are not filtered beforehand",
+    "data.reward_fn_key": "the task has one reward",
+    "data.image_key": "prompts are text",
+    "data.video_key": "prompts are text",
+    "data.tokenizer": "a model has its own",
+    "data.use_shm": "a file is read once",
+    "data.return_raw_input_ids": "every rollout holds the token ids",
+    "data.return_raw_chat": "every rollout holds the token ids",
+    "data.return_full_prompt": "every rollout holds the token ids",
+    "data.dataloader_num_workers": "a prompt is made when its ticket starts",
+    "data.validation_shuffle": "an evaluation takes the first eval_prompts, always the same",
+    "reward_model.reward_manager": "the task scores",
+    "reward_model.launch_reward_fn_async": "a group is scored where it was generated, beside everything else",
+    "reward_model.overlong_buffer.log": _LOGS,
+    "trainer.experiment_name": _FOLDER,
+    "trainer.default_local_dir": _FOLDER,
+    "trainer.default_hdfs_dir": _FOLDER,
+    "trainer.resume_mode": "`headway resume RUN` goes on from the last checkpoint",
+    "trainer.resume_from_path": "`headway resume RUN` goes on from the last checkpoint",
+    "trainer.del_local_ckpt_after_load": "keep_checkpoints says how many are kept",
+    "trainer.max_critic_ckpt_to_keep": "a checkpoint holds the critic too",
+    "trainer.nccl_timeout": "nothing waits for NCCL: publish_deadline_s and learn_deadline_s bound those waits",
+    "trainer.ray_wait_register_center_timeout": "start_deadline_s bounds the start of every role",
+    "trainer.balance_batch": _TOKENS,
+    "trainer.log_val_generations": _LOGS,
+    "trainer.rollout_data_dir": _LOGS,
+    "trainer.validation_data_dir": _LOGS,
+    "trainer.val_only": "a run trains",
+    "ray_init.*": _RAY,
+    "ray_kwargs.*": _RAY,
+    "global_profiler.*": _LOGS,
+}
+"""Accepted, said to have no effect when the run begins, and why. `.*` is everything below."""
+
+GROUPS = {path.partition(".")[0] for path in (*PATHS, *WITHOUT_EFFECT)}
+
+
+# -- reading ----------------------------------------------------------------------------------------
+
+
+def is_theirs(name: str, value: Any) -> bool:
+    """A group of their file, or a path of it. `data` is ours too where it is no group."""
+    head, dot, _ = str(name).partition(".")
+    return head in GROUPS and (bool(dot) or isinstance(value, Mapping) or name in WITHOUT_EFFECT)
+
+
+def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Groups as dotted paths. What is null is left out; `${another.path}` is that one's value."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{path}": inner for path, inner in flatten(value).items()}
+        elif value is not None:
+            flat[str(name)] = value
+    return flat
+
+
+INTERPOLATION = re.compile(r"\$\{([\w.]+)\}")
+
+
+def resolve(flat: Theirs) -> dict[str, Any]:
+    """Values that refer to others, replaced; `${oc.env:...}` and the like are refused."""
+    resolved: dict[str, Any] = {}
+    for path, value in flat.items():
+        seen = [path]
+        while isinstance(value, str) and (match := INTERPOLATION.fullmatch(value.strip())):
+            if match[1] in seen or match[1] not in flat:
+                raise ValueError(f"{path}={flat[path]!r}: {match[1]} is not set in the file")
+            seen.append(match[1])
+            value = flat[match[1]]
+        if isinstance(value, str) and "${" in value:
+            raise ValueError(f"{path}={value!r}: only ${{another.path}} is understood; write the value")
+        resolved[path] = value
+    return resolved
+
+
+def mean(path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    """What a path with its value sets in a recipe with these settings, or why it has no effect."""
+    value, known = theirs[path], PATHS.get(path)
+    if known is None:
+        why = _without_effect(path)
+        if why is None:
+            raise ValueError(unknown_path(path))
+        return why
+    try:
+        meaning = known.translate(value, theirs, fields)
+    except ValueError as error:
+        raise ValueError(f"{path}={value!r}: {error}") from None
+    if isinstance(meaning, dict):
+        for field in meaning:
+            if field not in fields:
+                raise ValueError(f"setting {path!r} means {field!r}, which this recipe does not have")
+    return meaning
+
+
+def touched(paths: Collection[str], theirs: Theirs) -> list[str]:
+    """These paths and the others in `theirs` whose meaning depends on them."""
+    return [
+        path for path in theirs if path in paths or (path in PATHS and not set(PATHS[path].reads).isdisjoint(paths))
+    ]
+
+
+def _without_effect(path: str) -> str | None:
+    if path in WITHOUT_EFFECT:
+        return WITHOUT_EFFECT[path]
+    parts = path.split(".")
+    for size in range(len(parts) - 1, 0, -1):
+        why = WITHOUT_EFFECT.get(".".join([*parts[:size], "*"]))
+        if why is not None:
+            return why
+    return None
+
+
+def unknown_path(path: str) -> str:
+    names = [*GROUPS, *(name.removesuffix(".*") for name in (*PATHS, *WITHOUT_EFFECT))]
+    near = difflib.get_close_matches(path, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown setting {path!r}{hint} (headway explain lists all that are known)"

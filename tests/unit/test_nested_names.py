@@ -1,0 +1,329 @@
+"""The nested files of verl and its relatives: what each name is here, and that no name is ignored in silence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+pytest.importorskip("torch")
+
+from headway import cli
+from headway.recipes import load_recipe
+from headway.recipes.config import ConfigError, RunConfig, read_values, understand
+from headway.recipes.nested_names import GROUPS, PATHS, WITHOUT_EFFECT, flatten, mean, resolve
+
+DOCS = Path(__file__).parents[2] / "docs"
+GRPO, GSM8K = load_recipe("grpo").config, load_recipe("gsm8k").config
+
+ASYNC_TRAINING = """
+async_training:
+  staleness_threshold: 3
+  max_staleness_allowed: 5
+  max_queue_size: 1000
+  min_batch_count: 1
+  batch_timeout: 30.0
+  generation_timeout: 30.0
+  batch_generation_interval: 0.1
+  max_sync_retries: 3
+  sync_timeout: 30.0
+  sync_retry_delay: 1.0
+trainer:
+  n_gpus_per_node: 4
+  nnodes: 2
+  device: cpu
+rollout:
+  n_gpus_per_node: 2
+  nnodes: 1
+"""
+
+WHOLE = """
+actor_rollout_ref:
+  model: {path: some/model, lora_rank: 8, use_remove_padding: true}
+  actor:
+    strategy: fsdp
+    ppo_mini_batch_size: 16
+    ppo_epochs: 2
+    clip_ratio: 0.2
+    clip_ratio_high: 0.3
+    use_kl_loss: true
+    kl_loss_coef: 0.01
+    entropy_coeff: 0.001
+    loss_agg_mode: seq-mean-token-mean
+    optim: {lr: 1e-6, lr_warmup_steps: -1, weight_decay: 0.1, betas: [0.9, 0.99]}
+    fsdp_config: {param_offload: false, wrap_policy: {min_num_params: 0}}
+  rollout: {name: hf, n: 5, temperature: 0.9, top_p: 0.95, top_k: -1, response_length: "${data.max_response_length}"}
+  ref: {log_prob_micro_batch_size_per_gpu: 8}
+algorithm: {adv_estimator: grpo, norm_adv_by_std_in_grpo: false, use_kl_in_reward: false, gamma: 1.0, lam: 0.95}
+data:
+  train_files: maths/train.jsonl
+  val_files: maths/test.jsonl
+  train_batch_size: 64
+  max_prompt_length: 300
+  max_response_length: 700
+trainer:
+  total_training_steps: 50
+  total_epochs: 3
+  save_freq: 20
+  test_freq: -1
+  logger: [console, tensorboard]
+  project_name: sums
+  experiment_name: first
+  nccl_timeout: 600
+  default_local_dir: null
+"""
+
+
+def read(text: str, *more: dict[str, Any], kind: type[Any] = GSM8K) -> Any:
+    return read_values(kind, yaml.safe_load(text), *more)
+
+
+# -- whole files ------------------------------------------------------------------------------------
+
+
+def test_the_file_of_the_asynchronous_trainer_is_understood() -> None:
+    config = read(ASYNC_TRAINING)
+    assert (config.max_lead, config.max_staleness, config.queue_capacity) == (3, 5, 1000)
+    assert (config.data_deadline_s, config.collect_deadline_s, config.pacing_s) == (30, 30, 0.1)
+    assert (config.publish_attempts, config.publish_deadline_s, config.publish_delay_s) == (4, 30, 1)
+    assert (config.device, config.learner_ranks, config.collectors) == ("cpu", 8, 2)
+    assert config.tickets_per_batch == 1
+
+
+def test_a_whole_file_is_understood() -> None:
+    config = read(WHOLE)
+    assert (config.model, config.lora_rank, config.data) == ("some/model", 8, "maths")
+    assert (config.tickets_per_batch, config.num_minibatches, config.num_epochs) == (64, 4, 2)
+    assert (config.clip_low, config.clip_high, config.kl_weight, config.entropy_weight) == (0.2, 0.3, 0.01, 0.001)
+    assert (config.learning_rate, config.warmup_updates, config.weight_decay) == (1e-6, 0, 0.1)
+    assert (config.adam_beta1, config.adam_beta2) == (0.9, 0.99)
+    assert (config.engine, config.group_size, config.temperature) == ("transformers", 5, 0.9)
+    assert (config.top_p, config.top_k) == (0.95, 0)
+    assert (config.max_prompt_tokens, config.max_tokens) == (300, 700)
+    assert (config.estimator, config.loss_aggregation) == ("dr_grpo", "seq-mean-token-mean")
+    assert (config.updates, config.data_epochs, config.save_every, config.evaluate_every) == (50, None, 20, 0)
+    assert (config.tensorboard, config.use_wandb, config.wandb_project) == (True, False, "sums")
+
+
+def test_what_has_no_effect_is_said_with_the_reason() -> None:
+    _, said = understand(GSM8K, yaml.safe_load(WHOLE))
+    silent = {one.name: one.meaning for one in said if isinstance(one.meaning, str)}
+    assert silent["trainer.nccl_timeout"] == WITHOUT_EFFECT["trainer.nccl_timeout"]
+    assert silent["actor_rollout_ref.actor.fsdp_config.wrap_policy.min_num_params"].startswith("weights and gradients")
+    assert silent["trainer.total_epochs"] == "total_training_steps (or total_rollout_steps) says when the run ends"
+    assert silent["algorithm.lam"].startswith("without adv_estimator=gae")
+    assert "trainer.default_local_dir" not in silent  # null is not set
+    everything = flatten(yaml.safe_load(WHOLE))
+    assert {one.name for one in said} == set(everything)
+
+
+def test_a_group_of_theirs_and_a_setting_of_ours_may_have_one_name() -> None:
+    assert read("data: folder").data == "folder"
+    assert read("data: {max_response_length: 99}").max_tokens == 99
+    assert read("{critic: own, estimator: gae}").critic == "own"
+    assert read("{critic: {optim: {lr: 0.1}}, algorithm: {adv_estimator: gae}}").critic_learning_rate == 0.1
+
+
+def test_files_and_a_reward_make_a_task_of_the_general_recipe() -> None:
+    text = "data: {train_files: [a.jsonl], val_files: b.jsonl, prompt_key: question}\n"
+    text += "custom_reward_function: {path: mine.py, name: score}"
+    config = read(text, kind=GRPO)
+    assert config.task == "jsonl:a.jsonl"
+    assert config.task_options == {"held_out": "b.jsonl", "prompt_field": "question", "reward": "mine.py:score"}
+
+
+def test_epochs_end_the_run_where_no_steps_are_given(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n' * 50)
+    text = f"data: {{train_files: {tmp_path}, train_batch_size: 8}}\ntrainer: {{total_epochs: 3}}"
+    config = read(text)
+    assert (config.data_epochs, config.updates) == (3, None)
+    assert config.settings().plan.updates == 150 // 8
+    assert read(text, {"updates": 5}).settings().plan.updates == 5
+    again = read_values(GSM8K, config.model_dump(mode="json"))  # as a run's own file is read again
+    assert again.settings().plan == config.settings().plan
+
+
+# -- layers and conflicts ---------------------------------------------------------------------------
+
+
+def test_a_nested_name_on_the_command_line_overrides_the_file() -> None:
+    assert read(WHOLE, {"actor_rollout_ref.rollout.n": 12}).group_size == 12
+    assert read(WHOLE, {"group_size": 12}).group_size == 12
+    assert read("group_size: 3", {"actor_rollout_ref.rollout.n": 12}).group_size == 12
+
+
+def test_what_depends_on_an_override_follows_it() -> None:
+    assert read(WHOLE, {"data.train_batch_size": 32}).num_minibatches == 2
+    assert read(WHOLE, {"actor_rollout_ref.actor.clip_ratio_low": 0.1}).clip_low == 0.1
+    assert read(WHOLE, {"data.max_response_length": 99}).max_tokens == 99
+    assert read(WHOLE, {"actor_rollout_ref.actor.use_kl_loss": False}).kl_weight == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "data: {max_response_length: 64}\nactor_rollout_ref: {rollout: {response_length: 32}}",
+            "actor_rollout_ref.rollout.response_length=32 means max_tokens=32, but max_tokens=64 is set too",
+        ),
+        (
+            "trainer: {save_freq: 5}\nsave_every: 7",
+            "trainer.save_freq=5 means save_every=5, but save_every=7 is set too",
+        ),
+        (
+            "staleness_threshold: 1\nasync_training: {staleness_threshold: 2}",
+            "async_training.staleness_threshold=2 means max_lead=2, but max_lead=1 is set too",
+        ),
+        (
+            "trainer: {save_frequ: 5}",
+            "unknown setting 'trainer.save_frequ'; did you mean 'trainer.save_freq'? (headway explain lists all that "
+            "are known)",
+        ),
+        ("traner: {save_freq: 5}", "unknown setting 'traner'; did you mean 'trainer'? (headway explain lists all"),
+        (
+            "actor_rollout_ref: {rollout: {name: sglang}}",
+            "actor_rollout_ref.rollout.name='sglang': unknown engine 'sglang'; allowed: hf, transformers, vllm",
+        ),
+        (
+            "algorithm: {use_kl_in_reward: true}",
+            "algorithm.use_kl_in_reward=True: only False is possible here: the penalty for leaving the reference is in "
+            "the loss",
+        ),
+        (
+            "data: {train_batch_size: 10}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 4}}",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=4: a batch of 10 prompts cannot be cut into minibatches of 4",
+        ),
+        (
+            "data: {train_files: gsm8k/train.parquet}",
+            "data.train_files='gsm8k/train.parquet': gsm8k/train.parquet: parquet is not read; write it as JSON lines",
+        ),
+        (
+            "data: {train_batch_size: many}",
+            "data.train_batch_size='many': data.train_batch_size must be a whole number >= 1, received 'many'",
+        ),
+        ("trainer: {logger: [swanlab]}", "trainer.logger=['swanlab']: unknown logger 'swanlab'; "),
+        ("trainer: {save_freq: '${oc.env:HOME}'}", "trainer.save_freq='${oc.env:HOME}': only ${another.path} is"),
+        ("trainer: {save_freq: '${trainer.often}'}", "trainer.save_freq='${trainer.often}': trainer.often is not set"),
+        ("trainer: {device: npu}", "device='npu': Input should be 'auto', 'cpu' or 'cuda'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(text)
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+
+
+def test_values_may_refer_to_each_other_but_not_in_a_circle() -> None:
+    assert resolve({"a.b": "${a.c}", "a.c": "${a.d}", "a.d": 7}) == {"a.b": 7, "a.c": 7, "a.d": 7}
+    with pytest.raises(ValueError, match=re.escape("a.b='${a.c}': a.b is not set")):
+        resolve({"a.b": "${a.c}", "a.c": "${a.b}"})
+
+
+def test_a_recipe_without_such_a_setting_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"setting 'actor_rollout_ref.rollout.n' means 'group_size', which this rec"):
+        read_values(RunConfig, {"updates": 1, "actor_rollout_ref.rollout.n": 8})
+
+
+# -- the tables -------------------------------------------------------------------------------------
+
+TOGETHER = {
+    "actor_rollout_ref.actor.ppo_mini_batch_size": {"data.train_batch_size": 64},
+    "actor_rollout_ref.rollout.val_kwargs.n": {"actor_rollout_ref.rollout.val_kwargs.do_sample": True},
+    "data.val_files": {"data.train_files": "gsm8k/train.jsonl"},
+    "custom_reward_function.path": {"data.train_files": "a.jsonl"},
+    "custom_reward_function.name": {"data.train_files": "a.jsonl", "custom_reward_function.path": "r.py"},
+    "data.prompt_key": {"data.train_files": "a.jsonl"},
+}
+
+
+@pytest.mark.parametrize("known", PATHS.values(), ids=PATHS)
+def test_every_path_means_settings_that_exist_or_says_why_not(known: Any) -> None:
+    theirs = {**TOGETHER.get(known.path, {}), known.path: known.example}
+    meaning = mean(known.path, theirs, GRPO.model_fields)
+    if isinstance(meaning, dict):
+        assert set(meaning) <= set(re.findall(r"\w+", known.ours)) | {"task", "task_options", "updates"}
+    else:
+        assert meaning and "\n" not in meaning
+    assert set(known.reads) <= set(PATHS)
+
+
+def test_a_path_is_in_one_table_only_and_no_group_hides_a_known_name() -> None:
+    from headway.recipes.known_names import KNOWN_NAMES
+
+    assert not set(PATHS) & set(WITHOUT_EFFECT)
+    assert not GROUPS & set(KNOWN_NAMES)
+    assert all(why and "\n" not in why for why in WITHOUT_EFFECT.values())
+
+
+def test_the_guide_lists_every_path_with_its_meaning() -> None:
+    page = (DOCS / "guides/llm.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.+) \|$", page.split("## Coming from verl")[1], re.MULTILINE))
+    assert rows == {path: known.ours for path, known in PATHS.items()}
+
+
+# -- the command line -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "OUT", Console(highlight=False, soft_wrap=True, width=200))
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_file_is_explained_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "their.yaml"
+    file.write_text(WHOLE)
+    assert cli.main(["explain", "gsm8k", "--config", str(file), "actor_rollout_ref.rollout.n=9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "actor_rollout_ref.rollout.n=9  ->  group_size=9" in lines
+    assert "data.train_batch_size=64  ->  tickets_per_batch=64" in lines
+    assert any(line.startswith("trainer.nccl_timeout=600  ->  no effect: nothing waits for NCCL") for line in lines)
+    assert len(lines) == len(flatten(yaml.safe_load(WHOLE)))
+    file.write_text("recipe: grpo\nmax_lead: 2\n")
+    assert cli.main(["explain", "--config", str(file)]) == 0
+    assert capsys.readouterr().out == "every name in it is ours\n"
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.n=8  ->  group_size=8"),
+        ("trainer.logger=[console,wandb]", "trainer.logger=['console', 'wandb']  ->  use_wandb=True"),
+        ("trainer.save_freq", "trainer.save_freq=20  ->  save_every=20"),
+        ("staleness_threshold=3", "staleness_threshold=3  ->  max_lead=3   (versions collection may run ahead)"),
+    ],
+)
+def test_one_name_is_explained(word: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", word]) == 0
+    assert capsys.readouterr().out.strip() == line
+
+
+def test_an_unknown_path_on_the_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "gsm8k", "actor_rollout_ref.rollout.m=8"]) == 2
+    error = capsys.readouterr().err
+    assert "unknown setting 'actor_rollout_ref.rollout.m'; did you mean 'actor_rollout_ref.rollout.n'?" in error
+    assert cli.main(["run", "functions", "n=8"]) == 2
+    assert "expected --name value, received 'n=8'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_run_says_at_its_start_what_has_no_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "functions", "--updates", "2", "--runs", str(tmp_path), "--quiet", "+trainer.nccl_timeout=600"]
+    assert cli.main([*words, "trainer.save_freq=1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("trainer.nccl_timeout=600 has no effect: nothing waits for NCCL")
+    (folder,) = tmp_path.iterdir()
+    assert yaml.safe_load((folder / "config.yaml").read_text())["save_every"] == 1
+
+
+def test_a_mapping_can_be_written_on_the_command_line() -> None:
+    config = read_values(GRPO, {"task": "arithmetic", "task_options": "{level: 2}", "stop": "[END]"})
+    assert config.task_options == {"level": 2}
+    assert config.stop == ("END",)
