@@ -140,10 +140,12 @@ def draw_settings(rng: random.Random) -> Settings:
                 order=rng.choice([OLDEST, window(3), READY]),
                 max_staleness=rng.choice([None, None, 0, 1, 2, 4]),
                 on_stale=rng.choice(list(OnStale)),
+                max_age_s=rng.choice([None, None, None, 3.0, 12.0]),
                 dispatch=rng.choice([None, None, "free"]),
                 tickets_per_batch=rng.randint(1, 3),
                 publish_every=rng.randint(1, 2),
                 queue_capacity=rng.choice([None, None, 3, 6]),
+                queue_bytes_limit=rng.choice([None, None, None, 1, 30]),
                 pacing_s=rng.choice([0.0, 0.0, 0.4]),
                 evaluate_in_background=rng.random() < 0.5,
                 replay=ReplayRatio(3, min_size=4, samples_per_update=3, steps_per_ticket=1) if replays else None,
@@ -197,8 +199,9 @@ def check_log(settings: Settings, recorder: MemoryRecorder, *, finished: bool) -
     ended: Counter[int] = Counter()
     births: dict[int, int] = {}
     trained: list[int] = []
-    here: set[int] = set()
+    here: dict[int, float] = {}  # landed, and when
     newest = 0
+    max_age_s = math.inf if settings.max_age_s is None or settings.on_stale is OnStale.KEEP else settings.max_age_s
     for event in recorder.events:
         match event["e"]:
             case "open":
@@ -212,13 +215,15 @@ def check_log(settings: Settings, recorder: MemoryRecorder, *, finished: bool) -
             case "restage":
                 assert event["v"] == newest
             case "land":
-                here.add(event["k"])
-            case "lose":
-                here.remove(event["k"])
+                here[event["k"]] = event["t"]
+            case "lose" | "requeue":
+                del here[event["k"]]
             case "learn" | "insert":
                 trained += event["k"]
                 for index in event["k"]:
                     assert index in here, "trained on what was lost"
+                    waited_s = event["t"] - event["d"] - here[index]
+                    assert waited_s <= max_age_s + 1e-5, f"ticket {index} had waited {waited_s} s"
                     if settings.staleness_bound is not None:
                         assert event["v"] - births[index] <= settings.staleness_bound
             case "settle":
@@ -252,12 +257,14 @@ def test_no_schedule_deadlocks_loses_a_ticket_or_breaks_the_bound(chunk: int) ->
             raise AssertionError(f"schedule {seed}: {error} ({settings})") from error
         outcomes["finished" if finished else "failed"] += 1
         kinds.update(event["e"] for event in recorder.events)
+        kinds.update(event["reason"] for event in recorder.events if event["e"] in ("drop", "requeue"))
         if isinstance(result, RunResult):
             assert result.ledger.lost == sum(event["e"] == "lose" for event in recorder.events)
     assert outcomes["finished"] > 10 * CHUNKS
     assert outcomes["failed"] > CHUNKS, "small budgets must be seen to end a run"
     assert kinds["lose"] > 10 * CHUNKS
     assert kinds["restage"] > 10 * CHUNKS
+    assert min(kinds["stale"], kinds["expired"]) > CHUNKS
 
 
 def test_a_schedule_is_the_same_every_time() -> None:

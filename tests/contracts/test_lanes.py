@@ -34,6 +34,7 @@ from headway.core.types import Rollout, Snapshot, Span, Ticket
 from headway.launching import build_runtime, look_at, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
+from headway.observe.story import tell
 from headway.observe.timeline import intervals
 from headway.runtime.processes import Processes
 from headway.runtime.virtual import Fault, Virtual
@@ -46,7 +47,8 @@ from headway.testing.fakes import (
     pinned_loop,
     toy_stations,
 )
-from headway.testing.simulation import Workshop, fit, simulate
+from headway.testing.fitting import fit
+from headway.testing.simulation import Workshop, simulate
 from headway.testing.workloads import Constant, Lognormal, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
@@ -574,7 +576,7 @@ def test_lanes_are_as_good_as_collectors_where_weights_come_with_the_ticket() ->
 def test_a_recorded_run_with_lanes_is_simulated_with_lanes() -> None:
     log = Log()
     run(settings_for(1, collectors=2, lanes=3), Virtual(SteadyWorkload(Constant(1.0), Constant(0.5))), log=log)
-    shop = fit(log.events)
+    shop = fit(tell(log.events))
     assert (shop.collectors, shop.lanes) == (2, 3)
 
 

@@ -643,7 +643,7 @@ def test_auto_comes_down_while_nobody_waits() -> None:
     """The batches are there before they are asked for: a smaller lead would do."""
     with quiet(**AUTO_TUNE) as coordinator:
         seen = [coordinator.off_policy_degree]
-        for _ in range(6 * LOOK_EVERY):
+        for _ in range(20 * LOOK_EVERY):
             coordinator.run_collect(lambda: None).result(WAIT_S)
             coordinator.run_train(lambda: sum(range(100_000)))
             seen.append(coordinator.off_policy_degree)

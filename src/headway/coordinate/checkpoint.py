@@ -21,7 +21,7 @@ from typing import Any
 
 from headway.core.types import Rollout, Score
 
-FORMAT = 2
+FORMAT = 3
 
 
 class CheckpointError(ValueError):

@@ -14,7 +14,7 @@ waiting is on the `Board`, all counting in the `Ledger`.
     collect    open tickets      rollouts            a ticket (a slot)             publish, drop, reissue
     learn      ready rollouts    versions            a batch in order; credit      a landing
     evaluate   a snapshot        a score             an evaluation that is due     publish
-    reanalyze  a snapshot        fresher targets     a newer version               publish
+    reanalyze  old targets       newer ones          a newer version               publish
     push       a snapshot        (in a collector)    a newer version               publish
 
 A seat is a lane of a collector; a collector with one lane is one seat. Where collectors hold weights, a seat also waits
@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +49,19 @@ from headway.core.ledger import WAIT, LedgerError, LedgerStatistics
 from headway.core.order import OnStale
 from headway.core.protocols import PayloadLost, RoleError, RoleRaised, Runtime
 from headway.core.rules import MaxLead
-from headway.core.types import Batch, DropReason, LearnReport, Phase, Rollout, Score, Snapshot, Ticket, map_payloads
+from headway.core.types import (
+    HEALTH,
+    Batch,
+    DropReason,
+    LearnReport,
+    Phase,
+    Rollout,
+    Score,
+    Snapshot,
+    Ticket,
+    map_payloads,
+)
+from headway.observe.activities import WAITS
 from headway.observe.recorder import NoRecorder, Recorder
 
 INTERRUPTED = "interrupted"
@@ -100,7 +113,8 @@ class Coordinator:
         self._patience_s = settings.patience_s
         self._data_deadline_s = settings.data_deadline_s
         self.runtime = runtime
-        self.board = Board(runtime.now)
+        self._now = runtime.now
+        self.board = Board(runtime.now, None if recorder is None else self._tell)
         self.evaluations = Evaluations(settings.plan.evaluate_every if stations.evaluator else 0)
         self.version = 0
         self.updates = 0
@@ -129,13 +143,17 @@ class Coordinator:
         self._best = best
         self._resume = resume
         self._rollouts: dict[int, Rollout] = {}  # landed and not yet settled
+        self.engines: dict[str, tuple[float, Mapping[str, float]]] = {}  # collector -> when it landed, its health then
         self._updates_in_version = 0
+        self._max_tickets = math.inf  # more can never be learned from
+        if settings.plan.updates is not None and settings.replay is None:
+            self._max_tickets = settings.plan.updates * settings.tickets_per_batch
         self._stop_reason = ""
         self._paused = False
         self._is_saved = False
         self._created_at = self._first_ticket_at = runtime.now()
         self._earlier_wall_s = resume.wall_s if resume else 0.0
-        self._earlier_events_s = resume.events_s if resume else 0.0
+        self._clock_offset = (resume.events_s if resume else 0.0) - self._created_at
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -195,26 +213,57 @@ class Coordinator:
     @property
     def _elapsed_s(self) -> float:
         """The clock of the event log: it goes on where the last session's checkpoint left it."""
-        return self._earlier_events_s + self.runtime.now() - self._created_at
+        return self._now() + self._clock_offset
 
     @property
     def lead(self) -> float:
         return self._lead_rule.max_lead
 
+    @property
+    def publish_retries(self) -> int:
+        """Attempts to hand a version on that failed, in this session."""
+        return self._crew.publish_retries
+
+    @property
+    def restarts(self) -> Counter[str]:
+        """Role -> how often it was built anew in this session."""
+        return self._crew.restarts
+
     # -- beginning and end --------------------------------------------------------------------------
 
     async def _begin(self) -> None:
+        self.board.rest(self._role_names(), "starting", "the others to start")
         await self._crew.start(self._stations)
         self._first_ticket_at = self.runtime.now()
         if self._resume is None:
             self._shelf.put(await self._crew.stage(0))
             self._record("publish", v=0)
+            if self._stations.evaluator is not None and self.settings.plan.evaluate_first:
+                self._hold_for_evaluation()
+                if not (self.evaluations.every and self.settings.evaluate_in_background):
+                    await self._evaluate_meanwhile()
         else:
             await self._restore(self._resume)
         self._stop_reason = self._stop_reason or self._plan_reached()
         self._admit()
 
+    def _role_names(self) -> list[str]:
+        """Who stands on the board from the beginning to the end; with lanes, the seats."""
+        stations = self._stations
+        beside = {EVALUATOR: stations.evaluator, REANALYZER: stations.reanalyzer, REPLAY: stations.replay}
+        return [LEARNER, *self._seat_names, *(name for name, station in beside.items() if station is not None)]
+
+    def _rest_on_call(self) -> None:
+        """Who has a loop is between two things when it does nothing; others wait until somebody asks them."""
+        names = self._role_names()
+        self.board.rest(name for name in names if name not in (EVALUATOR, REPLAY))
+        if EVALUATOR in names:
+            self.board.rest([EVALUATOR], "due", "an evaluation that is due")
+        if REPLAY in names:
+            self.board.rest([REPLAY], "asked", "the next call")
+
     async def _run_loops(self) -> None:
+        self._rest_on_call()
         try:
             async with asyncio.TaskGroup() as group:
                 loops = [group.create_task(self._collect_loop(i)) for i in range(self.settings.seats)]
@@ -222,13 +271,14 @@ class Coordinator:
                     loops += [group.create_task(self._push_loop(i)) for i in range(self.settings.collectors)]
                 if self.evaluations.every and self.settings.evaluate_in_background:
                     loops.append(group.create_task(self._evaluate_loop()))
-                if self._stations.reanalyzer is not None:
+                if self._stations.reanalyzer is not None and not self._reanalyzes_in_turn:
                     loops.append(group.create_task(self._reanalyze_loop()))
                 if self.settings.plan.wall_s is not None:
                     loops.append(group.create_task(self._watch_the_clock(self.settings.plan.wall_s)))
                 await self._learn_loop()
                 if self.settings.evaluate_in_background:
                     await self._wait_for_evaluation()
+                self.board.rest(self.board.roles, "ending", "the end of the run")
                 for loop in loops:
                     loop.cancel()
         except BaseExceptionGroup as failures:
@@ -241,7 +291,7 @@ class Coordinator:
         if self.evaluations.every and not self._is_interrupted:
             if not self.evaluations.has_seen(self.version):
                 self._hold_for_evaluation()
-            await self._evaluate_all()
+            await self._evaluate_meanwhile()
         wall_s = self.runtime.now() - self._first_ticket_at
         if not self._is_saved:
             await self._save()
@@ -375,8 +425,7 @@ class Coordinator:
                 await self.board.wait(role, "drain", lambda: self._why_not_yet(number), self._patience_s)
                 self._crew.post(number).waiting.pop(role, None)
             else:
-                cause = "paused" if self._paused else "slot"
-                await self.board.wait(role, cause, self._why_no_ticket, turns)
+                await self.board.wait(role, self._blocked_by(), self._why_no_ticket, turns)
             ticket = self._ticket_nowait(number)
             if ticket is not None:
                 return ticket
@@ -389,6 +438,13 @@ class Coordinator:
             await asyncio.sleep(pause_s)
             self.board.end(self._seat_names[number])
 
+    def _blocked_by(self) -> str:
+        """The cause of waiting for a ticket."""
+        tally = self.ledger.tally
+        if self._stop_reason or tally.learned + tally.live >= self._max_tickets:
+            return "ending"
+        return "paused" if self._paused else "slot"
+
     def _why_no_ticket(self) -> str:
         if self._stop_reason:
             return f"the end of the run ({self._stop_reason})"
@@ -399,17 +455,24 @@ class Coordinator:
     def _land(self, ticket: Ticket, rollout: Rollout) -> None:
         index = ticket.index
         length = float(rollout.steps) if rollout.length is None else rollout.length
+        size = rollout.size or 0
         try:
-            span = self.ledger.land(index, span=rollout.span, steps=rollout.steps, length=length)
+            span = self.ledger.land(
+                index, span=rollout.span, steps=rollout.steps, length=length, size=size, now_s=self.runtime.now()
+            )
         except LedgerError as error:
             raise RunFailed(f"{ticket} on {self._seat_names[ticket.collector or 0]}: {error}") from error
         assert ticket.version is not None
         self._shelf.let_go(ticket.version)
         self._rollouts[index] = rollout
+        if HEALTH in rollout.info:
+            self.engines[self._crew.post(ticket.collector or 0).role] = self.runtime.now(), rollout.info[HEALTH]
         if self._is_recorded:
-            self._record("land", k=index, v=[span.oldest, span.newest], n=rollout.steps, l=length)
+            self._record("land", k=index, v=[span.oldest, span.newest], n=rollout.steps, l=length, b=size)
         if rollout.filtered and not self._is_pinned:
             self._drop(index, DropReason.FILTERED)
+        elif self.settings.queue_bytes_limit is not None:
+            self._admit()  # how big it is may be news, or smaller than was expected
         if self._paused or self.settings.replay is not None or self.ledger.may_choose():
             self.board.wake(LEARNER)
 
@@ -503,18 +566,30 @@ class Coordinator:
     async def _next_batch(self) -> Batch | None:
         """The next batch of a queue; None when a stop was asked for instead."""
         left = self.settings.publish_every - self._updates_in_version
+        gives_up_at = self.runtime.now() + self._data_deadline_s
         while not self._stop_reason:
-            choice = self.ledger.choose(self.version, left)
+            now = self.runtime.now()
+            choice = self.ledger.choose(self.version, left, now_s=now)
             for index in choice.expired:
-                self._expire(index)
+                self._expire(index, now)
             filtered = [index for index in choice.batch if self._rollouts[index].filtered]
             for index in filtered:
                 self._drop(index, DropReason.FILTERED)
             if choice.batch and not filtered:
-                return self._take(choice.batch)
+                return self._take(choice.batch, now)
+            if choice.expired and self.settings.max_age_s is not None and now > gives_up_at:
+                raise Stalled(self._why_no_batch())
             if not filtered and not choice.expired:
                 await self._wait_for_rollouts(lambda: self.ledger.waiting_for(self.version, left))
         return None
+
+    def _why_no_batch(self) -> str:
+        """Every landing ends the learner's wait; so what expires again and again needs a deadline of its own."""
+        return (
+            f"no batch of {self.settings.tickets_per_batch} rollouts came together within {self._data_deadline_s:g} s: "
+            f"each waited longer than max_age_s={self.settings.max_age_s:g} for the others; raise max_age_s or "
+            "collectors, or lower tickets_per_batch"
+        )
 
     async def _fill_replay(self) -> Batch | None:
         """Hand landed rollouts to the replay until the ratio allows an update, which gets what is drawn for it.
@@ -527,17 +602,18 @@ class Coordinator:
             if not enough and self.ledger.tally.taken:  # their credit is spent, whether or not the next has landed
                 self._settle()
                 self._admit()
+            now = self.runtime.now()
             if not self._is_pinned:
-                choice = self.ledger.choose_all(self.version)
+                choice = self.ledger.choose_all(self.version, now_s=now)
             else:
-                choice = WAIT if enough else self.ledger.choose(self.version)
+                choice = WAIT if enough else self.ledger.choose(self.version, now_s=now)
             for index in choice.expired:
-                self._expire(index)
+                self._expire(index, now)
             filtered = [index for index in choice.batch if self._rollouts[index].filtered]
             for index in filtered:
                 self._drop(index, DropReason.FILTERED)
             wanted = tuple(index for index in choice.batch if index not in filtered)
-            if wanted and not await self._insert(wanted):
+            if wanted and not await self._insert(wanted, now):
                 continue
             if self.ledger.rule.may_learn(self.ledger.tally):
                 return await self._draws.batch(self.version)
@@ -545,15 +621,16 @@ class Coordinator:
                 await self._wait_for_rollouts(lambda: self.ledger.rule.why_not_learn(self.ledger.tally))
         return None
 
-    async def _insert(self, indices: tuple[int, ...]) -> bool:
+    async def _insert(self, indices: tuple[int, ...], now: float) -> bool:
         """Hand these rollouts to the replay. False: some are lost, and none was handed over."""
-        batch = self._take(indices)
+        batch = self._take(indices, now)
         try:
             await self._draws.insert(batch)
         except PayloadLost as lost:
             self._put_back(batch, lost)
             return False
-        self._record("insert", k=indices, v=self.version)
+        seconds = self.runtime.now() - now
+        self._record("insert", k=indices, v=self.version, d=round(seconds, 6))
         return True
 
     async def _wait_for_rollouts(self, explain: Callable[[], str]) -> None:
@@ -563,14 +640,18 @@ class Coordinator:
                 raise Stalled(f"no ticket is live and none may open: {self._why_no_ticket()}")
         await self.board.wait(LEARNER, "data", explain, self._data_deadline_s)
 
-    def _take(self, indices: tuple[int, ...]) -> Batch:
-        self.ledger.take(indices, self.version)
+    def _take(self, indices: tuple[int, ...], now: float) -> Batch:
+        """`now` is when they were chosen: what was young enough then is young enough."""
+        self.ledger.take(indices, self.version, now_s=now)
         self._admit()  # a place in the buffer is free, if that was what held tickets back
         return Batch(self.version, tuple(self._rollouts[index] for index in indices))
 
     async def _learn(self, batch: Batch) -> None:
         """One update; publish if it completes a version."""
         completes = self._updates_in_version + 1 >= self.settings.publish_every
+        if self._is_recorded:
+            tickets = [] if self._draws.is_shared else [rollout.ticket for rollout in batch.rollouts]
+            self._record("update", u=self.updates + 1, v=batch.version, k=tickets)
         began = self.runtime.now()
         learning = self._crew.learn(batch, self.version + 1 if completes else None)
         if self._may_draw_ahead(batch):
@@ -629,6 +710,8 @@ class Coordinator:
         self._retune()
         self._admit()
         self.board.wake(REANALYZER)
+        if self._reanalyzes_in_turn:
+            await self._reanalyze_in_turn()
         if self.settings.on_publish == "partial":
             for number in range(self.settings.collectors):
                 self.board.wake(publisher_name(number))
@@ -647,12 +730,14 @@ class Coordinator:
         if settled:
             self._record("settle", k=settled)
 
-    def _expire(self, index: int) -> None:
+    def _expire(self, index: int, now: float) -> None:
         """A rollout is too old to be taken."""
+        reason = self.ledger.too_old(index, self.version, now_s=now)
+        assert reason is not None
         if self.settings.on_stale is OnStale.DROP:
-            self._drop(index, DropReason.STALE)
+            self._drop(index, reason)
         else:
-            self._record("requeue", k=index)
+            self._record("requeue", k=index, reason=reason.value)
             self._fly_again(self.ledger.requeue(index, self.version))
 
     def _fly_again(self, ticket: Ticket) -> None:
@@ -720,7 +805,8 @@ class Coordinator:
         """Let the auto lead look at what the last versions cost."""
         if self.settings.max_lead != "auto":
             return
-        interval = self._lead_watch.interval(self.version, self.runtime.now(), self.board)
+        watch = self._lead_watch
+        interval = watch.interval(self.version, self.runtime.now(), self.board, is_searching=self._lead.is_searching)
         if interval is not None:
             lead = self._lead.observe(interval)
             if lead != self._lead_rule.max_lead:
@@ -749,7 +835,7 @@ class Coordinator:
         if not self.settings.evaluate_in_background:
             await self._wait_until_landed()
             self._hold_for_evaluation()
-            await self._evaluate_all()
+            await self._evaluate_meanwhile()
             self._paused = False
             for number in self._desk.idle_with_work():
                 self.board.wake(self._seat_names[number])
@@ -791,6 +877,16 @@ class Coordinator:
                 await self.board.wait(EVALUATOR, "due", "an evaluation that is due", float("inf"))
             await self._evaluate()
 
+    async def _evaluate_meanwhile(self) -> None:
+        """The learner stands by until every version that is due has its score."""
+        if self.evaluations.waiting:
+            version = self.evaluations.waiting[0]
+            self.board.begin(LEARNER, "evaluation", f"the evaluation of version {version}", self._patience_s)
+            try:
+                await self._evaluate_all()
+            finally:
+                self.board.end(LEARNER)
+
     async def _evaluate_all(self) -> None:
         while self.evaluations.waiting:
             await self._evaluate()
@@ -822,10 +918,54 @@ class Coordinator:
 
     # -- reanalyze ----------------------------------------------------------------------------------
 
+    @property
+    def _reanalyzes_in_turn(self) -> bool:
+        """After each publish, before anything else is asked of the replay. A pinned run needs that, or timing would
+        decide which draw sees which targets; and a replay inside the learner has no time beside it."""
+        return self._crew.offers_targets and (self._is_pinned or not self._draws.is_shared)
+
+    async def _reanalyze_in_turn(self) -> None:
+        """All that is due at this version. The learner stands by; collection goes on."""
+        work = await self._draws.oldest(self.version)
+        while work is not None and not self._stop_reason:
+            self.board.begin(LEARNER, "reanalysis", f"newer targets at version {self.version}", self._patience_s)
+            try:
+                await self._reanalyze(work, self.version)
+            finally:
+                self.board.end(LEARNER)
+            work = await self._draws.oldest(self.version)
+
+    async def _reanalyze(self, work: Rollout, asked_at: int) -> None:
+        """Make the targets of `work` again with the newest weights, and hand them back. The replay was asked for it at
+        version `asked_at`."""
+        self._record("work", v=asked_at, n=work.steps)
+        began, version = self.runtime.now(), self.version
+        snapshot = self._shelf.hold(version)
+        try:
+            targets = await self._crew.reanalyze_work(snapshot, work)
+            await self._draws.refresh(targets)
+        except PayloadLost as lost:  # whatever it was, the replay will give the same segments again
+            if lost.versions:
+                await self._stage_again(REANALYZER, snapshot)
+            return
+        finally:
+            self._shelf.let_go(version)
+            self.runtime.release(work.payload)
+        seconds = self.runtime.now() - began
+        self._record("refresh", v=version, n=work.steps, d=round(seconds, 6))
+        self.runtime.release(targets.payload)
+
     async def _reanalyze_loop(self) -> None:
-        """Consumes snapshots, produces fresher targets. Waits for: a newer version, once there was nothing
-        to do. Woken by: publish. Ends: with the learn loop.
+        """Consumes old targets and snapshots, produces newer targets. Waits for: a newer version, once there was
+        nothing to do. Woken by: publish. Ends: with the learn loop.
         """
+        while self._crew.offers_targets:
+            version = self.version
+            work = await self._draws.oldest(version)
+            if work is not None:
+                await self._reanalyze(work, version)
+            while work is None and self.version == version:
+                await self.board.wait(REANALYZER, "version", "a newer version", float("inf"))
         while True:
             snapshot = self._shelf.hold(self.version)
             try:
@@ -854,7 +994,7 @@ class Coordinator:
             updates=self.updates,
             updates_in_version=self._updates_in_version,
             wall_s=self.wall_s,
-            ledger=self.ledger.state_dict(),
+            ledger=self.ledger.state_dict(now_s=self.runtime.now()),
             lead=self._lead.state_dict(),
             learner=learner,
             rollouts=rollouts,
@@ -902,7 +1042,6 @@ class Coordinator:
         self.evaluations.skipped = state.evaluations_skipped
         self._lead.load_state_dict(state.lead)
         self._lead_rule.retune(self._lead.current)
-        self.ledger.load_state_dict(state.ledger)
         self._rollouts = dict(state.rollouts)
         limit = self.settings.deadlines.start_s
         await self._crew.call(LEARNER, "restore", "its state", limit, state.learner)
@@ -910,6 +1049,7 @@ class Coordinator:
             await self._crew.restore_replay(state.replay)
         for number, carried in state.collectors.items():
             await self._crew.restore_collector(number, carried)
+        self.ledger.load_state_dict(state.ledger, now_s=self.runtime.now())  # now: restoring roles makes nothing older
         for version in sorted(state.snapshots):
             snapshot = Snapshot(version, state.snapshots[version])
             (self._shelf.put if version == state.version else self._shelf.put_older)(snapshot)
@@ -925,7 +1065,14 @@ class Coordinator:
         self._record("resume", v=self.version, updates=self.updates)
 
     def _write_down(self, kind: str, **fields: Any) -> None:
-        self._recorder.record(self._elapsed_s, kind, fields)
+        self._recorder.record(self._now() + self._clock_offset, kind, fields)
+
+    def _tell(self, role: str, activity: str) -> None:
+        """A role turns to something that no other event tells of."""
+        if activity in WAITS:
+            self._record("wait", r=role, w=activity)
+        else:
+            self._record("busy", r=role, w=activity)
 
 
 def check_same_run(state: RunState, settings: Settings) -> None:
@@ -957,13 +1104,15 @@ class _LeadWatch:
         self._since = 0.0
         self._idle = self._blocked = 0.0
         self._sizes: list[float] = []
+        self._has_begun = False
 
     def note(self, effective_sample_size: float | None) -> None:
         if effective_sample_size is not None:
             self._sizes.append(effective_sample_size)
 
-    def interval(self, version: int, now: float, board: Board) -> Interval | None:
-        if version % self._every:
+    def interval(self, version: int, now: float, board: Board, *, is_searching: bool) -> Interval | None:
+        """After every so many versions; four times as often while nobody knows which lead is needed."""
+        if version % (max(1, self._every // 4) if is_searching else self._every):
             return None
         spent = board.time_spent()
         idle, blocked = spent.total(LEARNER, "data"), spent.total("collector", "slot")
@@ -975,4 +1124,7 @@ class _LeadWatch:
         )
         self._since, self._idle, self._blocked = now, idle, blocked
         self._sizes.clear()
+        if not self._has_begun:  # the learner waits for the first rollouts under any lead: that says nothing
+            self._has_begun = True
+            return None
         return interval

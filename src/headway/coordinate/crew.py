@@ -54,6 +54,9 @@ class Crew:
         self._stateful = self._holds_weights = self._shares_replay = False
         self.carried: dict[int, Any] = {}  # collector -> its state after its last landed rollout
         self.restarts: Counter[str] = Counter()
+        self.publish_retries = 0
+        self.offers_targets = False
+        """Is there a replay that gives work to the reanalyzer?"""
 
     async def start(self, stations: Stations) -> None:
         """Build every role, all at once."""
@@ -65,6 +68,10 @@ class Crew:
             raise failures.exceptions[0] from None
         has_replay = await self.call(LEARNER, "has_replay", "set-up", self._settings.deadlines.start_s)
         self._shares_replay = stations.replay is not None
+        if stations.reanalyzer is not None and (has_replay or self._shares_replay):
+            keeper = REPLAY if self._shares_replay else LEARNER
+            limit = self._settings.deadlines.start_s
+            self.offers_targets = await self.call(keeper, "offers_targets", "set-up", limit)
         if has_replay and self._shares_replay:
             raise RunFailed("two replays: the learner keeps one (it has an insert method), and one has its own role")
         if (has_replay or self._shares_replay) and self._settings.replay is None:
@@ -241,10 +248,10 @@ class Crew:
             except PayloadLost:  # another attempt would find nothing either: the learner has to stage it again
                 raise
             except RoleRaised as error:
-                self._record("publish_retry", role=role, v=snapshot.version, why=error.what)
+                self._note_retry(role, snapshot.version, error.what)
                 if attempt + 1 == retries.publish_attempts:
                     raise RoleLate(role, "apply", f"quarantined: {error.what}") from error
-                await asyncio.sleep(retries.publish_delay_s)
+                await self._pause_before_retry(name)
 
     # -- learner and evaluator ----------------------------------------------------------------------
 
@@ -254,7 +261,7 @@ class Crew:
             LEARNER, "learn", doing, self._settings.deadlines.learn_s, batch, publish_as
         )
         if publish_as is not None and snapshot is None:
-            self._record("publish_retry", role=LEARNER, v=publish_as, why=problem)
+            self._note_retry(LEARNER, publish_as, problem)
             snapshot = await self.stage(publish_as, attempts_made=1)
         return report, snapshot
 
@@ -289,18 +296,27 @@ class Crew:
         what = "no attempt was left"
         for attempt in range(attempts_made, retries.publish_attempts):
             if attempt:
-                await asyncio.sleep(retries.publish_delay_s)
+                await self._pause_before_retry(waiter)
             try:
-                self._board.begin(waiter, "snapshot", f"version {version}", limit)
+                doing = "snapshot" if waiter == LEARNER else "weights"
+                self._board.begin(waiter, doing, f"version {version}", limit)
                 snapshot = await self._runtime.call(LEARNER, "snapshot", version, deadline_s=limit)
                 assert isinstance(snapshot, Snapshot)
                 return snapshot
             except RoleRaised as error:
-                self._record("publish_retry", role=LEARNER, v=version, why=error.what)
+                self._note_retry(LEARNER, version, error.what)
                 what = error.what
             finally:
                 self._board.end(waiter)
         raise RunFailed(f"version {version} could not be published in {retries.publish_attempts} attempts: {what}")
+
+    async def _pause_before_retry(self, name: str) -> None:
+        delay_s = self._settings.retries.publish_delay_s
+        self._board.begin(name, "retry", f"its next attempt (publish_delay_s={delay_s:g})", delay_s)
+        try:
+            await asyncio.sleep(delay_s)
+        finally:
+            self._board.end(name)
 
     async def evaluate(self, snapshot: Snapshot) -> Score:
         """One evaluation of one version. A failed one is a score without a value, never an error."""
@@ -326,9 +342,46 @@ class Crew:
                 await self._restart(EVALUATOR, error)
         return Score(snapshot.version, None, error=what)
 
+    # -- reanalyzer ---------------------------------------------------------------------------------
+
     async def reanalyze(self, snapshot: Snapshot) -> bool:
         doing = f"targets at version {snapshot.version}"
         return bool(await self.call(REANALYZER, "reanalyze", doing, self._settings.deadlines.learn_s, snapshot))
+
+    async def oldest(self, version: int) -> Rollout | None:
+        """What the replay, wherever it is, wants to have made again."""
+        work = await self._ask_keeper("oldest", f"work at version {version}", version)
+        assert work is None or isinstance(work, Rollout)
+        return work
+
+    async def reanalyze_work(self, snapshot: Snapshot, work: Rollout) -> Rollout:
+        """Newer targets for `work`. A reanalyzer that died or was late is built anew and does it again."""
+        doing = f"{work.steps} targets at version {snapshot.version}"
+        while True:
+            try:
+                targets = await self.call(
+                    REANALYZER, "reanalyze_work", doing, self._settings.deadlines.learn_s, snapshot, work
+                )
+                assert isinstance(targets, Rollout)
+                return targets
+            except RoleRaised:
+                raise
+            except RoleError as error:
+                await self._restart(REANALYZER, error)
+
+    async def refresh(self, targets: Rollout) -> None:
+        await self._ask_keeper("refresh", "newer targets", targets)
+
+    async def _ask_keeper(self, method: str, doing: str, *args: Any) -> Any:
+        """A replay inside the learner is asked by the reanalyzer, as far as the board is concerned."""
+        limit = self._settings.deadlines.learn_s
+        if self._shares_replay:
+            return await self.call(REPLAY, method, doing, limit, *args)
+        return await self.call(LEARNER, method, doing, limit, *args, name=REANALYZER)
+
+    def _note_retry(self, role: str, version: int, why: str) -> None:
+        self.publish_retries += 1
+        self._record("publish_retry", role=role, v=version, why=why)
 
     # -- keeping them alive -------------------------------------------------------------------------
 

@@ -8,6 +8,9 @@
 In a pinned run the calls come in turn, so the seed decides every bit. In a free run the feedback of the last update and
 the draw for the next one are handled beside the update, and the learner waits for neither.
 
+A replay may give work to a reanalyzer (`oldest`) and take newer targets back (`refresh`), in turn or, where it has its
+own role, from another loop beside all this.
+
 Invariants: the replay gets one call at a time, in the order of the event log; it has the feedback of every update
 before anything else is asked of it.
 """
@@ -40,10 +43,12 @@ class Draws:
         self._deadline_s = deadline_s
         self._ahead: Rollout | None = None
         self._reports: deque[LearnReport] = deque()  # whose feedback the replay has not seen
+        self._turn = asyncio.Lock()  # two loops ask: one call at a time, feedback first
 
     async def insert(self, batch: Batch) -> None:
-        await self.deliver_feedback()
-        await self._crew.insert(batch)
+        async with self._turn:
+            await self._deliver()
+            await self._crew.insert(batch)
 
     async def batch(self, version: int) -> Batch:
         """For an update at `version`: the draw that was made ahead, or one made now."""
@@ -80,7 +85,24 @@ class Draws:
             self._reports.append(report)
 
     async def deliver_feedback(self) -> None:
-        """In the order of the updates. Called before anything else is asked of the replay."""
+        """In the order of the updates."""
+        async with self._turn:
+            await self._deliver()
+
+    async def oldest(self, version: int) -> Rollout | None:
+        """What is to be reanalyzed, if anything is."""
+        async with self._turn:
+            await self._deliver()
+            return await self._crew.oldest(version)
+
+    async def refresh(self, targets: Rollout) -> None:
+        """Newer targets for what `oldest` gave."""
+        async with self._turn:
+            await self._deliver()
+            await self._crew.refresh(targets)
+
+    async def _deliver(self) -> None:
+        """Before anything else is asked of the replay."""
         while self._reports:
             report = self._reports.popleft()
             await self._crew.give_feedback(report)
@@ -88,9 +110,11 @@ class Draws:
 
     async def state(self) -> Any:
         """What the replay holds; none of it is here if the learner has it."""
-        await self.deliver_feedback()
-        return await self._crew.replay_state() if self.is_shared else None
+        async with self._turn:
+            await self._deliver()
+            return await self._crew.replay_state() if self.is_shared else None
 
     async def _sample(self, version: int) -> Rollout:
-        await self.deliver_feedback()
-        return await self._crew.sample(version)
+        async with self._turn:
+            await self._deliver()
+            return await self._crew.sample(version)

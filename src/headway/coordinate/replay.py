@@ -10,6 +10,8 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
     learn [k..]   these rollouts are trained on (none: what was drawn for it)
     insert [k..]  these go into the replay
     draw v        the replay with a role of its own draws for an update
+    work v        the replay gives the reanalyzer work
+    refresh v     it is reanalyzed with version v now, and its newer targets are in the replay
     drop, requeue, lose   the rollout is forgotten
 
 Evaluations change nothing and are left out. Attempts that failed left no trace in any state.
@@ -23,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.coordinate.roles import CollectorRole, LearnerRole, ReplayRole, Stations
+from headway.coordinate.roles import CollectorRole, LearnerRole, ReanalyzerRole, ReplayRole, Stations
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 
 
@@ -58,6 +60,8 @@ class _Replayer:
         self._seed = script[0]["seed"]
         self._learner = LearnerRole(stations.learner)
         self._replay = None if stations.replay is None else ReplayRole(stations.replay)
+        self._reanalyzer = None if stations.reanalyzer is None else ReanalyzerRole(stations.reanalyzer)
+        self._work: Rollout | None = None  # with the reanalyzer
         self._draws: deque[Rollout] = deque()  # made and not yet trained on: two where one was made ahead
         self._collectors: dict[int, CollectorRole] = {}
         self._applied: dict[int, int] = {}  # collector -> version, for those that hold weights
@@ -81,6 +85,8 @@ class _Replayer:
             "learn": self._learn,
             "insert": self._insert,
             "draw": self._draw,
+            "work": self._give_work,
+            "refresh": self._refresh,
             "resume": self._resume,
             "drop": self._forget,
             "requeue": self._forget,
@@ -161,6 +167,18 @@ class _Replayer:
             raise ReplayError("the log has draws of a replay in its own role, and the stations have none")
         self._draws.append(self._replay.sample(event["v"]))
 
+    def _give_work(self, event: dict[str, Any]) -> None:
+        self._work = self._keeper.oldest(event["v"])
+
+    def _refresh(self, event: dict[str, Any]) -> None:
+        if self._reanalyzer is None or self._work is None:
+            raise ReplayError("the log has reanalyzed targets, and the stations have no reanalyzer or no work for it")
+        self._keeper.refresh(self._reanalyzer.reanalyze_work(self._snapshots[event["v"]], self._work))
+
+    @property
+    def _keeper(self) -> LearnerRole | ReplayRole:
+        return self._learner if self._replay is None else self._replay
+
     def _resume(self, event: dict[str, Any]) -> None:
         self._draws.clear()  # one made ahead of the checkpoint was not kept
 
@@ -174,7 +192,7 @@ class _Replayer:
 
 
 def _last_uses(script: Sequence[dict[str, Any]]) -> dict[int, int]:
-    """For each version, the event at which a rollout is collected with it for the last time."""
+    """For each version, the event at which it is used for the last time, to collect or to reanalyze."""
     flights: dict[int, int] = {}
     last: dict[int, int] = {}
     for at, event in enumerate(script):
@@ -182,4 +200,6 @@ def _last_uses(script: Sequence[dict[str, Any]]) -> dict[int, int]:
             flights[event["k"]] = event["v"]
         elif event["e"] == "land" and event["k"] in flights:
             last[flights.pop(event["k"])] = at
+        elif event["e"] == "refresh":
+            last[event["v"]] = at
     return last

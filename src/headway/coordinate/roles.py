@@ -18,6 +18,8 @@ from headway.core.protocols import (
     Concurrent,
     Evaluator,
     Learner,
+    OffersTargets,
+    OwnReanalyzer,
     Placement,
     Reanalyzer,
     ReplayLearner,
@@ -26,7 +28,7 @@ from headway.core.protocols import (
     Stateful,
     TakesSnapshots,
 )
-from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket
+from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket, size_of
 
 DEFAULT_PLACEMENT = Placement()
 
@@ -42,7 +44,7 @@ class Stations:
     collector: Callable[[int], Collector]
     learner: Callable[[], Learner]
     evaluator: Callable[[], Evaluator] | None = None
-    reanalyzer: Callable[[], Reanalyzer] | None = None
+    reanalyzer: Callable[[], Reanalyzer | OwnReanalyzer] | None = None
     replay: Callable[[], SharedReplay] | None = None
     collector_placement: Placement = DEFAULT_PLACEMENT
     learner_placement: Placement = DEFAULT_PLACEMENT
@@ -109,8 +111,9 @@ class CollectorRole:
         span = rollout.span
         if span is None and ticket.version is not None:
             span = Span(ticket.version, ticket.version)
+        size = size_of(rollout.payload) if rollout.size is None else rollout.size
         stamped = Rollout(
-            rollout.payload, rollout.steps, rollout.length, span, rollout.info, rollout.filtered, ticket.index
+            rollout.payload, rollout.steps, rollout.length, span, rollout.info, rollout.filtered, ticket.index, size
         )
         return stamped, None if self._stateful is None else self.state()
 
@@ -124,6 +127,10 @@ class CollectorRole:
     def apply(self, snapshot: Snapshot) -> None:
         assert isinstance(self.collector, TakesSnapshots)
         self.collector.apply(snapshot)
+
+    def close(self) -> None:
+        """Called where the role ends and its process does not."""
+        getattr(self.collector, "close", lambda: None)()
 
 
 class LearnerRole:
@@ -150,6 +157,16 @@ class LearnerRole:
     def insert(self, batch: Batch) -> None:
         assert isinstance(self.learner, ReplayLearner)
         self.learner.insert(batch)
+
+    def offers_targets(self) -> bool:
+        return isinstance(self.learner, OffersTargets)
+
+    def oldest(self, version: int) -> Rollout | None:
+        return _work_of(self.learner, version)
+
+    def refresh(self, targets: Rollout) -> None:
+        assert isinstance(self.learner, OffersTargets)
+        self.learner.refresh(targets)
 
     def snapshot(self, version: int) -> Snapshot:
         return Snapshot(version, self.learner.snapshot())
@@ -182,6 +199,16 @@ class ReplayRole:
     def update(self, report: LearnReport) -> None:
         self.replay.update(report.feedback)
 
+    def offers_targets(self) -> bool:
+        return isinstance(self.replay, OffersTargets)
+
+    def oldest(self, version: int) -> Rollout | None:
+        return _work_of(self.replay, version)
+
+    def refresh(self, targets: Rollout) -> None:
+        assert isinstance(self.replay, OffersTargets)
+        self.replay.refresh(targets)
+
     def state(self) -> Any:
         return copy.deepcopy(self.replay.state_dict())
 
@@ -205,12 +232,29 @@ class EvaluatorRole:
             raise ValueError(f"evaluate returned {score.value!r} as the score of version {snapshot.version}")
         return replace(score, version=snapshot.version)
 
+    def close(self) -> None:
+        getattr(self.evaluator, "close", lambda: None)()
+
 
 class ReanalyzerRole:
-    """A reanalyzer, as it is."""
+    """A reanalyzer: of work that a replay gave, or of what it finds itself."""
 
-    def __init__(self, build: Callable[[], Reanalyzer]) -> None:
-        self.reanalyzer = build()
+    def __init__(self, build: Callable[[], Reanalyzer | OwnReanalyzer]) -> None:
+        self.reanalyzer: Any = build()
 
     def reanalyze(self, snapshot: Snapshot) -> bool:
-        return self.reanalyzer.reanalyze(snapshot)
+        return bool(self.reanalyzer.reanalyze(snapshot))
+
+    def reanalyze_work(self, snapshot: Snapshot, work: Rollout) -> Rollout:
+        targets = self.reanalyzer.reanalyze(snapshot, work)
+        if not isinstance(targets, Rollout):
+            raise TypeError(f"reanalyze must return the targets as a Rollout, received {type(targets).__name__}")
+        return targets
+
+
+def _work_of(keeper: Any, version: int) -> Rollout | None:
+    assert isinstance(keeper, OffersTargets)
+    work = keeper.oldest(version)
+    if work is not None and not isinstance(work, Rollout):
+        raise TypeError(f"oldest must return a Rollout or None, received {type(work).__name__}")
+    return work

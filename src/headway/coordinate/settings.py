@@ -1,7 +1,7 @@
 """Everything a coordinator can be told, checked when it is said.
 
-The three knobs of asynchrony (`max_lead`, `order`, `max_staleness` with `on_stale`), how a run is cut into
-batches and versions, when it evaluates, saves and stops, how long anything may take, and how often
+The three knobs of asynchrony (`max_lead`, `order`, `max_staleness` or `max_age_s` with `on_stale`), how a run is
+cut into batches and versions, when it evaluates, saves and stops, how long anything may take, and how often
 anything may fail. Derived values are properties; nothing changes after construction.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from headway.core.lead import AutoLead, FixedLead, Lead, starting_lead
 from headway.core.ledger import Ledger, check_expiry
 from headway.core.order import OLDEST, Expiry, OnStale, Order
-from headway.core.rules import AllOf, Budget, Capacity, MaxLead, ReplayRatio, Rule
+from headway.core.rules import AllOf, Budget, Bytes, Capacity, MaxLead, ReplayRatio, Rule
 
 
 def _require(condition: bool, message: str) -> None:
@@ -88,6 +88,8 @@ class Plan:
     """Stop when an evaluation reaches this value."""
     evaluate_every: int = 0
     """Evaluate every n versions, and the last one in any case; 0: never."""
+    evaluate_first: bool = False
+    """Evaluate version 0 too, before anything is collected; where others run in the background, it does too."""
     save_every: int = 0
     """Write a checkpoint every n versions, and at the end in any case; 0: only at the end."""
     warmup_s: float = 0.0
@@ -134,6 +136,9 @@ class Settings:
     """The age one rollout may reach, in versions."""
     on_stale: OnStale = OnStale.WAIT
     """What happens to a rollout that is older."""
+    max_age_s: float | None = None
+    """The seconds one rollout may wait for the learner, from its landing on; for on_stale=drop, requeue or keep. The
+    time a run is down does not count."""
     dispatch: Literal["pinned", "free"] | None = None
     """pinned: version and collector of each ticket are fixed, so the seed determines every bit.
     free: newest snapshot, first idle collector. Default: pinned where the other settings allow it."""
@@ -143,6 +148,9 @@ class Settings:
     queue_capacity: int | None = None
     """Rollouts that may wait for the learner or its replay, those on their way included. The lead bounds them too;
     raise both."""
+    queue_bytes_limit: int | None = None
+    """Bytes the rollouts that wait for the learner may hold, those on their way included as if each were of mean size.
+    One batch may always wait, however big it is."""
     replay: ReplayRatio | None = None
     """Set where there is a replay, inside the learner or in its own role: how collection and learning keep step."""
     pacing_s: float = 0.0
@@ -189,13 +197,22 @@ class Settings:
                 not self.is_synchronous,
                 "on_publish='partial' needs max_lead > 0: without a lead nothing is in flight when a version comes",
             )
+        expiry = self.expiry
+        if self.is_synchronous and self.max_age_s is not None and expiry.discards:
+            raise ValueError(
+                f"max_age_s={self.max_age_s:g} with on_stale={self.on_stale.value!r} needs max_lead > 0: the "
+                "synchronous loop trains on everything, whatever the clock says; with on_stale=keep it counts"
+            )
         if self.dispatch == "pinned":
             _require(self.why_not_pinned == "", f"dispatch='pinned' is impossible: {self.why_not_pinned}")
         if self.queue_capacity is not None:
             Capacity(self.queue_capacity, tickets_per_batch=self.ledger_batch)
+        if self.queue_bytes_limit is not None:
+            Bytes(self.queue_bytes_limit)
+            _require(self.replay is None, "queue_bytes_limit is for a queue; a replay has a capacity of its own")
         lead = MaxLead(self.build_lead().current, self.tickets_per_version)
         if self.max_lead != "auto" and self.replay is None:
-            check_expiry(lead, Expiry(self.max_staleness, self.on_stale))
+            check_expiry(lead, expiry)
         elif self.max_staleness is not None and self.on_stale is OnStale.WAIT:
             raise ValueError("on_stale='wait' needs a fixed max_lead and a queue; choose drop, requeue or keep")
 
@@ -218,6 +235,10 @@ class Settings:
         return self.max_lead == 0
 
     @property
+    def expiry(self) -> Expiry:
+        return Expiry(self.max_staleness, self.on_stale, self.max_age_s)
+
+    @property
     def effective_order(self) -> Order:
         """Without a lead there is nothing to choose from: the plain loop takes tickets in order."""
         return OLDEST if self.is_synchronous else self.order
@@ -231,6 +252,10 @@ class Settings:
             return "max_lead='auto' follows measured times"
         if self.max_staleness is not None and self.on_stale is OnStale.REQUEUE:
             return "on_stale='requeue' collects again out of turn"
+        if self.max_age_s is not None and self.on_stale is not OnStale.KEEP:
+            return "max_age_s lets the clock decide what is trained on"
+        if self.queue_bytes_limit is not None and not self.is_synchronous:
+            return "queue_bytes_limit opens tickets when others have landed"
         if self.retries.on_failure == "drop":
             return "on_failure='drop' lets faults decide what is trained on"
         if self.on_publish == "partial":
@@ -295,6 +320,8 @@ class Settings:
         rules: list[Rule] = [lead]
         if self.queue_capacity is not None:
             rules.append(Capacity(self.queue_capacity, tickets_per_batch=self.ledger_batch))
+        if self.queue_bytes_limit is not None:
+            rules.append(Bytes(self.queue_bytes_limit, tickets_per_batch=self.ledger_batch))
         if self.replay is not None:
             rules.append(self.replay)
         elif self.plan.updates is not None:
@@ -304,7 +331,7 @@ class Settings:
         return Ledger(
             AllOf(*rules),
             order=self.effective_order,
-            expiry=Expiry(self.max_staleness, self.on_stale),
+            expiry=self.expiry,
             tickets_per_batch=self.ledger_batch,
             updates_per_version=self.publish_every,
             seed=self.seed,
@@ -319,12 +346,25 @@ class Settings:
             "dispatch": "pinned" if self.is_pinned else "free",
             "max_staleness": self.max_staleness,
             "on_stale": self.on_stale.value,
+            "max_age_s": self.max_age_s,
+            "queue_bytes_limit": self.queue_bytes_limit,
             "staleness_bound": self.staleness_bound,
             "collectors": self.collectors,
             "lanes": self.lanes,
             "on_publish": self.on_publish,
             "tickets_per_batch": self.tickets_per_batch,
             "publish_every": self.publish_every,
+            "queue_capacity": self.queue_capacity,
+            "replay": None if self.replay is None else self.replay.describe(),
+            "pacing_s": self.pacing_s,
+            "warmup_s": self.plan.warmup_s,
+            "target_score": self.plan.target_score,
+            "evaluate_every": self.plan.evaluate_every,
             "evaluate_in_background": self.evaluate_in_background,
+            "save_every": self.plan.save_every,
+            "lead_limit": self.lead_limit,
+            "lead_buffer_size": self.lead_buffer_size,
+            "lead_interval": self.lead_interval,
+            "target_effective_sample_size": self.target_effective_sample_size,
             "seed": self.seed,
         }

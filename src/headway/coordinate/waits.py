@@ -3,16 +3,28 @@
 Each role is in exactly one activity at a time: *busy* (a call is under way), *waiting* (for a cause, with a
 deadline) or *between* (the coordinator is thinking). Entering one leaves the other, so per role the times
 add up to the wall clock exactly; and the board can say in words what everybody does: that is `why()`.
+
+A role that nobody speaks to for long (before the loops begin, after they have ended, an evaluator that only works when
+it is asked) *rests*: instead of between, it is in the activity it was given for that.
+
+The board tells whoever records what each role enters. `collect` and `learn` are left out: the events of tickets and
+updates say the same. An activity lasts until the role enters another, so one event is enough for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-BETWEEN = "between"
+from headway.observe.activities import BETWEEN, WAITS
+
+SAID_BY_OTHERS = frozenset(("collect", "learn"))
+IN_A_FLIGHT = frozenset(
+    ("apply", "applying", "weights", "retry")
+)  # may come between the start of a ticket and its collection
+Tell = Callable[[str, str], None]
 
 
 class Stalled(RuntimeError):
@@ -22,7 +34,7 @@ class Stalled(RuntimeError):
 class _Activity:
     """What one role is doing now, and what it has done."""
 
-    __slots__ = ("deadline_s", "explain", "future", "name", "role", "since", "spent")
+    __slots__ = ("answered", "deadline_s", "explain", "future", "name", "rest", "role", "since", "spent", "told")
 
     def __init__(self, role: str, now: float) -> None:
         self.role = role
@@ -31,15 +43,35 @@ class _Activity:
         self.deadline_s = math.inf
         self.explain: object = ""
         self.future: asyncio.Future[None] | None = None
+        self.rest = (BETWEEN, "")
+        self.answered: float | None = None  # when its last call came back
+        self.told = ""  # the last activity that whoever records knows of
         self.spent: dict[str, list[float]] = {}  # activity -> [seconds, times it was left]
+
+    def words(self) -> str:
+        if self.name == BETWEEN:
+            return "is idle"
+        what = self.explain() if callable(self.explain) else self.explain
+        verb = "waits for" if self.name in WAITS or self.future is not None else f"is busy: {self.name},"
+        return f"{verb} {what}"
 
     def describe(self, now: float) -> str:
         if self.name == BETWEEN:
             return f"{self.role} is idle"
-        what = self.explain() if callable(self.explain) else self.explain
-        verb = "waits for" if self.future is not None else f"is busy: {self.name},"
         limit = "" if math.isinf(self.deadline_s) else f", at most {self.deadline_s:g} s"
-        return f"{self.role} {verb} {what} (since {now - self.since:.1f} s{limit})"
+        return f"{self.role} {self.words()} (since {now - self.since:.1f} s{limit})"
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """A role at one moment."""
+
+    role: str
+    activity: str
+    words: str
+    since_s: float
+    answered_s: float | None
+    """Seconds since its last call came back; None if none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +95,9 @@ class TimeSpent:
 class Board:
     """Every wait and every call of a run passes here."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], tell: Tell | None = None) -> None:
         self._now = now
+        self._tell = tell
         self._activities: dict[str, _Activity] = {}
         self._checked_at = math.inf  # when the waits will next be checked against their deadlines
         self._check: asyncio.TimerHandle | None = None
@@ -77,7 +110,31 @@ class Board:
         self._enter(activity, name, explain, deadline_s, None)
 
     def end(self, role: str) -> None:
-        self._enter(self._activities[role], BETWEEN, "", math.inf, None)
+        activity = self._activities[role]
+        activity.answered = self._enter(activity, *activity.rest, math.inf, None)
+
+    def rest(self, roles: Iterable[str], name: str = BETWEEN, explain: str = "") -> None:
+        """Whenever nobody speaks to these roles, that is what they do; now too, if nobody does."""
+        for role in roles:
+            activity = self._activities.get(role)
+            if activity is None:
+                activity = self._activities[role] = _Activity(role, self._now())
+            is_at_rest = activity.name == activity.rest[0] and activity.future is None
+            activity.rest = (name, explain)
+            if is_at_rest:
+                self._enter(activity, name, explain, math.inf, None)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(self._activities)
+
+    def doing(self) -> list[Doing]:
+        """What everybody does now."""
+        now = self._now()
+        return [
+            Doing(a.role, a.name, a.words(), now - a.since, None if a.answered is None else now - a.answered)
+            for a in self._activities.values()
+        ]
 
     async def wait(self, role: str, cause: str, explain: object, deadline_s: float) -> None:
         """Wait until someone calls `wake(role)`. Past the deadline: `Stalled`, with everybody's state.
@@ -95,7 +152,7 @@ class Board:
         try:
             await future
         finally:
-            self._enter(activity, BETWEEN, "", math.inf, None)
+            self._enter(activity, *activity.rest, math.inf, None)
 
     def wake(self, role: str) -> None:
         """End the role's wait, if it is waiting."""
@@ -143,6 +200,10 @@ class Board:
         activity.explain = explain
         activity.deadline_s = deadline_s
         activity.future = future
+        if self._tell is not None and name != activity.told and name != BETWEEN:
+            if name not in SAID_BY_OTHERS or activity.told in IN_A_FLIGHT:
+                self._tell(activity.role, name)
+            activity.told = name
         return now
 
     def _check_at(self, when: float, loop: asyncio.AbstractEventLoop) -> None:

@@ -5,9 +5,13 @@ The auto lead answers two questions in turn.
 1. *Which side is the bottleneck?* If the learner waits while collectors stand before occupied slots, the
    lead is what binds: raise it. If the learner waits and collectors do not, collection is simply slower:
    no lead helps (more collectors would). If the learner hardly waits, the smallest lead that keeps it so
-   is wanted: probe downwards, and remember the lead at which waiting began.
+   is wanted. In both cases probe downwards, and remember the lead at which waiting for slots began.
 2. *Does staleness hurt?* If the effective sample size of the importance weights falls under its target,
-   halve the lead at once. Increase is additive, decrease multiplicative.
+   halve the lead at once, and remember where that was.
+
+The lead rises by the share of the time the learner waited, and at least by one. Until the learner has been seen not
+waiting for the first time, nobody knows how much is needed: so far it doubles. What is too much is given back step by
+step, an eighth at a time, and at least one.
 """
 
 from __future__ import annotations
@@ -38,6 +42,11 @@ class Lead(Protocol):
     @property
     def limit(self) -> float: ...
 
+    @property
+    def is_searching(self) -> bool:
+        """Not even roughly known yet: look more often."""
+        ...
+
     def observe(self, interval: Interval) -> float: ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -52,6 +61,7 @@ class FixedLead:
         if not (math.isfinite(lead) and lead >= 0):
             raise ValueError(f"max_lead must be a finite number >= 0 or 'auto', received {lead!r}")
         self.current = self.limit = lead
+        self.is_searching = False
 
     def observe(self, interval: Interval) -> float:
         return self.current
@@ -93,32 +103,78 @@ class AutoLead:
         self.target_effective_sample_size = target_effective_sample_size
         self.negligible_idle = negligible_idle
         self.patience = patience
-        self._too_small = 0.0  # the largest lead at which the learner was seen waiting
-        self._calm = 0  # intervals since that was last confirmed
+        self._too_small = 0.0  # the largest lead at which the learner was seen waiting for slots
+        self._calm = 0  # intervals since that was last seen
+        self._too_large = math.inf  # the smallest lead at which staleness was seen to hurt
+        self._unhurt = 0  # intervals since that was last seen
+        self._quiet = 0  # intervals since the lead was moved, or should have been
+        self._caution = patience // 2  # as many of them before it is lowered
+        self._lowered_from = 0.0  # the lead before that was last done
+        self.is_searching = True
 
     def observe(self, interval: Interval) -> float:
         ess = interval.effective_sample_size
         idle = interval.learner_idle > self.negligible_idle
-        blocked = interval.collectors_blocked > self.negligible_idle
+        blocked = interval.collectors_blocked > 2 * self.negligible_idle  # what a larger lead could win at most
+        self._forget()
         if ess is not None and ess < self.target_effective_sample_size:
+            self._too_large = self.current
             self.current = max(1.0, math.floor(self.current / 2))
-            self._calm = 0
+            self._calm = self._unhurt = self._quiet = 0
+            self.is_searching = False
         elif idle and blocked:
             self._too_small = self.current
-            self._calm = 0
-            self.current = min(self.limit, self.current + 1)
-        elif not idle:
-            self._calm += 1
-            if self._calm >= self.patience:  # durations drift: ask again what was answered long ago
-                self._too_small = max(0.0, self._too_small - 1)
-                self._calm = 0
-            if self.current - 1 > self._too_small:
-                self.current -= 1
+            self._calm = self._quiet = 0
+            if self.current < self._lowered_from:  # that was a mistake
+                self._caution, self._lowered_from = min(4 * self.patience, 2 * self._caution), 0.0
+            share = 1.0 if self.is_searching else interval.learner_idle
+            wanted = self.current + max(1.0, math.floor(share * self.current))
+            self.current = max(self.current, min(self.limit, wanted, self._too_large - 1))
+        else:  # enough, or collection is the bottleneck and no lead helps
+            self.is_searching = self.is_searching and idle
+            self._lower()
         return self.current
 
+    def _forget(self) -> None:
+        """Durations drift, and so does the policy: ask again what was answered long ago."""
+        self._calm += 1
+        if self._calm > self.patience:
+            self._too_small = max(0.0, self._too_small - 1)
+            self._calm = 1
+        self._unhurt += 1
+        if self._unhurt > 4 * self.patience:
+            self._too_large += 1
+            self._unhurt = 1
+
+    def _lower(self) -> None:
+        """Not at once: where durations are uneven, waiting comes in bursts, and one interval without it says little.
+
+        Each mistake makes it twice as careful, each time that went well half as careful again.
+        """
+        self._quiet += 1
+        if self._quiet >= self._caution and self.current - 1 > self._too_small:
+            if self._lowered_from:
+                self._caution = max(self.patience // 2, self._caution // 2)
+            self._lowered_from = self.current
+            self.current = max(self._too_small + 1, self.current - max(1.0, self.current // 8))
+            self._quiet = 0
+
     def state_dict(self) -> dict[str, Any]:
-        return {"current": self.current, "too_small": self._too_small, "calm": self._calm}
+        return {
+            "current": self.current,
+            "too_small": self._too_small,
+            "calm": self._calm,
+            "too_large": self._too_large,
+            "unhurt": self._unhurt,
+            "quiet": self._quiet,
+            "caution": self._caution,
+            "lowered_from": self._lowered_from,
+            "is_searching": self.is_searching,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.current, self._too_small = state["current"], state["too_small"]
-        self._calm = state["calm"]
+        self.current = state["current"]
+        self._too_small, self._calm = state["too_small"], state["calm"]
+        self._too_large, self._unhurt = state["too_large"], state["unhurt"]
+        self._quiet, self._caution, self._lowered_from = state["quiet"], state["caution"], state["lowered_from"]
+        self.is_searching = state["is_searching"]

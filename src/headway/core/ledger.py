@@ -3,8 +3,8 @@
     slots (the rule)        order + expiry              publish
     open ----------> start -------> land -------> choose/take -------> settle
 
-The ledger decides and counts; it never waits, and it knows no clock, no thread and no payload. Every
-change goes through one of its methods, each of which refuses a ticket in the wrong phase. Hence:
+The ledger decides and counts; it never waits, and it knows no clock (where time matters it is told), no thread and no
+payload. Every change goes through one of its methods, each of which refuses a ticket in the wrong phase. Hence:
 
 * a ticket settles exactly once;                * slots are never exceeded;
 * dropping frees the slot;                      * staleness is measured when taken, under the limit;
@@ -31,7 +31,7 @@ class LedgerError(RuntimeError):
 class Entry:
     """One live ticket. `version` is its birth version: the snapshot it took off with."""
 
-    __slots__ = ("length", "phase", "span", "steps", "ticket", "version")
+    __slots__ = ("age_s", "landed_s", "length", "phase", "size", "span", "steps", "ticket", "version")
 
     def __init__(self, ticket: Ticket) -> None:
         self.ticket = ticket
@@ -40,6 +40,9 @@ class Entry:
         self.span: Span | None = None
         self.steps = 0
         self.length = 0.0
+        self.size = 0
+        self.landed_s = 0.0
+        self.age_s = 0.0  # when it was taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,13 @@ class LedgerStatistics:
     lost: int
     """Rollouts that were here and are gone, with the node that held them; their tickets were collected again."""
     kept_stale: int
+    kept_expired: int
+    """Taken in spite of `max_age_s`."""
     staleness: dict[int, int]
     """Histogram of the age, in versions, of everything taken."""
+    mean_age_s: float
+    """Mean seconds from landing to being taken."""
+    max_age_s: float
     offered_length: float
     """Mean length of the rollouts that came in."""
     trained_length: float
@@ -140,9 +148,7 @@ class Ledger:
         self.seed = seed
         self.pinned_collectors = pinned_collectors
         self.tally = Tally()
-        self._discards = self.expiry.max_staleness is not None and (
-            self.expiry.on_stale in (OnStale.DROP, OnStale.REQUEUE)
-        )
+        self._discards = self.expiry.discards
         self._next_index = 0
         self._entries: dict[int, Entry] = {}  # live, in index order
         self._untaken: dict[int, Entry] = {}  # open, in flight or ready, in index order
@@ -151,9 +157,10 @@ class Ledger:
         self._births: Counter[int] = Counter()  # untaken tickets that have taken off, by birth version
         self._drops: Counter[DropReason] = Counter()
         self._staleness: Counter[int] = Counter()
-        self._reissued = self._requeued = self._lost = self._kept_stale = 0
-        self._returned = self._landed = self._offered = 0
+        self._reissued = self._requeued = self._lost = self._kept_stale = self._kept_expired = 0
+        self._returned = self._offered = 0
         self._offered_length = self._trained_length = 0.0
+        self._ages_s = self._max_age_s = 0.0  # of what was taken and can no longer be put back
 
     # -- opening ------------------------------------------------------------------------------------
 
@@ -196,8 +203,18 @@ class Ledger:
             self._births[version] += 1
         return ticket
 
-    def land(self, index: int, *, span: Span | None = None, steps: int = 1, length: float = 1.0) -> Span:
-        """The rollout is here. Its span may not reach back before the ticket's birth."""
+    def land(
+        self,
+        index: int,
+        *,
+        span: Span | None = None,
+        steps: int = 1,
+        length: float = 1.0,
+        size: int = 0,
+        now_s: float = 0.0,
+    ) -> Span:
+        """The rollout is here. Its span may not reach back before the ticket's birth; its age in seconds counts from
+        `now_s`."""
         entry = self._entry(index, Phase.IN_FLIGHT, "land")
         born = entry.version
         assert born is not None
@@ -207,11 +224,16 @@ class Ledger:
         entry.span = span
         entry.steps = steps
         entry.length = length
+        entry.size = size
+        entry.landed_s = now_s
         entry.phase = Phase.READY
         self._arrived[index] = entry
-        self.tally.ready += 1
-        self.tally.waiting_steps += steps
-        self._landed += 1
+        tally = self.tally
+        tally.ready += 1
+        tally.waiting_steps += steps
+        tally.waiting_bytes += size
+        tally.landed += 1
+        tally.landed_bytes += size
         self._offered += 1
         self._offered_length += length
         return span
@@ -241,7 +263,7 @@ class Ledger:
                 return False
         return True
 
-    def choose(self, version: int, updates_left: int = 1) -> Choice:
+    def choose(self, version: int, updates_left: int = 1, *, now_s: float = 0.0) -> Choice:
         """What the learner should do next at `version`, with `updates_left` updates until it is published.
 
         Changes nothing: the caller drops or requeues `expired`, takes `batch`, or waits.
@@ -262,7 +284,7 @@ class Ledger:
                 break
             if entry.ticket.index in chosen:
                 continue
-            if self._expires(entry, version):
+            if self._discards and self._too_old(entry, version, now_s) is not None:
                 expired.append(entry.ticket.index)
             else:
                 batch.append(entry.ticket.index)
@@ -281,16 +303,21 @@ class Ledger:
             return f"{self.tickets_per_batch - self.tally.ready} more of {self.tickets_per_batch} rollouts"
         return f"the rollout of ticket {missing} (order={self.order})"
 
-    def choose_all(self, version: int) -> Choice:
+    def choose_all(self, version: int, *, now_s: float = 0.0) -> Choice:
         """For replay: everything that is here, which may be nothing."""
         batch: list[int] = []
         expired: list[int] = []
         for entry in self._arrived.values():
-            (expired if self._expires(entry, version) else batch).append(entry.ticket.index)
+            is_old = self._discards and self._too_old(entry, version, now_s) is not None
+            (expired if is_old else batch).append(entry.ticket.index)
         return Choice(tuple(sorted(batch)), tuple(expired))
 
-    def take(self, indices: Iterable[int], version: int) -> None:
-        """The learner has these rollouts now. Their staleness is measured here and nowhere else."""
+    def too_old(self, index: int, version: int, *, now_s: float = 0.0) -> DropReason | None:
+        """Which limit a ready rollout is beyond, if any."""
+        return self._too_old(self._entry(index, Phase.READY, "look at"), version, now_s)
+
+    def take(self, indices: Iterable[int], version: int, *, now_s: float = 0.0) -> None:
+        """The learner has these rollouts now. Their age is measured here and nowhere else."""
         for index in indices:
             entry = self._entry(index, Phase.READY, "take")
             assert entry.span is not None
@@ -302,6 +329,14 @@ class Ledger:
                         f"max_staleness={self.expiry.max_staleness}"
                     )
                 self._kept_stale += 1
+            age_s = now_s - entry.landed_s
+            if self.expiry.is_expired(age_s):
+                if self.expiry.on_stale is not OnStale.KEEP:
+                    raise LedgerError(
+                        f"ticket {index} landed {age_s:.3f} s ago, over max_age_s={self.expiry.max_age_s:g}"
+                    )
+                self._kept_expired += 1
+            entry.age_s = age_s
             self._leave_buffer(entry)
             self._forget_birth(entry)
             del self._untaken[index]
@@ -323,6 +358,8 @@ class Ledger:
             staleness = version - entry.span.oldest
             if self.expiry.is_stale(staleness):
                 self._kept_stale -= 1
+            if self.expiry.is_expired(entry.age_s):
+                self._kept_expired -= 1
             self._staleness[staleness] -= 1
             if not self._staleness[staleness]:
                 del self._staleness[staleness]
@@ -332,6 +369,7 @@ class Ledger:
             self.tally.inserted -= entry.steps
             self.tally.ready += 1
             self.tally.waiting_steps += entry.steps
+            self.tally.waiting_bytes += entry.size
             entry.phase = Phase.READY
             if self.expiry.waits:
                 assert entry.version is not None
@@ -351,7 +389,9 @@ class Ledger:
         done = tuple(self._taken)
         self._taken.clear()
         for index in done:
-            self._entries.pop(index).phase = Phase.LEARNED
+            entry = self._entries.pop(index)
+            entry.phase = Phase.LEARNED
+            self._note_age(entry)
         self.tally.live -= len(done)
         self.tally.taken -= len(done)
         self.tally.learned += len(done)
@@ -370,6 +410,7 @@ class Ledger:
                 raise LedgerError(f"ticket {index} cannot be dropped as {reason.value}: the learner has it")
             self._taken.remove(index)
             self.tally.taken -= 1
+            self._note_age(entry)
         else:
             if entry.phase is Phase.READY:
                 self._leave_buffer(entry)
@@ -407,12 +448,14 @@ class Ledger:
         """The run is over; what is still live is returned, to be collected again if the run is resumed."""
         returned = tuple(self._entries)
         self._returned = len(returned)
+        for index in self._taken:
+            self._note_age(self._entries[index])
         self._entries.clear()
         self._untaken.clear()
         self._arrived.clear()
         self._taken.clear()
         self._births.clear()
-        self.tally.live = self.tally.ready = self.tally.taken = 0
+        self.tally.live = self.tally.ready = self.tally.taken = self.tally.waiting_bytes = 0
         self.tally.waiting_steps = 0.0
         return returned
 
@@ -431,9 +474,10 @@ class Ledger:
 
     def statistics(self) -> LedgerStatistics:
         taken = sum(self._staleness.values())
+        ages = [self._entries[index].age_s for index in self._taken]
         return LedgerStatistics(
             opened=self.tally.opened,
-            landed=self._landed,
+            landed=self.tally.landed,
             learned=self.tally.learned,
             dropped={reason.value: n for reason, n in self._drops.items()},
             returned=self._returned,
@@ -442,6 +486,9 @@ class Ledger:
             requeued=self._requeued,
             lost=self._lost,
             kept_stale=self._kept_stale,
+            kept_expired=self._kept_expired,
+            mean_age_s=(self._ages_s + sum(ages)) / taken if taken else 0.0,
+            max_age_s=max([self._max_age_s, *ages]),
             staleness=dict(sorted(self._staleness.items())),
             offered_length=self._offered_length / self._offered if self._offered else 0.0,
             trained_length=self._trained_length / taken if taken else 0.0,
@@ -450,8 +497,11 @@ class Ledger:
 
     # -- surviving a restart ------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain values. What is taken must have been trained on by the state saved with it."""
+    def state_dict(self, *, now_s: float = 0.0) -> dict[str, Any]:
+        """Everything, as plain values. What is taken must have been trained on by the state saved with it.
+
+        A rollout that waits is saved with its age at `now_s`: the time a run is down does not count.
+        """
         arrival = {index: place for place, index in enumerate(self._arrived)}
         return {
             "next_index": self._next_index,
@@ -461,8 +511,11 @@ class Ledger:
             "sampled": self.tally.sampled,
             "drops": {reason.value: n for reason, n in self._drops.items()},
             "staleness": dict(self._staleness),
-            "counts": [self._reissued, self._requeued, self._lost, self._kept_stale, self._landed, self._offered],
+            "counts": [self._reissued, self._requeued, self._lost, self._offered],
+            "kept": [self._kept_stale, self._kept_expired],
             "lengths": [self._offered_length, self._trained_length],
+            "sizes": [self.tally.landed, self.tally.landed_bytes],
+            "ages": [self._ages_s, self._max_age_s],
             "live": [
                 {
                     "index": entry.ticket.index,
@@ -473,6 +526,8 @@ class Ledger:
                     "span": (entry.span.oldest, entry.span.newest) if entry.span else None,
                     "steps": entry.steps,
                     "length": entry.length,
+                    "size": entry.size,
+                    "age_s": now_s - entry.landed_s if entry.phase is Phase.READY else entry.age_s,
                     "taken": entry.phase is Phase.TAKEN,
                     "arrival": arrival.get(entry.ticket.index),
                 }
@@ -480,17 +535,20 @@ class Ledger:
             ],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume: what was taken or ready is so again, everything that was in flight is open."""
+    def load_state_dict(self, state: dict[str, Any], *, now_s: float = 0.0) -> None:
+        """Resume: what was taken or ready is so again, as old as it was; everything that was in flight is open."""
         if self.tally.opened:
             raise LedgerError("a ledger that has opened tickets cannot be loaded into")
         self._next_index = state["next_index"]
         self.seed = state["seed"]
         self._drops = Counter({DropReason(name): n for name, n in state["drops"].items()})
         self._staleness = Counter({int(age): n for age, n in state["staleness"].items()})
-        self._reissued, self._requeued, self._lost, self._kept_stale, self._landed, self._offered = state["counts"]
+        self._reissued, self._requeued, self._lost, self._offered = state["counts"]
+        self._kept_stale, self._kept_expired = state["kept"]
         self._offered_length, self._trained_length = state["lengths"]
+        self._ages_s, self._max_age_s = state["ages"]
         tally = self.tally
+        tally.landed, tally.landed_bytes = state["sizes"]
         tally.learned = state["learned"]
         tally.inserted = state["inserted"]
         tally.sampled = state["sampled"]
@@ -508,9 +566,10 @@ class Ledger:
             )
             entry = Entry(ticket)
             self._entries[ticket.index] = entry
-            entry.steps, entry.length = saved["steps"], saved["length"]
+            entry.steps, entry.length, entry.size = saved["steps"], saved["length"], saved["size"]
             if landed:
                 entry.span = Span(*saved["span"])
+                entry.landed_s, entry.age_s = now_s - saved["age_s"], saved["age_s"]
             if saved["taken"]:
                 entry.phase = Phase.TAKEN
                 self._taken.append(ticket.index)
@@ -524,6 +583,7 @@ class Ledger:
                     self._births[entry.version] += 1
                 tally.ready += 1
                 tally.waiting_steps += entry.steps
+                tally.waiting_bytes += entry.size
         arrived = sorted((s["arrival"], s["index"]) for s in state["live"] if s["arrival"] is not None)
         self._arrived = {index: self._entries[index] for _, index in arrived}
         tally.live = len(self._entries)
@@ -563,6 +623,13 @@ class Ledger:
         del self._arrived[entry.ticket.index]
         self.tally.ready -= 1
         self.tally.waiting_steps -= entry.steps
+        self.tally.waiting_bytes -= entry.size
+
+    def _note_age(self, entry: Entry) -> None:
+        """It can no longer be put back: how long it had waited when it was taken is final."""
+        self._ages_s += entry.age_s
+        if entry.age_s > self._max_age_s:
+            self._max_age_s = entry.age_s
 
     def _forget_birth(self, entry: Entry) -> None:
         if self.expiry.waits:
@@ -571,9 +638,9 @@ class Ledger:
             if not self._births[entry.version]:
                 del self._births[entry.version]
 
-    def _expires(self, entry: Entry, version: int) -> bool:
+    def _too_old(self, entry: Entry, version: int, now_s: float) -> DropReason | None:
         assert entry.span is not None
-        return self._discards and self.expiry.is_stale(version - entry.span.oldest)
+        return self.expiry.reason(version - entry.span.oldest, now_s - entry.landed_s)
 
     def _candidates(self) -> Iterator[Entry]:
         """Ready tickets the order lets the learner take, most wanted first."""

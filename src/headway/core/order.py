@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass
 
 from headway.core.naming import unknown
+from headway.core.types import DropReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def parse_order(text: str) -> Order:
 
 
 class OnStale(enum.Enum):
-    """What the learner does about a rollout older than `max_staleness`."""
+    """What the learner does about a rollout older than `max_staleness` or `max_age_s`."""
 
     WAIT = "wait"
     """Never let it happen: hold the learner back until the rollout that would become too old is here."""
@@ -90,21 +91,51 @@ def parse_on_stale(text: str) -> OnStale:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The limit on the age of one rollout, in versions (None: no limit), and what happens beyond it."""
+    """The limits on the age of one rollout (None: no limit), and what happens beyond them.
+
+    `max_staleness` counts versions since the rollout was begun; `max_age_s` counts seconds since it landed. A rollout
+    that took long to make has age 0 when it lands, so the limit by itself prefers no short ones, and one that is
+    collected again always has a chance.
+    """
 
     max_staleness: int | None = None
     on_stale: OnStale = OnStale.WAIT
+    max_age_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_staleness is not None and self.max_staleness < 0:
             raise ValueError(f"max_staleness must be >= 0 or None, received {self.max_staleness!r}")
+        if self.max_age_s is None:
+            return
+        if not (math.isfinite(self.max_age_s) and self.max_age_s > 0):
+            raise ValueError(f"max_age_s must be a finite number > 0 or None, received {self.max_age_s!r}")
+        if self.on_stale is OnStale.WAIT:
+            raise ValueError(
+                f"max_age_s={self.max_age_s:g} with on_stale='wait' cannot hold: a rollout that waits does not grow "
+                "younger; choose on_stale=drop, requeue or keep"
+            )
 
     @property
     def waits(self) -> bool:
         return self.max_staleness is not None and self.on_stale is OnStale.WAIT
 
+    @property
+    def discards(self) -> bool:
+        """Are rollouts thrown away for their age?"""
+        has_limit = self.max_staleness is not None or self.max_age_s is not None
+        return has_limit and self.on_stale in (OnStale.DROP, OnStale.REQUEUE)
+
     def is_stale(self, staleness: int) -> bool:
         return self.max_staleness is not None and staleness > self.max_staleness
+
+    def is_expired(self, age_s: float) -> bool:
+        return self.max_age_s is not None and age_s > self.max_age_s
+
+    def reason(self, staleness: int, age_s: float) -> DropReason | None:
+        """Which limit such a rollout is beyond, the one on versions first."""
+        if self.is_stale(staleness):
+            return DropReason.STALE
+        return DropReason.EXPIRED if self.is_expired(age_s) else None
 
 
 def required_by_age(

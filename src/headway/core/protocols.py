@@ -65,6 +65,20 @@ class SharedReplay(Protocol):
     def load_state_dict(self, state: Any) -> None: ...
 
 
+@runtime_checkable
+class OffersTargets(Protocol):
+    """A replay whose stored targets can be made again with newer weights (or a learner that keeps such a replay).
+
+    `oldest` gives what is due at `version`, as a rollout that no ticket brought, or None. What a reanalyzer made of it
+    is handed to `refresh`, perhaps after other calls: what is gone by then is ignored. Asked again before that,
+    `oldest` may give the same again.
+    """
+
+    def oldest(self, version: int) -> Rollout | None: ...
+
+    def refresh(self, targets: Rollout) -> None: ...
+
+
 class Evaluator(Protocol):
     """Measures one version. `seed` depends on the run's seed and the version alone."""
 
@@ -72,7 +86,16 @@ class Evaluator(Protocol):
 
 
 class Reanalyzer(Protocol):
-    """Recomputes stored targets with a newer policy, beside collection and learning.
+    """Recomputes targets with a newer policy: those of `work`, which a replay gave that `OffersTargets`.
+
+    The same work and snapshot give the same targets: a reanalyzer that died is built anew and does it again.
+    """
+
+    def reanalyze(self, snapshot: Snapshot, work: Rollout) -> Rollout: ...
+
+
+class OwnReanalyzer(Protocol):
+    """Recomputes targets that it reaches by means of its own, beside collection and learning.
 
     Returns False when there was nothing to do.
     """

@@ -6,6 +6,7 @@ refuses settings under which both sides could wait for each other.
     MaxLead      live tickets <= floor((1 + max_lead) * tickets_per_version)
     ReplayRatio  min_size first, then  |samples_per_insert * inserted - sampled - offset| <= slack
     Capacity     rollouts in the buffer or on their way to it <= max_tickets
+    Bytes        what they hold, or are expected to, <= max_bytes; one batch is always allowed
     Budget       no ticket opens that could no longer be learned before the run ends
     AllOf        all of them
 """
@@ -32,6 +33,12 @@ class Tally:
     """Steps handed to the learner so far (in a replay recipe: put into the replay)."""
     waiting_steps: float = 0.0
     """Steps of the rollouts that wait in the buffer."""
+    waiting_bytes: int = 0
+    """What those rollouts hold."""
+    landed: int = 0
+    """Rollouts that have come in."""
+    landed_bytes: int = 0
+    """What they held."""
     sampled: float = 0.0
     """Samples the learner says it has trained on."""
 
@@ -39,6 +46,12 @@ class Tally:
     def untaken(self) -> int:
         """Tickets the learner does not have yet: open, in flight or ready."""
         return self.live - self.taken
+
+    @property
+    def coming_bytes(self) -> float:
+        """What waits, and what is on its way if it is as big as those before."""
+        mean = self.landed_bytes / self.landed if self.landed else 0.0
+        return self.waiting_bytes + (self.untaken - self.ready) * mean
 
 
 class Rule(Protocol):
@@ -139,6 +152,11 @@ class ReplayRatio:
         self.steps_per_ticket = steps_per_ticket
         self._offset = samples_per_insert * min_size
 
+    def describe(self) -> dict[str, float]:
+        """What it was built with."""
+        names = ("samples_per_insert", "min_size", "slack", "samples_per_update", "steps_per_ticket")
+        return {name: getattr(self, name) for name in names}
+
     @property
     def max_updates_in_a_row(self) -> float:
         """Between two tickets that open: the error falls from one end of the slack to the other."""
@@ -196,6 +214,41 @@ class Capacity:
 
     def why_not_open(self, tally: Tally) -> str:
         return f"the buffer of {self.max_tickets} is full"
+
+    def why_not_learn(self, tally: Tally) -> str:
+        return ""
+
+
+class Bytes:
+    """The rollouts that wait hold at most `max_bytes`, those on their way included as if each were of mean size.
+
+    One batch may always be collected, however big it is: the learner waits for it, so nothing else would make room. And
+    until the first rollout says how big they are, no more than that is under way.
+    """
+
+    def __init__(self, max_bytes: int, *, tickets_per_batch: int = 1) -> None:
+        if max_bytes < 1:
+            raise ValueError(f"queue_bytes_limit must be >= 1, received {max_bytes!r}")
+        self.max_bytes = max_bytes
+        self.tickets_per_batch = tickets_per_batch
+
+    def may_open(self, tally: Tally) -> bool:
+        if tally.untaken < self.tickets_per_batch:
+            return True
+        if not tally.landed:
+            return False
+        return tally.coming_bytes + tally.landed_bytes / tally.landed <= self.max_bytes
+
+    def may_learn(self, tally: Tally) -> bool:
+        return True
+
+    def why_not_open(self, tally: Tally) -> str:
+        if not tally.landed:
+            return f"a first rollout, to know how many fit into queue_bytes_limit={self.max_bytes}"
+        return (
+            f"rollouts that wait or are on their way take {tally.coming_bytes:.0f} of queue_bytes_limit="
+            f"{self.max_bytes} bytes"
+        )
 
     def why_not_learn(self, tally: Tally) -> str:
         return ""

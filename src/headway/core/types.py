@@ -38,6 +38,8 @@ class DropReason(enum.Enum):
 
     STALE = "stale"
     """Its rollout was older than `max_staleness` when the learner came to take it."""
+    EXPIRED = "expired"
+    """Its rollout had waited longer than `max_age_s` when the learner came to take it."""
     FILTERED = "filtered"
     """The collector judged its rollout to carry no signal."""
     FAILED = "failed"
@@ -88,13 +90,18 @@ class Snapshot:
     payload: Any
 
 
+HEALTH = "health"
+"""In the info of a rollout: what the engine that made it says of itself, as names and numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """What one ticket brought back.
 
     `steps` counts environment steps (or tokens) for budgets and throughput; `length` is whatever makes one
     rollout slower than another, and is what the length bias is measured on (default: `steps`).
-    `filtered` marks a rollout that carries no signal: it is dropped, counted, and never trained on.
+    `filtered` marks a rollout that carries no signal: it is dropped, counted, and never trained on. `size` is the
+    payload in bytes; where a collector does not say it, it is measured there.
     """
 
     payload: Any
@@ -104,6 +111,7 @@ class Rollout:
     info: Mapping[str, Any] = field(default_factory=dict)
     filtered: bool = False
     ticket: int = -1
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,25 @@ def derive_seed(seed: int, *path: int | str) -> int:
     """A 63-bit seed that depends on nothing but its arguments: the same on every machine and runtime."""
     text = "/".join(map(str, (seed, *path)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def size_of(payload: Any) -> int:
+    """Bytes of the arrays, tensors, strings and numbers in a payload; of what else there is, nothing is known."""
+    if type(payload) is dict:  # what most payloads are, and every rollout comes by here
+        return sum([size_of(value) for value in payload.values()])
+    size = getattr(payload, "nbytes", None)
+    if size is not None:
+        return int(size)
+    if isinstance(payload, Mapping):
+        return sum(map(size_of, payload.values()))
+    if isinstance(payload, list | tuple | set | frozenset):
+        return sum(map(size_of, payload))
+    if isinstance(payload, str | bytes | bytearray):
+        return len(payload)
+    if isinstance(payload, int | float):
+        return 8
+    fields = getattr(payload, "__dataclass_fields__", None)
+    return 0 if fields is None else sum(size_of(getattr(payload, name)) for name in fields)
 
 
 def carriers(value: Any) -> Iterator[Rollout | Snapshot]:
