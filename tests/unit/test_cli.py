@@ -75,10 +75,14 @@ def test_a_run_leaves_a_folder_whose_files_can_be_read(runs: Path, capsys: Outpu
     assert sorted(path.name for path in folder.iterdir()) == [
         "checkpoints",
         "config.yaml",
+        "environment.json",
         "events.jsonl",
         "metrics.jsonl",
+        "report.html",
+        "run.log",
         "summary.json",
         "tensorboard",
+        "trace.json",
     ]
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert (config["recipe"], config["updates"], config["runtime"]) == ("functions", 6, "inline")
@@ -236,6 +240,7 @@ def test_a_run_without_its_log_cannot_be_replayed_or_fitted(runs: Path, capsys: 
     (folder / "events.jsonl").unlink()
     line = f"cannot read {folder / 'events.jsonl'}: No such file or directory"
     assert refused(capsys, "run", "--replay", str(folder)) == line
+    line = f"{folder} is not a run folder: it has no events.jsonl"
     assert refused(capsys, "simulate", "--run", str(folder)) == line
 
 
@@ -278,16 +283,16 @@ def test_simulate_fits_a_recorded_run_and_options_override_the_fit(runs: Path, c
     [
         (["--colect", "1"], "unknown option 'colect'; did you mean 'collect'? allowed: "),
         (["--collect", "gamma:1"], "unknown duration 'gamma:1'; allowed: "),
-        (["--leads", "0,x"], "leads must be numbers >= 0 such as 0,1,2,4, received '0,x'"),
-        (["--leads", "-1"], "leads must be numbers >= 0 such as 0,1,2,4, received -1"),
-        (["--leads", "nan"], "max_lead must be a finite number >= 0 or 'auto', received nan"),
+        (["--leads", "0,x"], "leads must be numbers >= 0 or auto, such as 0,1,2,auto, received '0,x'"),
+        (["--leads", "-1"], "leads must be numbers >= 0 or auto, such as 0,1,2,auto, received -1"),
+        (["--leads", "nan"], "leads must be numbers >= 0 or auto, such as 0,1,2,auto, received 'nan'"),
         (["--collectors", "two"], "--collectors must be a whole number, received 'two'"),
         (["--updates", "1.5"], "--updates must be a whole number, received 1.5"),
         (["--seed"], "--seed must be a whole number, received True"),
         (["--updates", "0"], "updates must be > 0, received 0"),
         (["--order", "5"], "unknown order '5'; allowed: oldest, window(N), ready"),
         (["--on_stale", "burn"], "unknown on_stale 'burn'; allowed: drop, keep, requeue, wait"),
-        (["--run", "/nowhere"], "cannot read /nowhere/events.jsonl: No such file or directory"),
+        (["--run", "/nowhere"], "no run folder at /nowhere"),
         (["stray"], "expected --name value, received 'stray'"),
     ],
 )

@@ -22,11 +22,11 @@ from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.launching import launch
+from headway.observe.activities import WAITS, WAITS_FOR
 from headway.observe.folder import RunFolder
 from headway.observe.metrics import (
     ALIASES,
     MEANINGS,
-    WAITS,
     Metrics,
     Moment,
     Point,
@@ -36,6 +36,7 @@ from headway.observe.metrics import (
 )
 from headway.observe.recorder import read_events
 from headway.runtime.virtual import Virtual
+from headway.testing.reanalysis import toy_reanalysis_stations
 from headway.testing.workloads import Constant, Exponential, FaultyWorkload, Lognormal, SimulatedLearner, SteadyWorkload
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -136,7 +137,7 @@ def test_every_live_ticket_is_in_one_queue() -> None:
         (1.0, "drop", {"k": 3, "reason": "filtered", "why": ""}),
         look(2.0),
     )
-    queues = {name: value for name, value in point.values.items() if name.startswith("queue/")}
+    queues = {name: point.values[name] for name in ("queue/open", "queue/in_flight", "queue/ready", "queue/taken")}
     assert queues == {"queue/open": 1, "queue/in_flight": 1, "queue/ready": 1, "queue/taken": 1}
     assert point.values["drops/filtered"] == 1
 
@@ -172,9 +173,12 @@ def test_shares_of_the_time_are_those_since_the_look_before() -> None:
         "busy/learner": pytest.approx(1.0 / 2.0),
         "waiting/learner": pytest.approx(0.75 / 2.0),
         "waiting/learner_for_data": pytest.approx(0.5 / 2.0),
+        "waiting/learner_for_evaluation": pytest.approx(0.25 / 2.0),
         "busy/collectors": 6 / 8,
         "waiting/collectors": 2 / 8,
         "waiting/collectors_for_slot": 1 / 8,
+        "waiting/collectors_for_weights": 0,
+        "waiting/collectors_for_evaluation": 0,
     }
 
 
@@ -235,7 +239,8 @@ def test_kinds_of_events_nobody_knows_change_nothing() -> None:
 
 
 def test_an_alias_is_the_sum_of_ours() -> None:
-    values = with_aliases({"drops/stale": 2.0, "drops/filtered": 3.0, "drops/failed": 4.0, "run/updates": 7.0})
+    drops = {"drops/stale": 2.0, "drops/expired": 0.0, "drops/filtered": 3.0, "drops/failed": 4.0}
+    values = with_aliases({**drops, "run/updates": 7.0})
     assert values["dropped_samples"] == 9
     assert values["global_steps"] == 7
     assert "avg_sample_age" not in values, "there is nothing to compute it from"
@@ -371,7 +376,7 @@ def test_the_last_point_agrees_with_the_ledger_whatever_happened() -> None:
             name: last[f"tickets/{name}"] for name in ("opened", "landed", "learned", "reissued", "requeued", "lost")
         }
         assert counts == {name: getattr(ledger, name) for name in counts}, seed
-        dropped = {name: last[f"drops/{name}"] for name in ("stale", "filtered", "failed")}
+        dropped = {name: last[f"drops/{name}"] for name in ("stale", "expired", "filtered", "failed")}
         assert dropped == {name: ledger.dropped.get(name, 0) for name in dropped}, seed
         assert last["tickets/taken"] == sum(ledger.staleness.values()), seed
         assert last["run/steps"] == ledger.steps, seed
@@ -476,7 +481,7 @@ def documented(heading: str) -> dict[str, str]:
 def test_the_page_on_metrics_lists_every_name_with_its_meaning() -> None:
     rows = documented("Names")
     patterns = {name for name in rows if "<" in name}
-    assert patterns == {"learn/<name>", "evaluate/<name>"}
+    assert patterns == {"learn/<name>", "evaluate/<name>", "memory/<role>_mb", "alarms/<name>"}
     assert {name: meaning for name, meaning in rows.items() if name not in patterns} == MEANINGS
 
 
@@ -485,11 +490,22 @@ def test_the_page_on_metrics_lists_every_alias_with_its_formula() -> None:
     assert rows == {alias: " + ".join(f"`{name}`" for name in names) for alias, names in ALIASES.items()}
 
 
+def reanalyzed_run() -> Kept:
+    """Looked at once, at the end."""
+    kept = Kept()
+    ratio = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)
+    settings = Settings(plan=Plan(updates=9), replay=ratio)
+    workload = SteadyWorkload(Constant(1.0), Constant(1.0))
+    launch(toy_reanalysis_stations(), settings, runtime=Virtual(workload), sinks=[kept], metrics_interval_s=1000.0)
+    return kept
+
+
 def test_a_real_run_writes_every_name_there_is_and_no_other() -> None:
     seen: set[str] = set()
     for seed in range(60):
         for point in faulty_run(seed)[0].points:
             seen |= set(point.values)
+    seen |= set(reanalyzed_run().looks[-1].values) & {"throughput/targets_per_s"}
     free = {name for name in seen if name in ("learn/tickets", "evaluate/seed")}
     assert len(free) == 2
     assert seen - free == set(MEANINGS)
@@ -499,6 +515,7 @@ def test_every_cause_of_waiting_is_known() -> None:
     source = DOCS.parent / "src/headway/coordinate"
     text = "".join(path.read_text() for path in source.glob("*.py"))
     causes = set(re.findall(r"board\.wait\(\s*\w+(?:\(\w+\))?,\s*\"([\w-]+)\"", text))
-    causes |= {"slot", "paused"}  # chosen between in one place
-    assert 'cause = "paused" if self._paused else "slot"' in text
-    assert causes | {"pacing"} == WAITS
+    causes |= set(re.findall(r"board\.rest\(.*, \"([\w-]+)\", ", text))
+    assert {"data", "ending"} <= causes <= WAITS
+    assert [cause for cause in WAITS if f'"{cause}"' not in text] == [], "nobody waits for it"
+    assert set(WAITS_FOR) == WAITS

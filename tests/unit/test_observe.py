@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from headway.observe.console import Status, StatusDisplay
+from headway.observe.console import RoleStatus, Status, StatusDisplay
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder, write_whole
 from headway.observe.recorder import EventLog, MemoryRecorder, NoRecorder, PrintingRecorder, read_events
@@ -352,7 +352,7 @@ def status(**changes: Any) -> Status:
         "staleness": 0.5,
         "updates_per_s": 12.34,
         "score": 0.75,
-        "roles": "learner waits for the rollout of ticket 7",
+        "roles": (RoleStatus("learner", "data", "waits for the rollout of ticket 7", 1.5, 0.2),),
     }
     return Status(**(values | changes))
 
@@ -386,9 +386,9 @@ def test_on_a_terminal_the_block_is_live_and_gone_at_the_end(total: float | None
     with StatusDisplay(asked, console):
         assert asked.enough.wait(WAIT_S)
     text = out.getvalue()
-    assert "update 3" in text
-    assert "mean staleness 0.50" in text
-    assert "learner waits for the rollout of ticket 7" in text
+    assert ("3/10" if total else "3/?") in text
+    assert "version 2, lead 1, staleness 0.50 mean / 0 max, 12.3 updates/s, score 0.75" in text
+    assert "learner  waits for the rollout of ticket 7  1.5 s  answered 0.2 s ago" in text
     assert "\x1b[?25l" in text  # the cursor was hidden
     assert text.rstrip().endswith("\x1b[2K")  # and the block erased
 

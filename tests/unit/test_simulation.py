@@ -16,8 +16,10 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket
 from headway.observe.recorder import MemoryRecorder
+from headway.observe.story import tell
 from headway.runtime.virtual import Fault, Virtual
-from headway.testing.simulation import Outcome, Workshop, compare, fit, recommend, simulate
+from headway.testing.fitting import fit
+from headway.testing.simulation import Outcome, Workshop, compare, recommend, simulate
 from headway.testing.workloads import (
     Constant,
     Duration,
@@ -317,7 +319,7 @@ def test_a_fitted_workshop_repeats_a_run_of_constant_times_exactly(lead: int) ->
     events, wall_s = recorded(
         Constant(0.5), Constant(0.25), Constant(2.0), max_lead=lead, collectors=2, tickets_per_batch=4
     )
-    shop = fit(events)
+    shop = fit(tell(events))
     assert (shop.collect.mean, shop.learn.mean, shop.evaluate.mean) == (0.5, 0.25, 2.0)
     assert (shop.collectors, shop.tickets_per_batch, shop.evaluate_every, shop.updates) == (2, 4, 20, 200)
     assert simulate(shop, lead).wall_s == wall_s
@@ -334,19 +336,19 @@ def test_a_fitted_workshop_is_cut_as_the_run_was() -> None:
         seed=5,
         evaluate_in_background=True,
     )
-    shop = fit(events)
+    shop = fit(tell(events))
     assert (shop.order, shop.publish_every, shop.dispatch, shop.seed) == ("ready", 2, "free", 5)
     assert shop.evaluate_in_background
 
 
 def test_a_fitted_workshop_comes_close_to_a_run_of_uneven_times() -> None:
     events, wall_s = recorded(Lognormal(1.0, 1.0), Exponential(0.5), Constant(1.0), max_lead=2, collectors=2)
-    assert simulate(fit(events), 2).wall_s == pytest.approx(wall_s, rel=0.1)
+    assert simulate(fit(tell(events)), 2).wall_s == pytest.approx(wall_s, rel=0.1)
 
 
 def test_a_run_without_evaluations_is_fitted_without() -> None:
     events, _ = recorded(Constant(1.0), Constant(1.0), Constant(1.0), plan=Plan(updates=5))
-    shop = fit(events)
+    shop = fit(tell(events))
     assert shop.evaluate_every == 0
     assert shop.updates > 5  # a short run is simulated for longer, to say something
 
@@ -354,6 +356,6 @@ def test_a_run_without_evaluations_is_fitted_without() -> None:
 def test_a_run_in_which_nothing_was_learned_cannot_be_fitted() -> None:
     events, _ = recorded(Constant(1.0), Constant(1.0), Constant(1.0), plan=Plan(updates=5))
     with pytest.raises(ValueError, match="no finished collection or no update"):
-        fit([event for event in events if event["e"] != "learn"])
+        fit(tell(event for event in events if event["e"] not in ("learn", "settle")))
     with pytest.raises(ValueError, match="no finished collection or no update"):
-        fit([])
+        fit(tell([]))

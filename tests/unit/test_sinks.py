@@ -249,8 +249,10 @@ def test_a_damaged_log_costs_the_totals_and_not_the_run(tmp_path: Path, capsys: 
     content[7] = b"\x00" * (len(content[7]) - 1) + b"\n"
     log.write_bytes(b"".join(content))
     assert run(add, total, weights=0, updates=20, runtime="inline", folder=tmp_path, resume=True).updates == 20
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said == f"headway: the totals of the metrics start anew: {log}, line 8: not an event"
+    assert capsys.readouterr().err.splitlines() == [
+        f"headway: the totals of the metrics start anew: {log}, line 8: not an event",
+        f"headway: no trace: {log}, line 8: not an event",
+    ]
     last = lines(tmp_path / "metrics.jsonl")[-1]
     assert (last["run/updates"], last["tickets/learned"]) == (20, 10)
 

@@ -1,20 +1,60 @@
-"""What a person sees while a run goes on: one live block on a terminal, a line now and then elsewhere."""
+"""What a person sees while a run goes on: one live block on a terminal, a line now and then elsewhere.
+
+update ━━━━━━━━━━━━╺━━━━━━━━━━━━━━━━━  412/1000 0:00:31 0:00:44
+version 412, lead 2, staleness 1.03 mean / 2 max, 13.3 updates/s, 53.2 rollouts/s, 3405 steps/s, score 181 (version 400)
+learner      is busy: learn, 4 rollouts at version 412      0.1 s   answered 0.1 s ago
+collector-0  waits for a ticket: 12 of 12 slots occupied    0.4 s   answered 0.4 s ago   restarted 1x
+ALARM: stale_samples_ratio is 0.93, above 0.5 (share of the trained rollouts that were not of the newest version)
+
+The run is looked at from its own thread, four times a second (`Status`); drawing happens in another one.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
+from typing import TextIO
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
+
+from headway.observe.activities import WAITS, in_words
+from headway.observe.story import role_order
 
 REFRESH_S = 0.25
 LINE_EVERY_S = 10.0
+MAX_ROWS = 12  # more collectors are counted instead of listed
+
+
+@dataclass(frozen=True, slots=True)
+class RoleStatus:
+    """A role at one moment."""
+
+    role: str
+    activity: str
+    words: str
+    """`is busy: collect, ticket 7 at version 3`"""
+    since_s: float
+    answered_s: float | None = None
+    """Seconds since its last call came back."""
+    restarts: int = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.activity in WAITS
+
+    def health(self) -> str:
+        answered = "" if self.answered_s is None else f"answered {duration(self.answered_s)} ago"
+        if not self.restarts:
+            return answered
+        return ", ".join(part for part in (answered, f"restarted {self.restarts}x") if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +69,89 @@ class Status:
     staleness: float
     updates_per_s: float
     score: float | None
-    roles: str
+    roles: tuple[RoleStatus, ...]
+    max_staleness: int = 0
+    rollouts_per_s: float = 0.0
+    steps_per_s: float = 0.0
+    score_version: int | None = None
+    drops: dict[str, int] = field(default_factory=dict)
+    restarts: int = 0
+    alarms: tuple[str, ...] = ()
+    """A line for each that is raised."""
 
     def line(self) -> str:
         goal = f"{self.done:g}" if self.total is None else f"{self.done:g}/{self.total:g}"
-        score = "" if self.score is None else f", score {self.score:g}"
-        return (
-            f"{self.unit} {goal}, version {self.version}, lead {self.lead:g}, "
-            f"mean staleness {self.staleness:.2f}, {self.updates_per_s:.1f} updates/s{score}"
-        )
+        return f"{self.unit} {goal}, {self._numbers(f'mean staleness {self.staleness:.2f}')}"
+
+    def _numbers(self, staleness: str) -> str:
+        parts = [f"version {self.version}", f"lead {self.lead:g}", staleness, f"{self.updates_per_s:.1f} updates/s"]
+        if self.steps_per_s:
+            parts.append(f"{self.steps_per_s:.0f} steps/s")
+        if self.score is not None:
+            at = "" if self.score_version is None else f" (version {self.score_version})"
+            parts.append(f"score {self.score:g}{at}")
+        if any(self.drops.values()):
+            dropped = ", ".join(f"{count} {reason}" for reason, count in self.drops.items() if count)
+            parts.append(f"dropped {dropped}")
+        if self.restarts:
+            parts.append(f"{self.restarts} restarts")
+        return ", ".join(parts)
+
+    def block(self) -> RenderableType:
+        """Everything below the progress bar."""
+        staleness = f"staleness {self.staleness:.2f} mean / {self.max_staleness} max"
+        return Group(Text(self._numbers(staleness)), self.block_of_roles())
+
+    def block_of_roles(self) -> RenderableType:
+        return Group(roles_table(self.roles), *(Text(line, style="bold red") for line in self.alarms))
+
+
+def roles_table(roles: Sequence[RoleStatus]) -> Table:
+    """A line a role; if there are too many collectors, a line for each thing they do."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for justify in ("left", "left", "right", "left"):
+        table.add_column(justify=justify, overflow="fold")
+    ordered = sorted(roles, key=lambda status: role_order(status.role))
+    collectors = [status for status in ordered if status.role.startswith("collector-")]
+    if len(collectors) > MAX_ROWS:
+        ordered = [status for status in ordered if status not in collectors]
+        restarts = sum(status.restarts for status in collectors)
+        for activity, count in Counter(status.activity for status in collectors).most_common():
+            health = f"restarted {restarts}x in all" if restarts else ""
+            table.add_row(f"{count} collectors", in_words(activity), "", health)
+    for status in ordered:
+        row = (status.role, status.words, duration(status.since_s), status.health())
+        table.add_row(*(Text(cell) for cell in row), style="dim" if status.is_waiting else "")
+    return table
+
+
+def duration(seconds: float) -> str:
+    """`0.3 s`, `42 s`, `3 min`, `2.5 h`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 class StatusDisplay:
-    """Shows `status()` from a thread of its own until the `with` block ends."""
+    """Shows `status()` from a thread of its own until the `with` block ends. Where there is a log, every
+    `line_every_s` a line goes there, and one for each role below it."""
 
     def __init__(
-        self, status: Callable[[], Status], console: Console | None = None, *, line_every_s: float = LINE_EVERY_S
+        self,
+        status: Callable[[], Status],
+        console: Console | None = None,
+        *,
+        line_every_s: float | None = None,
+        log: TextIO | None = None,
+        is_shown: bool = True,
     ) -> None:
         self._status = status
         self._console = console or Console(file=sys.stderr)
-        self._line_every_s = line_every_s
+        self._line_every_s = LINE_EVERY_S if line_every_s is None else line_every_s
+        self._log = log
+        self._is_shown = is_shown
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._show, name="status", daemon=True)
 
@@ -63,11 +166,14 @@ class StatusDisplay:
         self._thread.join()
 
     def _show(self) -> None:
-        if self._console.is_terminal:
+        if self._is_shown and self._console.is_terminal:
             self._show_live()
-        else:
-            while not self._over.wait(self._line_every_s):
-                self._console.print(self._status().line(), highlight=False, soft_wrap=True)
+            return
+        while not self._over.wait(self._line_every_s):
+            status = self._status()
+            if self._is_shown:
+                self._console.print(status.line(), highlight=False, soft_wrap=True, markup=False)
+            self._write_log(status)
 
     def _show_live(self) -> None:
         progress = Progress(
@@ -79,8 +185,19 @@ class StatusDisplay:
         )
         first = self._status()
         task = progress.add_task(first.unit, total=first.total)
-        with Live(console=self._console, refresh_per_second=1 / REFRESH_S, transient=True) as live:
+        rounds, every = 0, max(1, round(self._line_every_s / REFRESH_S))
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while not self._over.wait(REFRESH_S):
                 status = self._status()
                 progress.update(task, completed=status.done, total=status.total)
-                live.update(Group(progress, Text(status.line()), Text(status.roles, style="dim")))
+                live.update(Group(progress, status.block()), refresh=True)
+                rounds += 1
+                if rounds % every == 0:
+                    self._write_log(status)
+
+    def _write_log(self, status: Status) -> None:
+        if self._log is not None:
+            roles = sorted(status.roles, key=lambda role: role_order(role.role))
+            lines = [status.line(), *(f"  {role.role} {role.words} ({duration(role.since_s)})" for role in roles)]
+            self._log.write("\n".join([*lines, *status.alarms]) + "\n")
+            self._log.flush()

@@ -4,6 +4,10 @@ runs/functions-20260401-101500/
     config.yaml       complete; `headway run --config` accepts it
     events.jsonl      every ticket's life, every version
     metrics.jsonl     the numbers that follow from it, a line every second or so
+    environment.json  the machine, the versions of what is installed, when each session began
+    trace.json        who did what when, for Perfetto
+    report.html       what happened, as one page
+    run.log           every ten seconds: how far it is, what each role does
     tensorboard/      the same for TensorBoard
     checkpoints/      what `headway resume` goes on from; best.weights, those that scored best
     summary.json      how it ended: scores, counts, times, the weights' fingerprint
@@ -29,6 +33,9 @@ class RunFolder:
         self.config = path / "config.yaml"
         self.events = path / "events.jsonl"
         self.metrics = path / "metrics.jsonl"
+        self.environment = path / "environment.json"
+        self.trace = path / "trace.json"
+        self.log = path / "run.log"
         self.checkpoints = path / "checkpoints"
         self.summary = path / "summary.json"
         self.error = path / "error.txt"
@@ -70,6 +77,18 @@ class RunFolder:
         if not self.summary.is_file():
             return None
         return str(json.loads(self.summary.read_text())["fingerprint"])
+
+    def note_session(self, environment: dict[str, Any], clock_s: float) -> None:
+        """A session begins, with the clock of the event log at `clock_s`."""
+        now = time.time()
+        session = {"began_at": now, "clock_s": clock_s, "pid": os.getpid()}
+        try:
+            known = json.loads(self.environment.read_text())
+            sessions, began_at = [*known["sessions"], session], known["began_at"]
+        except (OSError, ValueError, KeyError, TypeError):  # the first, or nothing that could be gone on with
+            sessions, began_at = [session], now - clock_s
+        content = {**environment, "began_at": began_at, "sessions": sessions}
+        write_whole(self.environment, json.dumps(content, indent=1) + "\n")
 
     def write_error(self, text: str) -> None:
         write_whole(self.error, text)

@@ -1,8 +1,9 @@
 """Where metrics go, and how they get there without holding up the run.
 
-    coordinator --events--> MetricsRecorder --points--> [ queue ] --thread--> sink
-                                 |                      [ queue ] --thread--> sink
-                                 +--events--> the event log
+    coordinator --events--> MetricsRecorder --> [ list ] --thread--> metrics --points--> [ queue ] --thread--> sink
+                            decides when to               |    |                         [ queue ] --thread--> sink
+                            look                          |    +--> alarms
+                                                          +--> the event log
 
 A sink is anything with `write` and `close`. Each has a bounded queue and a thread of its own: a slow sink loses
 points, which are counted, and never time of the run; one that raises is named in one line and is off from then on.
@@ -16,15 +17,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
-from headway.observe.metrics import Metrics, Moment, Point, with_aliases
-from headway.observe.recorder import Recorder
+from headway.observe.alarms import Alarms
+from headway.observe.metrics import Metrics, Moment, Point, as_number, with_aliases
+from headway.observe.recorder import Event, EventLog, InBackground, Recorder, TakesMany
 
 INTERVAL_S = 1.0
 QUEUE_POINTS = 256
@@ -173,45 +175,54 @@ class Look:
     """Kind of role -> activity -> seconds so far."""
     rss: int
     """Bytes of memory."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Role -> bytes of memory, for roles with processes of their own."""
 
 
 class MetricsRecorder:
     """Passes every event on, and what follows from them to the sinks.
 
-    It looks after an update, at most every `interval_s`, and once more at the end. A look is an event too.
+    It looks after an update, at most every `interval_s`, and once more at the end. A look is an event too, and so is an
+    alarm. With `in_background`, all but the decision to look happens in a thread of its own.
     """
 
     def __init__(
         self,
-        behind: Recorder,
+        behind: TakesMany,
         put: Callable[[Point], None],
         look: Callable[[], Look],
         *,
         metrics: Metrics | None = None,
         interval_s: float = INTERVAL_S,
         aliases: bool = False,
+        alarms: Alarms | None = None,
+        say: Say = _to_stderr,
+        in_background: bool = False,
     ) -> None:
         if not (math.isfinite(interval_s) and interval_s >= 0):
             raise ValueError(f"metrics_interval_s must be a finite number >= 0, received {interval_s!r}")
-        self._behind = behind
-        self._put = put
+        points = _Points(behind, put, metrics or Metrics(), aliases=aliases, alarms=alarms, say=say)
+        write = behind.write if isinstance(behind, EventLog) else _nothing
+        self._behind: Recorder = points
+        self._pass_on = points.record
+        self._append: Callable[[Event], None] | None = None
+        if in_background:
+            self._behind = thread = InBackground(points, write=write)
+            self._pass_on, self._append = thread.record, thread.append
         self._look = look
-        self._metrics = metrics or Metrics()
         self._interval_s = interval_s
-        self._aliases = aliases
+        self._publish_every = 1
+        self._updates = 0  # since the last look
         self._now_s = 0.0
         self._next_look_s: float | None = None  # set by the first event of the session
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        self._now_s = round(time_s, 6)  # as in the log, so that the log gives the same numbers
-        if self._next_look_s is None:
-            self._next_look_s = self._now_s + self._interval_s
-        if kind in ("end", "fail"):
-            self._take_look()
-        self._write(kind, fields)
-        is_done = kind == "publish" or (kind == "learn" and not self._metrics.completes_version(fields["u"]))
-        if is_done and self._now_s >= self._next_look_s and self._metrics.updates_since_look:
-            self._take_look()
+        if kind in LOOKED_AT:
+            self._record_and_look(time_s, kind, fields)
+        elif self._append is not None:
+            self._append((time_s, kind, fields))
+        else:
+            self._pass_on(time_s, kind, fields)
 
     def flush(self) -> int:
         return self._behind.flush()
@@ -219,28 +230,127 @@ class MetricsRecorder:
     def close(self) -> None:
         self._behind.close()
 
+    def _record_and_look(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+        now_s = self._now_s = round(time_s, 6)
+        if self._next_look_s is None:
+            self._next_look_s = now_s + self._interval_s
+        if kind == "run":
+            self._publish_every = fields.get("publish_every", 1)
+        elif kind in ("end", "fail"):
+            self._take_look()
+        is_done = kind == "publish"
+        if kind == "learn":
+            self._updates += 1
+            is_done = fields["u"] % self._publish_every != 0  # if not, the publish comes at once
+            fields = {**fields, "m": _settled(fields["m"])}
+        self._pass_on(now_s, kind, fields)
+        if is_done and self._updates and now_s >= self._next_look_s:
+            self._take_look()
+
     def _take_look(self) -> None:
         seen = self._look()
-        self._record("look", lead=seen.lead, spent=seen.spent, rss=seen.rss)
+        self._record("look", lead=seen.lead, spent=seen.spent, rss=seen.rss, memory=seen.memory)
         self._next_look_s = self._now_s + self._interval_s
+        self._updates = 0
 
     def _record(self, kind: str, **fields: Any) -> None:
-        self._write(kind, fields)
+        self._pass_on(self._now_s, kind, fields)
 
-    def _write(self, kind: str, fields: dict[str, Any]) -> None:
-        self._behind.record(self._now_s, kind, fields)
-        point = self._metrics.note(self._now_s, kind, fields)
-        if point is not None:
-            self._put(Point(point.moment, with_aliases(point.values)) if self._aliases else point)
+
+LOOKED_AT = frozenset(("run", "learn", "publish", "end", "fail"))
+PLAIN = frozenset((float, int, str, bool, type(None)))
+
+
+def _settled(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A learner's metrics as they are now: a tensor among them might change before it is written."""
+    for value in metrics.values():
+        if type(value) not in PLAIN:
+            return {name: v if type(v) in PLAIN else _number_or_text(v) for name, v in metrics.items()}
+    return metrics
+
+
+def _number_or_text(value: Any) -> float | str:
+    number = as_number(value)
+    return str(value) if number is None else number
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Points:
+    """Passes every event on; makes points of them, and looks at the alarms."""
+
+    def __init__(
+        self,
+        behind: TakesMany,
+        put: Callable[[Point], None],
+        metrics: Metrics,
+        *,
+        aliases: bool,
+        alarms: Alarms | None,
+        say: Say,
+    ) -> None:
+        self._behind = behind
+        self._put = put
+        self._metrics = metrics
+        self._aliases = aliases
+        self._alarms = alarms
+        self._say = say
+        self._now_s = 0.0
+
+    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+        self.record_many(((time_s, kind, fields),))
+
+    def record_many(self, events: Sequence[Event]) -> None:
+        """An alarm stands in the log right after its look."""
+        begin = 0
+        for place, event in enumerate(events, 1):
+            if event[1] == "look":
+                self._take(events[begin:place])
+                begin = place
+        self._take(events[begin:])
+
+    def _take(self, events: Sequence[Event]) -> None:
+        self._behind.record_many(events)
+        for time_s, kind, fields in events:
+            time_s = round(time_s, 6)  # as in the log, so that the log gives the same numbers
+            point = self._metrics.note(time_s, kind, fields)
+            if point is not None:
+                self._give(point, time_s, kind)
+
+    def _give(self, point: Point, time_s: float, kind: str) -> None:
+        self._put(Point(point.moment, with_aliases(point.values)) if self._aliases else point)
+        if kind == "look" and self._alarms is not None:
+            for ring in self._alarms.note(point.values):
+                self._say(ring.line())
+                self._now_s = time_s
+                self._record("alarm", name=ring.name, on=ring.on, value=ring.value, threshold=ring.threshold)
+
+    def _record(self, kind: str, **fields: Any) -> None:
+        self.record(self._now_s, kind, fields)
+
+    def flush(self) -> int:
+        return self._behind.flush()
+
+    def close(self) -> None:
+        self._behind.close()
+
+
+def resident_bytes_of(pid: int | str) -> int | None:
+    """Memory of a process that is in RAM now; None where the system does not say so, or the process is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
 
 
 def resident_bytes() -> int:
     """Memory of this process that is in RAM now; where the system does not say so, the most there ever was."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
+    here = resident_bytes_of("self")
+    if here is None:
         import resource
 
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return here

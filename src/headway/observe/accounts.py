@@ -1,0 +1,176 @@
+"""Where the time of a run went, and what asynchrony cost: sums over its story.
+
+    role       |<---------------------------- wall clock ---------------------------->|
+    learner    | starting | data | learn | data | learn | evaluation | learn | ending |
+               |  blocked |      |  busy |      |       |   blocked  |       |        |
+
+Times are integrated over intervals. Per role, busy and blocked time and the coordinator's own moments between two
+activities (`between_s`) are the wall clock; the last of the three is what the coordination itself costs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.observe.activities import CAUSES
+from headway.observe.story import Story
+
+LAST_UPDATES = 100  # what the learner reported over these many
+
+
+@dataclass(frozen=True, slots=True)
+class RoleAccount:
+    """One role's time, in seconds."""
+
+    role: str
+    wall_s: float
+    busy: dict[str, float]
+    """By what it did: `collect`, `learn`, `evaluate`, ..."""
+    blocked: dict[str, float]
+    """By cause: `slot`, `data`, `weights`, `evaluation`, `pause`, `starting`, `ending`, `nothing to do`."""
+
+    @property
+    def busy_s(self) -> float:
+        return sum(self.busy.values())
+
+    @property
+    def blocked_s(self) -> float:
+        return sum(self.blocked.values())
+
+    @property
+    def between_s(self) -> float:
+        return self.wall_s - self.busy_s - self.blocked_s
+
+    def share(self, seconds: float) -> float:
+        return seconds / self.wall_s if self.wall_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Many values in three. All are 0 if there is none."""
+
+    count: int
+    mean: float
+    p95: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        ordered = sorted(values)
+        if not ordered:
+            return cls(0, 0.0, 0.0, 0.0)
+        last = len(ordered) - 1
+        return cls(len(ordered), sum(ordered) / len(ordered), ordered[round(0.95 * last)], ordered[last])
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """A run in numbers. Rates are per second of the wall clock."""
+
+    wall_s: float
+    roles: dict[str, RoleAccount]
+    staleness: Spread
+    stale_in_flight: float
+    """Mean, in versions: what had come up when the rollout landed."""
+    stale_in_queue: float
+    """Mean, in versions: what came up while it waited for the learner. The two add up to the mean staleness."""
+    ages: Counter[int]
+    """Staleness -> rollouts."""
+    publish_lag_s: Spread
+    """From the end of an update to the first rollout that took off with its version."""
+    queue_s: Spread
+    """How long rollouts waited for the learner."""
+    collect_s: Spread
+    learn_s: Spread
+    evaluate_s: Spread
+    length_bias: float
+    """How much shorter the trained rollouts are than the offered ones."""
+    updates_per_s: float
+    rollouts_per_s: float
+    """That came in."""
+    steps_per_s: float
+    """Environment steps (or tokens) that came in."""
+    trained_steps_per_s: float
+    drops: Counter[str]
+    errors: int
+    """Flights that failed, rollouts that were lost, tickets given up."""
+    restarts: int
+    learner: dict[str, float]
+    """Mean of what the learner reported over the last hundred updates: `ess`, `kl`, `clip_fraction`, ..."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """The most bytes that were seen: `run` for the coordinator's process, `queue` for the rollouts that wait, then the
+    roles with processes of their own. Empty where the system does not say."""
+
+
+def account(story: Story) -> Accounts:
+    """Add up a story."""
+    wall_s = sum(session.end - session.begin for session in story.sessions)
+    landed = [ticket for ticket in story.tickets.values() if ticket.ended is not None]
+    taken = [ticket for ticket in landed if ticket.staleness is not None]
+    ages = Counter(ticket.staleness for ticket in taken if ticket.staleness is not None)
+    num_taken = max(1, len(taken))
+    per_s = 1 / wall_s if wall_s > 0 else 0.0
+    given_up = sum(1 for ticket in story.tickets.values() if ticket.reason == "failed")
+    return Accounts(
+        wall_s=wall_s,
+        roles=_roles(story, wall_s),
+        staleness=Spread.of(float(ticket.staleness or 0) for ticket in taken),
+        stale_in_flight=sum(ticket.stale_in_flight or 0 for ticket in taken) / num_taken,
+        stale_in_queue=sum(ticket.stale_in_queue or 0 for ticket in taken) / num_taken,
+        ages=ages,
+        publish_lag_s=Spread.of(v.lag_s for v in story.versions if v.lag_s is not None and v.update is not None),
+        queue_s=Spread.of(ticket.queue_s for ticket in taken if ticket.queue_s is not None),
+        collect_s=Spread.of(t.ended - t.began for t in landed if t.ended is not None and t.began is not None),
+        learn_s=Spread.of(update.seconds for update in story.updates),
+        evaluate_s=Spread.of(e.end - e.begin for e in story.evaluations if e.end is not None),
+        length_bias=_length_bias([t.length for t in taken], [t.length for t in landed]),
+        updates_per_s=len(story.updates) * per_s,
+        rollouts_per_s=(len(landed) + len(story.requeued) + len(story.lost)) * per_s,
+        steps_per_s=sum(ticket.steps for ticket in landed) * per_s,
+        trained_steps_per_s=sum(ticket.steps for ticket in taken) * per_s,
+        drops=Counter(story.drops),
+        errors=len(story.reissued) + len(story.lost) + given_up,
+        restarts=len(story.restarts),
+        learner=_last_reports([update.metrics for update in story.updates[-LAST_UPDATES:]]),
+        memory=_most_memory(story.looks),
+    )
+
+
+def _roles(story: Story, wall_s: float) -> dict[str, RoleAccount]:
+    roles = {role: RoleAccount(role, wall_s, {}, {}) for role in story.roles}
+    for interval in story.intervals:
+        of_role = roles[interval.role]
+        if interval.kind == "busy":
+            by, name = of_role.busy, interval.what
+        else:
+            by, name = of_role.blocked, CAUSES[interval.what]
+        by[name] = by.get(name, 0.0) + interval.seconds
+    return roles
+
+
+def _length_bias(trained: Sequence[float], offered: Sequence[float]) -> float:
+    if not trained or sum(offered) <= 0:
+        return 0.0
+    return (sum(trained) / len(trained)) / (sum(offered) / len(offered)) - 1
+
+
+def _last_reports(reports: Sequence[dict[str, Any]]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for report in reports:
+        for name, value in report.items():
+            if isinstance(value, int | float):
+                values.setdefault(name, []).append(float(value))
+    return {name: sum(seen) / len(seen) for name, seen in values.items()}
+
+
+def _most_memory(looks: Sequence[dict[str, Any]]) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for look in looks:
+        seen = {"run": look["rss"], "queue": look.get("buffer"), **look.get("memory", {})}
+        for name, size in seen.items():
+            if size is not None:
+                most[name] = max(most.get(name, 0), int(size))
+    return most

@@ -1,0 +1,310 @@
+"""The report of a run as one page: `page(document([run_data(...), ...]))`.
+
+    story, accounts, findings, what-if ---> run_data ---> document ---> page: HTML with everything in it
+                                                 (plain JSON)           (page/page.html, page.css, page.js)
+
+The page needs no network and no library, and works from a file. Its size is bounded: lines and slices are thinned
+(`series.py`, `slices.py`), so a run of a day makes a page no larger than one of an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from headway.observe import series
+from headway.observe.accounts import Accounts
+from headway.observe.advice import Finding
+from headway.observe.slices import Palette, time_by_role, timeline
+from headway.observe.statistics import seconds
+from headway.observe.story import LEARNER, Story
+
+MAX_AGES = 24  # bars in the histogram
+TICKETS = {
+    "opened": "opened",
+    "learned": "learned",
+    "dropped": "dropped",
+    "live": "not ended",
+    "reissued": "flown again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What the simulator says about a run, in plain values."""
+
+    rows: Sequence[Mapping[str, Any]] = ()
+    """lead, updates_per_s, speedup, staleness_mean, staleness_max, learner_idle, is_best."""
+    serial_updates_per_s: float | None = None
+    """At lead 0."""
+    recommendation: str = ""
+    caption: str = ""
+    fit: str = ""
+    note: str = ""
+    """What the model leaves out; or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting's default and what it does, as far as the recipe says."""
+
+    standard: Any = None
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything a report says about one run."""
+
+    name: str
+    story: Story
+    accounts: Accounts
+    findings: Sequence[Finding] = ()
+    bottleneck: str = ""
+    simulated: Simulated = field(default_factory=Simulated)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The whole page as text."""
+    parts = files("headway.observe") / "page"
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    whole = (parts / "page.html").read_text(encoding="utf-8")
+    for mark, part in (
+        ("/*STYLE*/", (parts / "page.css").read_text(encoding="utf-8")),
+        ("/*SCRIPT*/", (parts / "page.js").read_text(encoding="utf-8")),
+        ("/*DATA*/", text),  # last: what a run says is not looked at again
+    ):
+        before, found, after = whole.partition(mark)
+        assert found, f"page.html has no {mark}"
+        whole = before + part + after
+    return whole
+
+
+def document(runs: Sequence[Seen], *, is_live: bool = False, refresh_s: float = 2.0) -> dict[str, Any]:
+    """What the page draws: runs side by side, with one list of causes and one legend."""
+    palette = Palette()
+    told = [run_data(run, palette) for run in runs]
+    title = f"Headway report: {runs[0].name}" if len(runs) == 1 else f"Headway report: {len(runs)} runs side by side"
+    return {
+        "title": title,
+        "state": "; ".join(run["state"] if len(runs) == 1 else f"{run['name']}: {run['state']}" for run in told),
+        "made": f"Made by Headway, {time.strftime('%Y-%m-%d %H:%M')}. Times are seconds since the run began.",
+        "is_live": is_live,
+        "refresh_s": refresh_s,
+        "runs": told,
+        "causes": palette.causes(),
+        "flows": list(series.FLOWS.items()),
+        "meanings": series.DIAGNOSTICS,
+        "tickets": list(TICKETS.items()),
+    }
+
+
+def run_data(run: Seen, palette: Palette) -> dict[str, Any]:
+    """One run for the page."""
+    story, accounts = run.story, run.accounts
+    lines, diagnostics = series.learner(story)
+    return {
+        "name": run.name,
+        "state": state(story),
+        "headline": headline(run),
+        "facts": facts(run),
+        "findings": [_finding(one) for one in run.findings],
+        "scores": series.scores(story),
+        "training": series.training(story),
+        "timeline": timeline(story, palette),
+        "time": time_by_role(accounts.roles, palette),
+        "flow": series.flows(story),
+        "staleness": histogram(accounts.ages),
+        "age": {
+            "mean": series.finite(accounts.staleness.mean),
+            "max": series.finite(accounts.staleness.max),
+            "bound": story.settings.get("staleness_bound"),
+            "in_flight": series.finite(accounts.stale_in_flight),
+            "in_queue": series.finite(accounts.stale_in_queue),
+        },
+        "drops": dict(accounts.drops),
+        "tickets": _tickets(story),
+        "length_bias": series.finite(accounts.length_bias),
+        "learn": lines,
+        "diagnostics": diagnostics,
+        "config": configuration(story, run.settings),
+        "environment": environment(story),
+        "what_if": {
+            "rows": list(run.simulated.rows),
+            "recommendation": run.simulated.recommendation,
+            "caption": run.simulated.caption,
+            "fit": run.simulated.fit,
+            "note": run.simulated.note,
+        },
+    }
+
+
+# -- in words ---------------------------------------------------------------------------------------
+
+
+def state(story: Story) -> str:
+    """How it ended, or that it has not."""
+    if not story.sessions:
+        return "nothing is recorded yet"
+    last = story.sessions[-1]
+    if last.how == "fail":
+        return f"failed after {seconds(story.end_s)}: {last.why}"
+    if last.how == "end":
+        return f"ended: {last.why}"
+    return f"no end in the log: still running, or cut off. Valid up to its last event, at {seconds(story.end_s)}"
+
+
+def headline(run: Seen) -> list[str]:
+    """What the overlap bought and what it cost."""
+    story, accounts = run.story, run.accounts
+    if not story.updates:
+        return ["No update is finished yet."]
+    lead = story.settings.get("max_lead", 0)
+    busy_s = _working_s(story)
+    said = [
+        f"{len(story.updates)} updates in {seconds(busy_s)} with max_lead={_lead(lead)} "
+        f"({story.settings.get('runtime', '?')}): {len(story.updates) / busy_s:.4g} updates/s."
+    ]
+    serial = run.simulated.serial_updates_per_s
+    if serial and lead != 0:
+        factor, serial_s = len(story.updates) / busy_s / serial, len(story.updates) / serial
+        said.append(
+            f"What the overlap bought: without a lead the same work would have taken {seconds(serial_s)} (simulated "
+            f"from this run's durations); the run was {factor:.2f} times as fast."
+        )
+    elif serial:
+        best = next((row for row in run.simulated.rows if row["is_best"]), None)
+        if best is not None and best["lead"] != "0":
+            said.append(
+                f"This run had no lead. With max_lead={best['lead']} the same work would be {best['speedup']:.2f} "
+                f"times as fast (simulated from this run's durations), on data {best['staleness_mean']:.2f} versions "
+                "old."
+            )
+    ess = accounts.learner.get("ess")
+    size = "" if ess is None else f"; effective sample size {ess:.2f} over the last updates"
+    said.append(
+        f"What it cost: the data were {accounts.staleness.mean:.2f} versions old on average, at most "
+        f"{accounts.staleness.max:g}{_bound(story)}{size}."
+    )
+    if run.bottleneck:
+        said.append(f"{run.bottleneck[0].upper()}{run.bottleneck[1:]}.")
+    return said
+
+
+def _bound(story: Story) -> str:
+    bound = story.settings.get("staleness_bound")
+    return " (no bound)" if bound is None else f" (bound {bound})"
+
+
+def _lead(lead: Any) -> str:
+    return lead if isinstance(lead, str) else f"{lead:g}"
+
+
+def _working_s(story: Story) -> float:
+    """From the first ticket to the last update or score."""
+    begin = min((ticket.opened for ticket in story.tickets.values()), default=story.begin_s)
+    ends = [update.end for update in story.updates] + [e.end for e in story.evaluations if e.end is not None]
+    return max(max(ends, default=begin) - begin, 1e-9)
+
+
+def facts(run: Seen) -> list[list[str]]:
+    """The numbers that are looked for first."""
+    story, accounts = run.story, run.accounts
+    learner = accounts.roles.get(LEARNER)
+    values = [e.value for e in story.evaluations if e.value is not None]
+    busy = "-" if learner is None else f"{learner.share(learner.busy_s):.0%}"
+    told = [
+        ["Wall clock", seconds(accounts.wall_s)],
+        ["Updates", str(len(story.updates))],
+        ["Version", str(story.version)],
+        ["Staleness, mean / max", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
+        ["Learner busy", busy],
+        ["Dropped", str(sum(accounts.drops.values()))],
+        ["Publish lag", seconds(accounts.publish_lag_s.mean)],
+        ["Steps per second", _count(accounts.steps_per_s)],
+    ]
+    if values:
+        told.insert(3, ["Score, last / best", f"{values[-1]:.4g} / {max(values):.4g}"])
+    if accounts.restarts or accounts.errors:
+        told.append(["Restarts / errors", f"{accounts.restarts} / {accounts.errors}"])
+    return told
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    return {"title": found.title, "evidence": found.evidence, "change": found.change, "gain": found.gain_text()}
+
+
+# -- in tables --------------------------------------------------------------------------------------
+
+
+def histogram(ages: Mapping[int, int]) -> dict[str, int]:
+    """Age -> rollouts; in steps of several versions where there are many ages."""
+    if not ages:
+        return {}
+    step = max(1, math.ceil((max(ages) + 1) / MAX_AGES))
+    bars: dict[str, int] = {}
+    for first in range(0, max(ages) + 1, step):
+        name = str(first) if step == 1 else f"{first}-{first + step - 1}"
+        bars[name] = sum(ages.get(age, 0) for age in range(first, first + step))
+    return bars
+
+
+def _tickets(story: Story) -> dict[str, int]:
+    ended = [ticket.how for ticket in story.tickets.values()]
+    learned, dropped = ended.count("learned"), ended.count("dropped")
+    return {
+        "opened": len(ended),
+        "learned": learned,
+        "dropped": dropped,
+        "live": len(ended) - learned - dropped,
+        "reissued": len(story.reissued) + len(story.requeued) + len(story.lost),
+    }
+
+
+def configuration(story: Story, settings: Mapping[str, Setting]) -> list[dict[str, Any]]:
+    """Every setting; what differs from its default is marked. Without a config.yaml: what the log says."""
+    values = {"recipe": story.recipe, **story.config} if story.config else dict(story.settings)
+    rows = []
+    for name, value in values.items():
+        known = settings.get(name)
+        rows.append(
+            {
+                "name": name,
+                "value": _plain(value),
+                "standard": "" if known is None else _plain(known.standard),
+                "what": "" if known is None else known.what,
+                "is_changed": known is None or _plain(value) != _plain(known.standard),
+            }
+        )
+    return rows
+
+
+def environment(story: Story) -> dict[str, str]:
+    """`environment.json`, flat."""
+    told: dict[str, str] = {}
+    for name, value in story.environment.items():
+        if isinstance(value, Mapping):
+            told |= {f"{inner}": _plain(one) for inner, one in value.items()}
+        elif name not in ("began_at", "sessions"):
+            told[name] = _plain(value)
+    if story.began_at is not None:
+        told["began"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(story.began_at))
+    return told
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)

@@ -1,0 +1,169 @@
+"""Numbers of a run over time, few enough to draw: at most `MAX_POINTS` a line, however long the run was.
+
+A line with more points is cut into stretches of equally many, and each becomes its mean. What has a rate (updates,
+rollouts, steps) is counted in equal stretches of time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from headway.observe.story import Story
+
+MAX_POINTS = 300
+MAX_STRETCHES = 100
+UPDATES_PER_STRETCH = 4
+FLOWS = {
+    "updates_per_s": "Updates per second",
+    "rollouts_per_s": "Rollouts per second",
+    "steps_per_s": "Steps or tokens per second",
+    "ready": "Rollouts that wait for the learner",
+    "in_flight": "Tickets being collected",
+    "lead": "Lead, in versions",
+    "staleness": "Mean staleness when taken",
+    "memory": "Memory of the coordinator's process, MiB",
+}
+TRAINED = ("return", "reward", "score", "accuracy")
+DIAGNOSTICS = {
+    "ess": "Effective sample size",
+    "kl": "KL divergence",
+    "clip_fraction": "Clip fraction",
+    "entropy": "Entropy",
+}
+Line = dict[str, list[float | None]]
+
+
+def finite(value: Any) -> float | None:
+    """A number that JSON has a word for; None otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.7g}")
+
+
+def thin(*columns: Sequence[float | None], most: int = MAX_POINTS) -> list[list[float | None]]:
+    """The columns of a line with at most this many points. What is missing does not count in a mean."""
+    count = len(columns[0])
+    if count <= most:
+        return [[finite(value) for value in column] for column in columns]
+    cuts = [round(place * count / most) for place in range(most + 1)]
+    return [[_mean(column[first:last]) for first, last in pairwise(cuts) if last > first] for column in columns]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return finite(sum(known) / len(known)) if known else None
+
+
+def scores(story: Story) -> Line:
+    """Evaluations that have a score: when, at which update and version."""
+    made_by = {version.number: version.update or 0 for version in story.versions}
+    done = [e for e in story.evaluations if e.end is not None and finite(e.value) is not None]
+    columns = (
+        [e.end for e in done],
+        [float(made_by.get(e.version, e.version)) for e in done],
+        [float(e.version) for e in done],
+        [e.value for e in done],
+    )
+    return dict(zip(("t", "u", "v", "y"), thin(*columns), strict=True))
+
+
+def training(story: Story) -> dict[str, Any] | None:
+    """What the learner says about how well the policy does, if it does."""
+    for name in TRAINED:
+        line = reported(story, name)
+        if line is not None:
+            return {"name": name, **line}
+    return None
+
+
+def reported(story: Story, name: str) -> Line | None:
+    """One of the learner's metrics, over the updates that have it."""
+    seen = [update for update in story.updates if finite(update.metrics.get(name)) is not None]
+    if not seen:
+        return None
+    columns = (
+        [update.end for update in seen],
+        [float(update.number) for update in seen],
+        [float(update.metrics[name]) for update in seen],
+    )
+    return dict(zip(("t", "u", "y"), thin(*columns), strict=True))
+
+
+def learner(story: Story) -> tuple[dict[str, Line], list[str]]:
+    """Everything the learner reports, and the names of what tells whether staleness hurts."""
+    names = {name: None for update in story.updates for name in update.metrics}
+    lines = {name: line for name in names if (line := reported(story, name)) is not None}
+    first = [name for name in DIAGNOSTICS if name in lines]
+    first += [name for name in lines if name not in first and ("kl" in name.split("_") or "clip" in name)]
+    return lines, first
+
+
+def flows(story: Story) -> dict[str, Line]:
+    """Throughput, queue, lead and age over time."""
+    begin = min((ticket.opened for ticket in story.tickets.values()), default=story.begin_s)
+    end = max([update.end for update in story.updates], default=begin)
+    if end <= begin:
+        return {}
+    count = max(1, min(MAX_STRETCHES, len(story.updates) // UPDATES_PER_STRETCH))
+    stretch = (end - begin) / count
+    middles = [finite(begin + (place + 0.5) * stretch) for place in range(count)]
+
+    def per_second(moments: Iterable[tuple[float, float]]) -> Line:
+        totals = [0.0] * count
+        for at, amount in moments:
+            if begin <= at <= end:
+                totals[min(count - 1, int((at - begin) / stretch))] += amount
+        return {"t": middles, "y": [finite(total / stretch) for total in totals]}
+
+    landed = [ticket for ticket in story.tickets.values() if ticket.ended is not None]
+    lines = {
+        "updates_per_s": per_second((update.end, 1.0) for update in story.updates),
+        "rollouts_per_s": per_second((ticket.ended or 0.0, 1.0) for ticket in landed),
+        "steps_per_s": per_second((ticket.ended or 0.0, float(ticket.steps)) for ticket in landed),
+        "ready": {"t": middles, "y": _levels(story, begin, stretch, count, lambda moment: moment[3])},
+        "in_flight": {"t": middles, "y": _levels(story, begin, stretch, count, lambda moment: moment[2])},
+        "staleness": {"t": middles, "y": _ages(story, begin, stretch, count)},
+    }
+    if story.leads:
+        leads = [*story.leads, (story.end_s, story.leads[-1][1])]
+        lines["lead"] = dict(zip("ty", thin([at for at, _ in leads], [lead for _, lead in leads]), strict=True))
+    if len(story.looks) > 1:
+        memory = [look["rss"] / 2**20 for look in story.looks]
+        lines["memory"] = dict(zip("ty", thin([look["t"] for look in story.looks], memory), strict=True))
+    return lines
+
+
+Moment = tuple[float, int, int, int, int]
+
+
+def _levels(
+    story: Story, begin: float, stretch: float, count: int, level: Callable[[Moment], int]
+) -> list[float | None]:
+    """Mean over each stretch of something that holds from one moment of the queue to the next."""
+    totals = [0.0] * count
+    ends = [moment[0] for moment in story.queue[1:]] + [begin + count * stretch]
+    for moment, until in zip(story.queue, ends, strict=True):
+        value = level(moment)
+        at = max(begin, moment[0])
+        while value and at < until:
+            place = int((at - begin) / stretch)
+            if place >= count:
+                break
+            edge = begin + (place + 1) * stretch
+            edge = min(until, edge if edge > at else begin + (place + 2) * stretch)
+            totals[place] += value * (edge - at)
+            at = edge
+    return [finite(total / stretch) for total in totals]
+
+
+def _ages(story: Story, begin: float, stretch: float, count: int) -> list[float | None]:
+    ages: list[list[float | None]] = [[] for _ in range(count)]
+    for ticket in story.tickets.values():
+        if ticket.staleness is not None and ticket.taken is not None and ticket.taken >= begin:
+            place = int((ticket.taken - begin) / stretch)
+            if place < count:
+                ages[place].append(float(ticket.staleness))
+    return [_mean(values) for values in ages]

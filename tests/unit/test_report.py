@@ -1,0 +1,456 @@
+"""The report: what its page says about runs with known numbers, how it is written and how it is served."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from virtual_runs import record, story_of
+
+from headway.cli import main
+from headway.observe.accounts import account
+from headway.observe.folder import RunFolder
+from headway.observe.report import Seen, Setting, configuration, document, headline, histogram, page, state
+from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, training
+from headway.observe.slices import BUDGET, Palette, time_by_role, timeline
+from headway.observe.story import tell
+from headway.reporting import UP_TO_BYTES, ReportServer, Watch, examine, leave_report, look, see, write_report
+from headway.testing.workloads import Exponential, Lognormal
+
+Output = pytest.CaptureFixture[str]
+
+
+def write_log(folder: Path, events: list[dict[str, Any]], *, last: int | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(event) + "\n" for event in events[:last]]
+    (folder / "events.jsonl").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def events() -> list[dict[str, Any]]:
+    """Two collectors of 1 s and a learner of 1 s: 40 updates, evaluations of 3 s after 10, 20, 30 and 40."""
+    return record(1.0, 1.0, 3.0, updates=40, evaluate_every=10, max_lead=2, collectors=2)[0]
+
+
+@pytest.fixture
+def run(tmp_path: Path, events: list[dict[str, Any]]) -> Path:
+    return write_log(tmp_path / "run", events)
+
+
+def data_in(path: Path) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert found is not None
+    content = json.loads(found[1])
+    assert isinstance(content, dict)
+    return content
+
+
+# -- what it says -----------------------------------------------------------------------------------
+
+
+def test_the_headline_says_what_the_overlap_bought_and_what_it_cost(run: Path) -> None:
+    (seen,) = see([run])
+    said = " ".join(headline(seen))
+    assert "40 updates in 53.0s with max_lead=2 (virtual)" in said  # 1 + 40 * 1 + 4 * 3
+    assert "without a lead the same work would have taken 92.0s" in said  # 40 * 2 + 4 * 3
+    assert "1.74 times as fast" in said
+    assert "versions old on average, at most 2 (bound 2)" in said
+
+
+def test_a_run_without_a_lead_is_told_what_one_would_bring() -> None:
+    said = " ".join(headline(look(story_of(1.0, 1.0, max_lead=0), "serial")))
+    assert "This run had no lead. With max_lead=1 the same work would be 1.98 times as fast" in said
+
+
+def test_the_data_of_the_page_are_the_numbers_of_the_run(run: Path) -> None:
+    data = data_in(write_report([run]))
+    (told,) = data["runs"]
+    assert told["name"] == "run"
+    assert told["scores"] == {
+        "t": [14.0, 27.0, 40.0, 53.0],
+        "u": [10.0, 20.0, 30.0, 40.0],
+        "v": [10.0, 20.0, 30.0, 40.0],
+        "y": [10.0, 20.0, 30.0, 40.0],
+    }
+    assert told["staleness"] == {"0": 1, "1": 1, "2": 38}
+    assert told["tickets"] == {"opened": 40, "learned": 40, "dropped": 0, "live": 0, "reissued": 0}
+    assert told["length_bias"] == 0
+    assert [row["lead"] for row in told["what_if"]["rows"]][:6] == ["0", "0.5", "1", "2", "4", "8"]
+    assert [row["is_best"] for row in told["what_if"]["rows"]].count(True) == 1
+    assert "(+0.0 %)" in told["what_if"]["fit"]
+    assert sum(len(track["gap"]) for track in told["timeline"]["tracks"]) > 80
+
+
+def test_per_role_the_parts_are_the_wall_clock(events: list[dict[str, Any]]) -> None:
+    palette = Palette()
+    rows = time_by_role(account(tell(events)).roles, palette)
+    assert [row["role"] for row in rows] == ["learner", "collector-0", "collector-1", "evaluator"]
+    for row in rows:
+        assert row["sum_s"] == pytest.approx(row["whole_s"]) == pytest.approx(53.0)
+    names = palette.causes()
+    learnt = {names[cause]["name"]: seconds for cause, seconds in rows[0]["parts"]}
+    assert (learnt["learn"], learnt["evaluation"]) == (pytest.approx(40.0), pytest.approx(12.0))
+
+
+def test_many_collectors_are_one_row() -> None:
+    rows = time_by_role(account(story_of(8.0, 1.0, collectors=20, max_lead=20)).roles, Palette())
+    assert [row["role"] for row in rows] == ["learner", "collectors (20)"]
+    assert rows[1]["sum_s"] == pytest.approx(20 * rows[0]["whole_s"])
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (None, "ended: reached 40 updates"),
+        (150, "no end in the log: still running, or cut off. Valid up to its last event, at "),
+        (0, "nothing is recorded yet"),
+    ],
+)
+def test_the_state_of_a_run_is_said(events: list[dict[str, Any]], last: int | None, said: str) -> None:
+    assert state(tell(events[:last])).startswith(said)
+
+
+def test_a_failed_run_says_why() -> None:
+    failed = [*record(updates=10)[0][:30], {"t": 9.0, "e": "fail", "why": "the learner died"}]
+    assert state(tell(failed)) == "failed after 9.00s: the learner died"
+
+
+def test_what_differs_from_the_defaults_is_marked() -> None:
+    story = tell([], recipe="functions", config={"max_lead": 2.0, "seed": 0, "mine": [1, 2]})
+    rows = configuration(story, {"max_lead": Setting(1.0, "how far"), "seed": Setting(0, "")})
+    assert [(row["name"], row["value"], row["standard"], row["is_changed"]) for row in rows] == [
+        ("recipe", "functions", "", True),
+        ("max_lead", "2", "1", True),
+        ("seed", "0", "0", False),
+        ("mine", "1 2", "", True),
+    ]
+
+
+def test_ages_of_any_size_fit_into_a_histogram() -> None:
+    assert histogram({}) == {}
+    assert histogram({0: 3, 2: 1}) == {"0": 3, "1": 0, "2": 1}
+    wide = histogram({0: 1, 240: 5})
+    assert len(wide) == 22
+    assert (wide["0-10"], wide["231-241"], sum(wide.values())) == (1, 5, 6)
+
+
+# -- numbers over time ------------------------------------------------------------------------------
+
+
+def test_a_long_line_becomes_means_of_equal_stretches() -> None:
+    x, y = thin([float(i) for i in range(1000)], [float(i % 2) for i in range(1000)], most=100)
+    assert len(x) == len(y) == 100
+    assert (x[0], x[-1]) == (4.5, 994.5)
+    assert set(y) == {0.5}
+    assert thin([1.0, 2.0], [None, float("nan")]) == [[1.0, 2.0], [None, None]]
+
+
+def test_throughput_and_levels_add_up(events: list[dict[str, Any]]) -> None:
+    story = tell(events)
+    lines = flows(story)
+    stretch = 50.0 / len(lines["updates_per_s"]["t"])  # from the first ticket to the last update
+    assert sum(value * stretch for value in lines["updates_per_s"]["y"] if value) == pytest.approx(40)
+    assert sum(value * stretch for value in lines["rollouts_per_s"]["y"] if value) == pytest.approx(40)
+    ready_s = sum(value * stretch for value in lines["ready"]["y"] if value is not None)
+    waited_s = sum(ticket.queue_s or 0 for ticket in story.tickets.values())
+    assert ready_s == pytest.approx(waited_s)
+    assert lines["lead"]["y"] == [2.0, 2.0]
+
+
+def test_what_the_learner_reports_is_kept_and_what_is_no_number_is_not() -> None:
+    story = story_of(max_lead=1)
+    for update in story.updates:
+        update.metrics = {
+            "loss": 1 / update.number,
+            "ess": 0.9,
+            "reward": update.number,
+            "bad": float("nan"),
+            "text": "x",
+        }
+    lines, first = learner(story)
+    assert set(lines) == {"loss", "ess", "reward"}
+    assert first == ["ess"]
+    curve = training(story)
+    assert curve is not None
+    assert (curve["name"], curve["u"][-1], curve["y"][-1]) == ("reward", 100.0, 100.0)
+    assert training(story_of(max_lead=1)) is None
+    assert scores(story)["y"] == []
+
+
+# -- bounded ----------------------------------------------------------------------------------------
+
+
+def test_a_run_of_any_length_makes_a_page_of_bounded_size() -> None:
+    story = story_of(Lognormal(1.0, 0.5), Exponential(0.5), updates=6000, max_lead=4, collectors=4)
+    data = document([look(story, "run")])
+    (told,) = data["runs"]
+    assert len(story.intervals) > BUDGET
+    assert sum(len(track["gap"]) for track in told["timeline"]["tracks"]) <= BUDGET
+    assert max(len(line["t"]) for line in told["flow"].values()) <= MAX_POINTS
+    assert len(page(data)) < 500_000
+
+
+def test_short_slices_are_put_together_and_no_time_is_lost() -> None:
+    story = story_of(Lognormal(1.0, 2.0), Exponential(0.5), updates=2000, max_lead=4, collectors=2)
+    palette = Palette()
+    told = timeline(story, palette, budget=500)
+    assert sum(len(track["gap"]) for track in told["tracks"]) <= 500
+    assert "put together" in told["note"]
+    spent = {"learner": 0.0}
+    for interval in story.intervals:
+        if interval.role == "learner" and interval.what == "learn":
+            spent["learner"] += interval.seconds
+    learn = palette.number("busy", "learn")
+    (track,) = [track for track in told["tracks"] if track["name"] == "learner"]
+    shown = 0.0
+    for place, (length, cause) in enumerate(zip(track["length"], track["cause"], strict=True)):
+        shares = track["mixed"].get(place, [[cause, 1.0]])
+        shown += length * 1e-6 * sum(share for one, share in shares if one == learn)
+    assert shown == pytest.approx(spent["learner"], rel=1e-3)
+
+
+def test_slices_do_not_overlap_and_keep_their_numbers(events: list[dict[str, Any]]) -> None:
+    told = timeline(tell(events), Palette())
+    assert told["note"] == ""
+    (track,) = [track for track in told["tracks"] if track["name"] == "collector-1"]
+    assert min(track["gap"]) >= 0
+    assert min(track["length"]) >= 0
+    assert [number for number in track["number"] if number >= 0] == list(range(1, 40, 2))
+
+
+def test_tracks_of_a_thousand_collectors_are_left_to_the_trace() -> None:
+    told = timeline(story_of(60.0, 1.0, collectors=60, max_lead=60), Palette())
+    assert len(told["tracks"]) == 41
+    assert told["note"] == "20 of 60 collectors are not shown; trace.json has everything."
+
+
+# -- the page ---------------------------------------------------------------------------------------
+
+
+def test_the_page_is_whole_and_asks_for_nothing(run: Path) -> None:
+    text = write_report([run]).read_text()
+    assert text.startswith("<!doctype html>")
+    assert not re.search(r'(?:src|href)="(?!#|data:,)', text)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+    assert "/*DATA*/" not in text
+    assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
+
+
+def test_what_a_run_says_cannot_become_part_of_the_page(tmp_path: Path) -> None:
+    evil = '</script><script>alert("x")</script><!--'
+    story = tell(record(updates=6)[0], recipe=evil, config={"note": evil})
+    text = page(document([Seen(evil, story, account(story))]))
+    assert "alert(" in text
+    assert "</script><script>alert" not in text
+    path = tmp_path / "page.html"
+    path.write_text(text)
+    assert data_in(path)["runs"][0]["name"] == evil
+
+
+def test_a_mark_in_the_data_is_data(tmp_path: Path) -> None:
+    story = tell(record(updates=6)[0], config={"note": "/*SCRIPT*/ /*STYLE*/ /*DATA*/"})
+    path = tmp_path / "page.html"
+    path.write_text(page(document([Seen("run", story, account(story))])))
+    assert data_in(path)["runs"][0]["config"][1]["value"] == "/*SCRIPT*/ /*STYLE*/ /*DATA*/"
+
+
+def test_the_page_travels_with_the_package(tmp_path: Path) -> None:
+    wheel = pytest.importorskip("hatchling.builders.wheel")
+    root = Path(__file__).parents[2]
+    (built,) = wheel.WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
+    listed = subprocess.run([sys.executable, "-m", "zipfile", "-l", built], capture_output=True, text=True, check=True)
+    for name in ("page.html", "page.css", "page.js"):
+        assert f"headway/observe/page/{name}" in listed.stdout
+
+
+# -- commands ---------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_page_beside_the_run_or_where_it_is_told(
+    run: Path, tmp_path: Path, capsys: Output
+) -> None:
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out == f"report: {run / 'report.html'}\n"
+    elsewhere = tmp_path / "mine.html"
+    assert main(["report", str(run), str(run), "--output", str(elsewhere)]) == 0
+    assert [told["name"] for told in data_in(elsewhere)["runs"]] == ["run (1)", "run (2)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["report"], "report needs the folder of a run: headway report RUN [RUN ...]"),
+        (["report", "nowhere"], "no run folder at nowhere"),
+        (["report", "."], ". is not a run folder: it has no events.jsonl"),
+        (["report", "foreign"], "foreign/events.jsonl is not the log of a run: it begins with 'x'"),
+        (["report", "corrupt"], "corrupt/events.jsonl, line 2: not an event"),
+        (
+            ["report", "run", "--outptu", "x"],
+            "unknown option 'outptu'; did you mean 'output'? allowed: output, port, serve",
+        ),
+        (["report", "run", "--output", "no/where.html"], "cannot write no/where.html: No such file or directory"),
+        (["report", "run", "--port", "8000"], "--port is for --serve"),
+        (
+            ["report", "run", "--serve", "--port", "many"],
+            "--port must be a whole number from 0 to 65535, received 'many'",
+        ),
+        (["doctor"], "doctor needs the folder of one run: headway doctor RUN"),
+        (["doctor", "nowhere"], "no run folder at nowhere"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_line(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    events: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Output,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_log(tmp_path / "run", events)
+    write_log(tmp_path / "foreign", [{"t": 0, "e": "x"}])
+    with open(write_log(tmp_path / "corrupt", events, last=1) / "events.jsonl", "a") as log:
+        log.write("{not json\n{}\n")
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"headway: {message}\n"
+
+
+@pytest.mark.parametrize("cut", [200, 1000, 4000, 9999])
+def test_a_run_killed_at_any_byte_has_a_report(run: Path, cut: int) -> None:
+    log = run / "events.jsonl"
+    log.write_bytes(log.read_bytes()[:cut])
+    (told,) = data_in(write_report([run]))["runs"]
+    assert told["state"].startswith(("no end in the log", "nothing is recorded yet"))
+
+
+def test_the_doctor_says_what_to_change(tmp_path: Path, capsys: Output) -> None:
+    sick = write_log(tmp_path / "sick", record(1.0, 1.0, max_lead=0)[0])
+    assert main(["doctor", str(sick)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("neither side: they wait for each other")
+    assert "1. A lead of 0 is too small: both sides wait for each other (up to 50 % of the time)" in said
+    assert "   try: --max_lead 1\n" in said
+    well = write_log(tmp_path / "well", record(0.5, 1.0, max_lead=1)[0])
+    assert examine(well).splitlines()[-1] == "nothing to change"
+
+
+def test_the_end_of_a_run_leaves_a_page_or_a_reason(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert leave_report(RunFolder(run)) == f"report: {run / 'report.html'}"
+    assert leave_report(RunFolder(tmp_path)) == f"no report: {tmp_path} is not a run folder: it has no events.jsonl"
+    monkeypatch.setattr("headway.reporting.UP_TO_BYTES", 100)
+    assert leave_report(RunFolder(run)) == f"a long run; to write its report: headway report {run}"
+    assert UP_TO_BYTES > 1e6
+
+
+def test_a_run_writes_its_report_unless_it_is_told_not_to(tmp_path: Path, capsys: Output) -> None:
+    tiny = [
+        "--updates",
+        "6",
+        "--collect_ms",
+        "0",
+        "--train_ms",
+        "0",
+        "--evaluate_ms",
+        "0",
+        "--runtime",
+        "inline",
+        "--quiet",
+    ]
+    for name, more in (("with", []), ("without", ["--report", "false"])):
+        assert main(["run", "functions", *tiny, "--runs", str(tmp_path / name), *more]) == 0
+        (folder,) = (tmp_path / name).iterdir()
+        assert (folder / "report.html").exists() == (name == "with")
+        assert ("report: " in capsys.readouterr().out) == (name == "with")
+
+
+# -- serving ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(run: Path) -> Iterator[str]:
+    with ReportServer([run], 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.address
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def ask(address: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=10) as answer:
+            return answer.status, dict(answer.headers), answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, dict(error.headers), error.read()
+
+
+def test_a_served_run_is_followed_until_its_end(
+    tmp_path: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.reporting.REST", 0.0)
+    run = write_log(tmp_path / "run", events, last=150)
+    with served(run) as address:
+        status, headers, body = ask(address)
+        assert status == 200
+        assert headers["Content-Type"].startswith("text/html")
+        assert b'"is_live":true' in body
+        status, headers, body = ask(f"{address}data.json")
+        first = json.loads(body)
+        assert ask(f"{address}data.json", **{"If-None-Match": headers["ETag"]})[0] == 304
+        write_log(run, events)
+        last = json.loads(ask(f"{address}data.json")[2])
+        assert not last["is_live"]
+        assert len(last["runs"][0]["scores"]["y"]) > len(first["runs"][0]["scores"]["y"])
+        assert ask(f"{address}etc/passwd")[0] == 404
+
+
+def test_a_document_is_made_again_only_when_the_log_has_grown_and_time_has_passed(
+    tmp_path: Path, events: list[dict[str, Any]]
+) -> None:
+    run, now = write_log(tmp_path / "run", events, last=100), [0.0]
+
+    def clock() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    watch = Watch([run], clock=clock)
+    first = watch.newest()[2]
+    assert watch.newest()[2] == first
+    write_log(run, events, last=150)
+    assert watch.newest()[2] == first  # making it took a second, so it is good for ten
+    now[0] += 10
+    assert watch.newest()[2] != first
+
+
+def test_a_port_in_use_is_one_clear_line(run: Path, capsys: Output) -> None:
+    with served(run) as address:
+        port = address.rstrip("/").rpartition(":")[2]
+        assert main(["report", "--serve", str(run), "--port", port]) == 2
+        assert capsys.readouterr().err == (
+            f"headway: cannot serve on port {port}: Address already in use; choose another with --port\n"
+        )
+
+
+def test_serving_ends_cleanly_on_ctrl_c(run: Path) -> None:
+    words = [sys.executable, "-m", "headway.cli", "report", "--serve", str(run), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("report: http://127.0.0.1:")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "ended\n", "")
