@@ -1,12 +1,16 @@
-"""headway demo | run | resume | simulate | explain | watch | play
+"""headway demo | run | resume | report | doctor | status | trace | simulate | explain | watch | play
 
 headway demo
 headway run functions --max_lead 2 --collectors 2
 headway run --config runs/functions-20260401-101500/config.yaml --seed 1
 headway run --replay runs/functions-20260401-101500
 headway resume runs/functions-20260401-101500
+headway report runs/functions-20260401-101500
+headway doctor runs/functions-20260401-101500
 headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
 headway simulate --run runs/functions-20260401-101500
+headway status runs/functions-20260401-101500
+headway trace runs/functions-20260401-101500
 headway explain off_policy_degree=-1
 headway watch runs/colorlines-20260401-101500 --checkpoint best
 headway play
@@ -14,12 +18,14 @@ headway play
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 from rich.console import Console
@@ -29,6 +35,7 @@ from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
 from headway.coordinate.coordinator import RunResult
 from headway.coordinate.crew import RunFailed
 from headway.coordinate.replay import ReplayError, replay
+from headway.coordinate.roles import Stations
 from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown
 from headway.core.protocols import RoleRaised
@@ -37,13 +44,19 @@ from headway.demo import toy as demonstrate_toy
 from headway.launching import build_sinks, has_tensorboard, launch, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder, read_config
+from headway.observe.glance import glance
 from headway.observe.recorder import read_events
 from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
-from headway.recipes import RECIPES, load_recipe
-from headway.recipes.config import ConfigError, RunConfig, read_values
+from headway.observe.story import read_story
+from headway.observe.trace import write_trace
+from headway.recipes import RECIPES, Recipe, load_recipe, nested_names
+from headway.recipes.config import ConfigError, RunConfig, Said, read_values, understand
 from headway.recipes.known_names import KNOWN_NAMES
-from headway.testing.simulation import Outcome, Workshop, compare, fit, recommend
+from headway.recipes.nested_names import PATHS, WITHOUT_EFFECT
+from headway.reporting import PORT, ReportServer, examine, leave_report, write_report
+from headway.testing.fitting import fit
+from headway.testing.simulation import Outcome, Workshop, compare, recommend
 from headway.testing.workloads import parse_duration
 
 OUT = Console(highlight=False, soft_wrap=True)
@@ -57,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The `headway` command. 0: done; 1: the run failed; 2: the input is wrong; 130: ended by hand."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     commands = {"demo": demo, "run": run, "resume": resume, "simulate": simulate, "explain": explain}
-    commands |= {"watch": watch, "play": play}
+    commands |= {"watch": watch, "play": play, "status": status, "trace": trace}
+    commands |= {"report": report, "doctor": doctor}
     try:
         if not words or words[0] in ("-h", "--help"):
             OUT.print(__doc__, markup=False)
@@ -95,8 +109,12 @@ def demo(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> int:
-    """headway run [RECIPE] [--config FILE] [--replay RUN] [--runs FOLDER] [--quiet] [--FIELD VALUE ...]"""
-    recipe_name = words.pop(0) if words and not words[0].startswith("-") else ""
+    """headway run [RECIPE] [--config FILE] [--replay RUN] [--runs FOLDER] [--quiet] [--FIELD VALUE ...]
+
+    RECIPE is a name, or a file of your own that ends in .py. Settings known from other systems are understood too,
+    nested ones as group.name=value: see headway explain.
+    """
+    recipe_name = words.pop(0) if words and not words[0].startswith("-") and "=" not in words[0] else ""
     if not recipe_name and words[:1] in (["-h"], ["--help"]):
         return _help_run()
     options = _options(words)
@@ -113,13 +131,17 @@ def run(words: list[str]) -> int:
         raise UsageError(f"run needs a recipe: {', '.join(RECIPES)}")
     recipe = load_recipe(recipe_name)
     if "help" in options or "h" in options:
-        return _help_recipe(recipe_name, recipe.config)
+        return _help_recipe(recipe)
     root = Path(str(options.pop("runs", "runs")))
     quiet = bool(options.pop("quiet", False))
     config = read_values(recipe.config, values, options)
-    folder = RunFolder.create(root, recipe_name)
-    folder.write_config(recipe_name, config.model_dump(mode="json"))
-    return _launch(recipe_name, config, folder, resume=False, quiet=quiet)
+    for said in understand(recipe.config, values, options)[1]:
+        if isinstance(said.meaning, str):
+            OUT.print(f"{said.name}={said.value} has no effect: {said.meaning}", markup=False)
+    stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
+    folder = RunFolder.create(root, recipe.title)
+    folder.write_config(recipe.name, config.model_dump(mode="json"))
+    return _launch(recipe, stations, config, folder, resume=False, quiet=quiet)
 
 
 def resume(words: list[str]) -> int:
@@ -133,20 +155,23 @@ def resume(words: list[str]) -> int:
     options = _options(words[1:])
     quiet = bool(options.pop("quiet", False))
     name, values = folder.read_config()
-    config = read_values(load_recipe(name).config, values, options)
-    code = _launch(name, config, folder, resume=True, quiet=quiet)
+    recipe = load_recipe(name)
+    config = read_values(recipe.config, values, options)
+    code = _launch(recipe, recipe.stations(config), config, folder, resume=True, quiet=quiet)
     folder.write_config(name, config.model_dump(mode="json"))  # only now: a refused change must not stay
     return code
 
 
-def _launch(name: str, config: RunConfig, folder: RunFolder, *, resume: bool, quiet: bool) -> int:
+def _launch(
+    recipe: Recipe, stations: Stations, config: RunConfig, folder: RunFolder, *, resume: bool, quiet: bool
+) -> int:
     runtime = config.build_runtime()
     sinks = _sinks(config, folder, is_new=not resume)
-    OUT.print(f"{name}: {'resumed in' if resume else 'running in'} {folder.path}", markup=False)
+    OUT.print(f"{recipe.title}: {'resumed in' if resume else 'running in'} {folder.path}", markup=False)
     OUT.print(_metrics_line(config, folder, sinks), markup=False)
     try:
         result = launch(
-            load_recipe(name).stations(config),
+            stations,
             config.settings(),
             runtime=runtime,
             folder=folder,
@@ -157,9 +182,15 @@ def _launch(name: str, config: RunConfig, folder: RunFolder, *, resume: bool, qu
             sinks=sinks,
             metrics_interval_s=config.metrics_interval_s,
             metric_aliases=config.metric_aliases,
+            alarms=config.alarms,
+            monitor=config.monitor,
+            monitor_every_s=config.monitor_every_s,
+            statistics_every_s=config.statistics_every_s,
             keep_best=config.keep_best,
         )
     except (RunFailed, Stalled) as error:
+        if config.report:
+            OUT.print(leave_report(folder), markup=False)
         if isinstance(error.__cause__, RoleRaised) and error.__cause__.details:
             folder.write_error(error.__cause__.details)
             print(f"the traceback is in {folder.error}", file=sys.stderr)
@@ -167,6 +198,8 @@ def _launch(name: str, config: RunConfig, folder: RunFolder, *, resume: bool, qu
             print(f"to go on from the last checkpoint: headway resume {folder.path}", file=sys.stderr)
         raise
     _print_result(result, folder)
+    if config.report:
+        OUT.print(leave_report(folder), markup=False)
     return 0
 
 
@@ -220,6 +253,61 @@ def _replay(path: Path) -> int:
     return 0 if same else 1
 
 
+# -- report and doctor ------------------------------------------------------------------------------
+
+
+def report(words: list[str]) -> int:
+    """headway report RUN [RUN ...] [--output FILE] [--serve] [--port N]: what happened, as one page.
+
+    Without --output the page is report.html in the folder of the first run. With --serve it is shown on this machine
+    and follows a run that goes on, until Ctrl-C.
+    """
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(report.__doc__, markup=False)
+        return 0
+    serve = "--serve" in words  # it takes no value: what follows may be a run
+    words = [word for word in words if word != "--serve"]
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    runs, options = [Path(word) for word in words[:first]], _options(words[first:])
+    for name in options:
+        if name not in ("output", "port"):
+            raise UsageError(unknown("option", name, ["output", "serve", "port"]))
+    if not runs:
+        raise UsageError("report needs the folder of a run: headway report RUN [RUN ...]")
+    port = options.get("port", PORT)
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:
+        raise UsageError(f"--port must be a whole number from 0 to 65535, received {port!r}")
+    if serve:
+        return _serve(runs, port)
+    if "port" in options:
+        raise UsageError("--port is for --serve")
+    output = options.get("output")
+    path = write_report(runs, None if output is None else Path(str(output)))
+    OUT.print(f"report: {path}", markup=False)
+    return 0
+
+
+def _serve(runs: Sequence[Path], port: int) -> int:
+    with ReportServer(runs, port) as server:
+        try:
+            OUT.print(f"report: {server.address} (Ctrl-C ends it)", markup=False)
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            OUT.print("ended", markup=False)
+    return 0
+
+
+def doctor(words: list[str]) -> int:
+    """headway doctor RUN: which side is the bottleneck and what to change, each with its evidence."""
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(doctor.__doc__, markup=False)
+        return 0
+    if len(words) != 1 or words[0].startswith("-"):
+        raise UsageError("doctor needs the folder of one run: headway doctor RUN")
+    OUT.print(examine(Path(words[0])), markup=False)
+    return 0
+
+
 # -- simulate ---------------------------------------------------------------------------------------
 
 SIMULATE_OPTIONS = {
@@ -238,7 +326,7 @@ SIMULATE_OPTIONS = {
     "dispatch": "pinned or free (default: pinned where possible)",
     "updates": "updates to simulate (default 500)",
     "seed": "of the durations (default 0)",
-    "leads": "the leads to compare (default 0,1,2,4,8)",
+    "leads": "the leads to compare, numbers or auto (default 0,1,2,4,8)",
     "run": "fit durations and cut to this recorded run; other options override",
 }
 
@@ -269,7 +357,7 @@ def simulate(words: list[str]) -> int:
     if path is None:
         workshop = Workshop(collect=parse_duration("1.0"), learn=parse_duration("1.0"))
     else:
-        workshop = fit(read_events(RunFolder(Path(str(path))).events))
+        workshop = fit(read_story(Path(str(path))))
     for name, value in options.items():
         if name in ("collect", "learn", "evaluate"):
             options[name] = parse_duration(str(value))
@@ -278,25 +366,27 @@ def simulate(words: list[str]) -> int:
         elif name in ("order", "on_stale", "dispatch"):
             options[name] = str(value)
     outcomes = compare(replace(workshop, **options), leads)
-    _print_outcomes(outcomes)
+    _print_outcomes(leads, outcomes)
     return 0
 
 
-def _leads(value: Any) -> list[float]:
-    try:
-        leads = [float(part) for part in str(value).split(",")]
-    except ValueError:
-        leads = []
-    if not leads or min(leads) < 0:
-        raise UsageError(f"leads must be numbers >= 0 such as 0,1,2,4, received {value!r}")
+def _leads(value: Any) -> list[float | Literal["auto"]]:
+    leads: list[float | Literal["auto"]] = []
+    for part in str(value).split(","):
+        try:
+            leads.append("auto" if part.strip() == "auto" else float(part))
+        except ValueError:
+            leads.append(-1.0)
+    if any(lead != "auto" and not 0 <= lead < inf for lead in leads):
+        raise UsageError(f"leads must be numbers >= 0 or auto, such as 0,1,2,auto, received {value!r}")
     return leads
 
 
-def _print_outcomes(outcomes: list[Outcome]) -> None:
+def _print_outcomes(leads: Sequence[float | str], outcomes: list[Outcome]) -> None:
     base = outcomes[0]
     rows = [
         [
-            f"{outcome.lead:g}",
+            f"auto ({outcome.lead:g})" if lead == "auto" else f"{lead:g}",
             f"{outcome.updates_per_s:.4g}",
             f"{outcome.updates_per_s / base.updates_per_s:.2f}x",
             f"{100 * outcome.learner_idle:.1f}%",
@@ -305,7 +395,7 @@ def _print_outcomes(outcomes: list[Outcome]) -> None:
             str(outcome.dropped),
             f"{100 * outcome.length_bias:+.1f}%",
         ]
-        for outcome in outcomes
+        for lead, outcome in zip(leads, outcomes, strict=True)
     ]
     heads = [
         "lead",
@@ -318,7 +408,8 @@ def _print_outcomes(outcomes: list[Outcome]) -> None:
         "length bias",
     ]
     _print_table(heads, rows)
-    best = recommend(outcomes)
+    fixed = [outcome for lead, outcome in zip(leads, outcomes, strict=True) if lead != "auto"]
+    best = recommend(fixed or outcomes)
     OUT.print(
         f"recommended: max_lead={best.lead:g} (the smallest within 2 % of the best throughput; "
         f"mean staleness {best.staleness_mean:.2f})",
@@ -326,17 +417,57 @@ def _print_outcomes(outcomes: list[Outcome]) -> None:
     )
 
 
+# -- looking at a run -------------------------------------------------------------------------------
+
+
+def status(words: list[str]) -> int:
+    """headway status RUN: how far a run is and what each role does, from its folder, while it goes on or afterwards."""
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(status.__doc__, markup=False)
+        return 0
+    seen = glance(_one_run("status", words))
+    OUT.print(seen.headline, markup=False)
+    OUT.print(seen.status.line(), markup=False)
+    OUT.print(seen.status.block_of_roles())
+    return 0
+
+
+def trace(words: list[str]) -> int:
+    """headway trace RUN [--out FILE]: write trace.json for Perfetto, also of a run that goes on or was killed."""
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(trace.__doc__, markup=False)
+        return 0
+    path, options = _one_run("trace", words[:1]), _options(words[1:])
+    out = options.pop("out", None)
+    for name in options:
+        raise UsageError(unknown("option", name, ["out"]))
+    written = write_trace(RunFolder(path), None if out is None else Path(str(out)))
+    OUT.print(f"{written}: open it at https://ui.perfetto.dev", markup=False)
+    return 0
+
+
+def _one_run(command: str, words: list[str]) -> Path:
+    if len(words) != 1 or words[0].startswith("-"):
+        raise UsageError(f"{command} needs the folder of a run: headway {command} RUN")
+    return Path(words[0])
+
+
 # -- explain ----------------------------------------------------------------------------------------
 
 
 def explain(words: list[str]) -> int:
-    """headway explain [NAME | NAME=VALUE ...]: what names known from other systems are here."""
+    """headway explain [NAME | NAME=VALUE ...] or [RECIPE] --config FILE: what names from other systems are here."""
     if words[:1] in (["-h"], ["--help"]):
         OUT.print(explain.__doc__, markup=False)
         return 0
+    if "--config" in words:
+        return _explain_file(words)
     if words:
         for word in words:
             name, has_value, text = word.lstrip("-").partition("=")
+            if name in PATHS or nested_names.is_theirs(name, {}):
+                _explain_path(name, _any_value(text) if has_value else None)
+                continue
             known = KNOWN_NAMES.get(name)
             if known is None:
                 ours = RunConfig.model_fields
@@ -352,7 +483,39 @@ def explain(words: list[str]) -> int:
         for known in KNOWN_NAMES.values()
     ]
     _print_table(["known name", "in Headway", "meaning"], rows)
+    OUT.print()
+    _print_table(["nested name", "in Headway"], [[known.path, known.ours] for known in PATHS.values()])
+    OUT.print()
+    _print_table(["without effect", "because"], [[path, why] for path, why in WITHOUT_EFFECT.items()])
     return 0
+
+
+def _explain_path(path: str, value: Any) -> None:
+    known = PATHS.get(path)
+    value = known.example if known is not None and value is None else value
+    fields = load_recipe("grpo").config.model_fields
+    _print_said(Said(path, value, nested_names.mean(path, {path: value}, fields)))
+
+
+def _explain_file(words: list[str]) -> int:
+    """Every name of a file (and of what else is said) that is not ours, line by line."""
+    name = words[0] if not words[0].startswith("-") and "=" not in words[0] else ""
+    options = _options(words[bool(name) :])
+    named, values = read_config(Path(str(options.pop("config"))))
+    recipe = load_recipe(name or named or "grpo")
+    said = understand(recipe.config, values, options)[1]
+    for one in said:
+        _print_said(one)
+    if not said:
+        OUT.print("every name in it is ours", markup=False)
+    read_values(recipe.config, values, options)  # what cannot be is said here as well
+    return 0
+
+
+def _print_said(said: Said) -> None:
+    has_effect = isinstance(said.meaning, dict)
+    ours = _assignments(said.meaning) if isinstance(said.meaning, dict) else f"no effect: {said.meaning}"
+    OUT.print(f"{said.name}={said.value}  ->  {ours}", markup=False, style=None if has_effect else "dim")
 
 
 def _assignments(values: dict[str, Any]) -> str:
@@ -406,27 +569,42 @@ def _whole_numbers(options: dict[str, Any], **defaults: int) -> dict[str, Any]:
 
 
 def _options(words: Sequence[str]) -> dict[str, Any]:
-    """`--name value`, `--name=value` and bare `--flag`, values as YAML scalars, dashes as underscores."""
+    """`--name value`, `--name=value` and bare `--flag`, values as YAML scalars, dashes as underscores.
+
+    Nested names need no dashes: `group.name=value`, where a value may be a list too.
+    """
     options: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
+        nested = NESTED.fullmatch(word)
+        if nested is not None:
+            options[nested[1]] = _any_value(nested[2])
+            continue
         if not word.startswith("-"):
             raise UsageError(f"expected --name value, received {word!r}")
         name, has_value, text = word.lstrip("-").partition("=")
-        if not has_value and rest and not (rest[0].startswith("--") or rest[0] == "-h"):
+        is_next = bool(rest) and (rest[0].startswith("--") or rest[0] == "-h" or NESTED.fullmatch(rest[0]) is not None)
+        if not has_value and rest and not is_next:
             text, has_value = rest.pop(0), "="
         options[name.replace("-", "_")] = _scalar(text) if has_value else True
     return options
 
 
+NESTED = re.compile(r"\+{0,2}(\w+(?:\.\w+)+)=(.*)", re.DOTALL)
+
+
 def _scalar(text: str) -> Any:
     """A word as YAML reads it, or as it stands."""
+    value = _any_value(text)
+    return text if isinstance(value, dict | list) else value
+
+
+def _any_value(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-    return text if isinstance(value, dict | list) else value
 
 
 def _help_run() -> int:
@@ -436,13 +614,13 @@ def _help_run() -> int:
     return 0
 
 
-def _help_recipe(name: str, config: type[RunConfig]) -> int:
+def _help_recipe(recipe: Recipe) -> int:
     rows = []
-    for field_name, field in config.model_fields.items():
+    for field_name, field in recipe.config.model_fields.items():
         choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
         what = (field.description or "").replace("\n", " ")
         rows.append([f"--{field_name}", str(field.default), what + (f" [{', '.join(choices)}]" if choices else "")])
-    OUT.print(f"headway run {name}: {RECIPES[name]}", markup=False)
+    OUT.print(f"headway run {recipe.name}: {recipe.what}", markup=False)
     _print_table(["setting", "default", "what it does"], rows)
     return 0
 

@@ -24,6 +24,7 @@ from headway.observe.timeline import text_timeline
 from headway.recipes.config import RunConfig
 from headway.recipes.functions import FunctionsConfig
 from headway.recipes.functions import stations as toy_stations
+from headway.reporting import REPORT, write_report
 
 TARGET, MOST_RETURN = 475, 500
 
@@ -188,7 +189,13 @@ def _curves(runs: Mapping[str, Done]) -> str:
 
 
 def _places(runs: Mapping[str, Done]) -> str:
-    return f"event logs, configurations and checkpoints: {', '.join(str(run.folder.path) for run in runs.values())}"
+    """Where everything is. The page with both runs lies with the second."""
+    folders = [run.folder.path for run in runs.values()]
+    page = write_report(folders, folders[-1] / REPORT)
+    return (
+        f"event logs, configurations and checkpoints: {', '.join(map(str, folders))}\n"
+        f"both runs side by side, with the timeline: {page}"
+    )
 
 
 # -- CartPole for an audience -----------------------------------------------------------------------

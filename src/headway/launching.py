@@ -14,10 +14,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TextIO, runtime_checkable
 
 from headway.coordinate.best import BestWeights
 from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinate.components import Reports
 from headway.coordinate.coordinator import INTERRUPTED, Coordinator, RunResult, check_same_run
 from headway.coordinate.functions import (
     CollectFunction,
@@ -27,18 +28,34 @@ from headway.coordinate.functions import (
 )
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.settings import Plan, Settings
+from headway.core.ledger import LedgerStatistics
 from headway.core.naming import unknown
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Runtime
-from headway.observe.console import REFRESH_S, Status, StatusDisplay
+from headway.observe.alarms import Alarms
+from headway.observe.console import REFRESH_S, RoleStatus, Status, StatusDisplay
+from headway.observe.environment import describe_environment
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.metrics import Metrics
-from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder, read_events
-from headway.observe.sinks import INTERVAL_S, Deliveries, JsonLines, Look, MetricsRecorder, Sink, resident_bytes
+from headway.observe.monitor import Monitor, Watch, load_monitor
+from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder, TakesMany, read_events
+from headway.observe.sinks import (
+    INTERVAL_S,
+    Deliveries,
+    JsonLines,
+    Look,
+    MetricsRecorder,
+    Sink,
+    resident_bytes,
+    resident_bytes_of,
+)
 from headway.observe.statistics import seconds
+from headway.observe.trace import write_trace
 
 RUNTIMES = ("inline", "threads", "processes", "ray")
+STATISTICS_EVERY_S = 30.0
+TRACE_UP_TO_BYTES = 20 * 2**20  # of events: about 200,000, a few seconds to read
 
 
 def build_runtime(name: str, **ray_options: Any) -> Runtime:
@@ -134,6 +151,10 @@ def run(
     sinks: Sequence[Sink] = (),
     metrics_interval_s: float = INTERVAL_S,
     metric_aliases: bool = False,
+    alarms: Mapping[str, float] | None = None,
+    monitor: Monitor | str | None = None,
+    monitor_every_s: float = STATISTICS_EVERY_S,
+    statistics_every_s: float = STATISTICS_EVERY_S,
     keep_best: bool = True,
     **settings: Any,
 ) -> RunResult:
@@ -142,6 +163,8 @@ def run(
     `collect(weights, ticket)`, `train(weights, rollouts) -> weights`, `evaluate(weights) -> number`. Any other
     field of `Settings` may be given as a keyword too. With `folder`, events, metrics and checkpoints are kept
     there, and `resume=True` goes on from the last checkpoint. `sinks` get the metrics too, and are closed at the end.
+    `alarms` are thresholds by name (`headway.observe.alarms.KNOWN`), for runs with a folder or sinks. `monitor` is a
+    function (or where it is: file.py:function) that is given statistics at intervals (`headway.observe.monitor`).
     """
     if evaluate is None and (evaluate_every or target_score is not None):
         raise ValueError("evaluate_every and target_score need an evaluate function")
@@ -174,6 +197,10 @@ def run(
         sinks=sinks,
         metrics_interval_s=metrics_interval_s,
         metric_aliases=metric_aliases,
+        alarms=alarms,
+        monitor=monitor,
+        monitor_every_s=monitor_every_s,
+        statistics_every_s=statistics_every_s,
         keep_best=keep_best,
     )
 
@@ -191,14 +218,25 @@ def launch(
     sinks: Sequence[Sink] = (),
     metrics_interval_s: float = INTERVAL_S,
     metric_aliases: bool = False,
+    alarms: Mapping[str, float] | None = None,
+    monitor: Monitor | str | None = None,
+    monitor_every_s: float = STATISTICS_EVERY_S,
+    statistics_every_s: float = STATISTICS_EVERY_S,
     keep_best: bool = True,
 ) -> RunResult:
     """Run to the end, or until a signal asks for it. The sinks are closed, however it ends."""
+    watch = Alarms(alarms or {})
+    if isinstance(monitor, str):
+        monitor = load_monitor(monitor)  # before anything of the run is there
+    if monitor_every_s <= 0 or statistics_every_s < 0:
+        wanted = f"received {monitor_every_s!r} and {statistics_every_s!r}"
+        raise ValueError(f"monitor_every_s must be > 0 and statistics_every_s >= 0, {wanted}")
     with ExitStack() as stack:
         deliveries = stack.enter_context(Deliveries(sinks))
         place = build_runtime(runtime) if isinstance(runtime, str) else runtime
         store = best = state = None
         recorder: Recorder | None = None
+        log_of_events: TakesMany = NoRecorder()
         metrics: Metrics | None = None
         if folder is not None:
             folder.path.mkdir(parents=True, exist_ok=True)
@@ -210,22 +248,26 @@ def launch(
                 folder.summary.unlink(missing_ok=True)
             elif folder.events.exists():
                 raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")
-            recorder = EventLog(folder.events, position=state.events_position if state else None)
+            folder.note_session(describe_environment(), state.events_s if state else 0.0)
+            recorder = log_of_events = EventLog(folder.events, position=state.events_position if state else None)
+            stack.callback(_leave_trace, folder)
             stack.callback(recorder.close)
             metrics = _metrics_so_far(folder.events)
             deliveries.add(JsonLines(folder.metrics, until_s=state.events_s if state else None))
         elif resume:
             raise ValueError("resume needs the folder of the run")
         if print_events:
-            recorder = PrintingRecorder(recorder or NoRecorder())
+            recorder = log_of_events = PrintingRecorder(log_of_events)
         if deliveries:
             recorder = MetricsRecorder(
-                recorder or NoRecorder(),
+                log_of_events,
                 deliveries.put,
                 lambda: look_at(coordinator),
                 metrics=metrics,
                 interval_s=metrics_interval_s,
                 aliases=metric_aliases,
+                alarms=watch,
+                in_background=not print_events,
             )
         coordinator = Coordinator(
             stations, settings, place, recorder=recorder, checkpoints=store, best=best, resume=state
@@ -233,14 +275,47 @@ def launch(
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(_signals(coordinator))
         main = coordinator.run()
-        if show_status:
-            latest = _LatestStatus(coordinator)
-            stack.enter_context(StatusDisplay(latest.get))
+        log = None
+        if folder is not None and place.name != "virtual":
+            log = stack.enter_context(open(folder.log, "a"))
+        if show_status or log is not None:
+            latest = _LatestStatus(coordinator, watch)
+            stack.enter_context(StatusDisplay(latest.get, log=log, is_shown=show_status))
             main = latest.follow(main)
-        result = place.run(main)
+        reports = Reports(
+            coordinator,
+            log=log,
+            log_every_s=statistics_every_s,
+            watch=None if monitor is None else _watch(coordinator, monitor, log),
+            watch_every_s=monitor_every_s,
+        )
+        result = place.run(reports.follow(main))
     if folder is not None:
         folder.write_summary(summary_of(result))
     return result
+
+
+def _watch(coordinator: Coordinator, monitor: Monitor, log: TextIO | None) -> Watch:
+    """The monitor's thread; what it has to say goes to standard error and into the log."""
+
+    def say(line: str) -> None:
+        print(f"headway: {line}", file=sys.stderr, flush=True)
+        if log is not None:
+            log.write(f"{line}\n")
+            log.flush()
+
+    return Watch(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=say)
+
+
+def _leave_trace(folder: RunFolder) -> None:
+    """However the run ended. A log that takes long to read is left to `headway trace`."""
+    if folder.events.stat().st_size > TRACE_UP_TO_BYTES:
+        print(f"headway: a long run; to write its trace: headway trace {folder.path}", file=sys.stderr)
+        return
+    try:
+        write_trace(folder)
+    except ValueError as error:
+        print(f"headway: no trace: {error}", file=sys.stderr)
 
 
 def _metrics_so_far(events: Path) -> Metrics:
@@ -263,14 +338,29 @@ def look_at(coordinator: Coordinator) -> Look:
         for activity, seconds_ in activities.items():
             kind[activity] = kind.get(activity, 0.0) + seconds_
     rounded = {kind: {name: round(s, 6) for name, s in by.items()} for kind, by in spent.items()}
-    return Look(coordinator.lead, rounded, resident_bytes())
+    return Look(coordinator.lead, rounded, resident_bytes(), _memory_of_roles(coordinator.runtime))
+
+
+def _memory_of_roles(runtime: Runtime) -> dict[str, int]:
+    """Of those that run in processes of their own on this machine, where the system says."""
+    pids: dict[str, int] = runtime.pids() if isinstance(runtime, HasProcesses) else {}
+    sizes = {role: resident_bytes_of(pid) for role, pid in pids.items()}
+    return {role: size for role, size in sizes.items() if size is not None}
+
+
+@runtime_checkable
+class HasProcesses(Protocol):
+    """A runtime whose roles run in processes of their own."""
+
+    def pids(self) -> dict[str, int]: ...
 
 
 class _LatestStatus:
     """Looks at the coordinator in its own thread, where nothing moves meanwhile; others read the last look."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, alarms: Alarms) -> None:
         self._coordinator = coordinator
+        self._alarms = alarms
         self._status = status_of(coordinator)
 
     def get(self) -> Status:
@@ -285,11 +375,11 @@ class _LatestStatus:
 
     async def _watch(self) -> None:
         while True:
-            self._status = status_of(self._coordinator)
+            self._status = status_of(self._coordinator, self._alarms.lines())
             await asyncio.sleep(REFRESH_S)
 
 
-def status_of(coordinator: Coordinator) -> Status:
+def status_of(coordinator: Coordinator, alarms: Sequence[str] = ()) -> Status:
     """A moment of the run. To be called in the coordinator's thread."""
     plan = coordinator.settings.plan
     statistics = coordinator.ledger.statistics()
@@ -298,7 +388,9 @@ def status_of(coordinator: Coordinator) -> Status:
         done, total, unit = statistics.steps, plan.steps, "step"
     elif plan.updates is None and plan.wall_s is not None:
         done, total, unit = coordinator.wall_s, int(plan.wall_s), "second"
-    scores = [score.value for score in coordinator.evaluations.scores if score.value is not None]
+    scores = [score for score in coordinator.evaluations.scores if score.value is not None]
+    wall_s = max(coordinator.wall_s, 1e-9)
+    restarts = coordinator.restarts
     return Status(
         done=done,
         total=total,
@@ -306,9 +398,19 @@ def status_of(coordinator: Coordinator) -> Status:
         version=coordinator.version,
         lead=coordinator.lead,
         staleness=statistics.mean_staleness,
-        updates_per_s=coordinator.updates / max(coordinator.wall_s, 1e-9),
-        score=scores[-1] if scores else None,
-        roles=coordinator.board.why(),
+        updates_per_s=coordinator.updates / wall_s,
+        score=scores[-1].value if scores else None,
+        roles=tuple(
+            RoleStatus(doing.role, doing.activity, doing.words, doing.since_s, doing.answered_s, restarts[doing.role])
+            for doing in coordinator.board.doing()
+        ),
+        max_staleness=statistics.max_staleness,
+        rollouts_per_s=statistics.landed / wall_s,
+        steps_per_s=statistics.steps / wall_s,
+        score_version=scores[-1].version if scores else None,
+        drops=dict(statistics.dropped),
+        restarts=sum(restarts.values()),
+        alarms=tuple(alarms),
     )
 
 
@@ -334,6 +436,7 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Lead / order / dispatch": f"{result.lead:g} / {settings.effective_order} / "
         + ("pinned" if settings.is_pinned else "free"),
         "Staleness mean / max": f"{ledger.mean_staleness:.2f} / {ledger.max_staleness}",
+        **({"Age mean / max": _ages(ledger)} if settings.max_age_s is not None else {}),
         "Learner waited for data": f"{100 * spent.total(LEARNER, 'data') / wall:.1f}%",
         "Length bias": f"{100 * ledger.length_bias:+.1f}%",
         "Dropped": dropped,
@@ -343,6 +446,11 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Stopped": result.stop_reason,
     }
     return rows
+
+
+def _ages(ledger: LedgerStatistics) -> str:
+    kept = f", {ledger.kept_expired} kept in spite of it" if ledger.kept_expired else ""
+    return f"{seconds(ledger.mean_age_s)} / {seconds(ledger.max_age_s)}{kept}"
 
 
 def summary_of(result: RunResult) -> dict[str, Any]:
@@ -366,6 +474,7 @@ def summary_of(result: RunResult) -> dict[str, Any]:
             "lost": ledger.lost,
         },
         "staleness": ledger.staleness,
+        "age_s": {"mean": ledger.mean_age_s, "max": ledger.max_age_s, "kept_expired": ledger.kept_expired},
         "length_bias": ledger.length_bias,
         "restarts": result.restarts,
         "lead": result.lead,

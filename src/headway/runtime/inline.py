@@ -64,4 +64,6 @@ class Inline:
         pass
 
     async def close(self) -> None:
+        for role in self._objects.values():
+            getattr(role, "close", lambda: None)()
         self._objects.clear()

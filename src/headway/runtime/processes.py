@@ -75,6 +75,10 @@ class Processes:
     def pid(self, role: str) -> int:
         return self._running[role].process.pid
 
+    def pids(self) -> dict[str, int]:
+        """Of the roles that run now."""
+        return {role: self.pid(role) for role, running in self._running.items() if not running.ended.done()}
+
     @property
     def num_socket_bytes(self) -> int:
         """What passed through the driver to and from the processes that run now."""

@@ -27,6 +27,8 @@ from headway.runtime.freeze import freeze
 T = TypeVar("T")
 Inbox = queue.SimpleQueue[tuple[asyncio.Future[Any], str, tuple[Any, ...]] | None]
 CLOSE_GRACE_S = 1.0
+CLOSE_S = 10.0
+"""How long a station may take to let go of what it holds outside this process."""
 
 
 class Threads:
@@ -53,6 +55,7 @@ class Threads:
         previous = self._hosts.pop(role, None)
         if previous is not None:
             previous.leave()
+            previous.dismiss()
         host = _Host(self._roles[role]) if self._roles[role].lanes == 1 else _LaneHost(self._roles[role])
         self._hosts[role] = host
         await host.call("start", ())
@@ -83,6 +86,8 @@ class Threads:
         ends_at = time.perf_counter() + CLOSE_GRACE_S
         for host in hosts:
             await asyncio.to_thread(host.join, ends_at)
+        for closing in [host.dismiss() for host in hosts]:
+            await asyncio.to_thread(closing.join, CLOSE_S)
 
 
 class _Bell(selectors.SelectSelector):
@@ -145,6 +150,13 @@ class _Host:
     def join(self, until: float) -> None:
         for thread in self._threads:
             thread.join(max(0.0, until - time.perf_counter()))
+
+    def dismiss(self) -> threading.Thread:
+        """Close what the object holds outside this process, in a thread of its own: the object may be stuck."""
+        close = getattr(self._station, "close", lambda: None)
+        closing = threading.Thread(target=close, name=f"{self._role} closing", daemon=True)
+        closing.start()
+        return closing
 
     def _begin(self, inbox: Inbox, name: str) -> threading.Thread:
         thread = threading.Thread(target=self._work, args=(inbox,), name=name, daemon=True)

@@ -208,6 +208,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run to the end of `main`; tasks it leaves behind are cancelled."""
         task = self.create_task(main)
+        around = asyncio.events._get_running_loop()  # of a notebook, say: it goes on when we are done
         asyncio.events._set_running_loop(self)
         self._is_running = True
         try:
@@ -225,7 +226,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             return result
         finally:
             self._is_running = False
-            asyncio.events._set_running_loop(None)
+            asyncio.events._set_running_loop(around)
 
     def _run_until(self, task: asyncio.Task[Any]) -> None:
         due, timers = self._due, self._timers

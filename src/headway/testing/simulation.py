@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
+from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.core.order import parse_on_stale, parse_order
+from headway.core.protocols import Collector, Learner
+from headway.core.rules import ReplayRatio
 from headway.runtime.virtual import Virtual
 from headway.testing.workloads import (
     Constant,
     Duration,
-    Empirical,
+    Flights,
+    HoldingCollector,
+    RecordedCollector,
     SimulatedCollector,
     SimulatedEvaluator,
     SimulatedLearner,
+    SimulatedReplayLearner,
     SteadyWorkload,
 )
 
@@ -36,6 +42,8 @@ class Workshop:
     evaluate: Duration = NO_TIME
     evaluate_every: int = 0
     evaluate_in_background: bool = False
+    awaits_scores: bool = False
+    """The run has a target score. It is not reached here; but a pinned run waits for the score before, each time."""
     collectors: int = 1
     lanes: int = 1
     tickets_per_batch: int = 1
@@ -43,7 +51,24 @@ class Workshop:
     order: str = "oldest"
     max_staleness: int | None = None
     on_stale: str = "wait"
+    max_age_s: float | None = None
     dispatch: Literal["pinned", "free"] | None = None
+    queue_capacity: int | None = None
+    replay: ReplayRatio | None = None
+    insert: Duration = NO_TIME
+    """Handing rollouts to the replay."""
+    pacing_s: float = 0.0
+    warmup_s: float = 0.0
+    save: Duration = NO_TIME
+    save_every: int = 0
+    holds_weights: bool = False
+    """Collectors hold weights themselves, so that their lanes drain before each version."""
+    decay: float = 0.0
+    """The effective sample size falls as exp(-decay * mean age of the batch)."""
+    lead_limit: int = 64
+    lead_buffer_size: int | None = None
+    lead_interval: int = 8
+    target_effective_sample_size: float = 0.7
     updates: int = 500
     seed: int = 0
 
@@ -67,32 +92,64 @@ class Outcome:
 
 def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
     """Run the workshop under one lead."""
-    deadline = Deadlines(collect_s=1e9, learn_s=1e9, evaluate_s=1e9)
     settings = Settings(
-        plan=Plan(updates=workshop.updates, evaluate_every=workshop.evaluate_every),
+        plan=Plan(
+            updates=workshop.updates,
+            evaluate_every=workshop.evaluate_every,
+            target_score=1e300 if workshop.awaits_scores and workshop.evaluate_every else None,
+            save_every=workshop.save_every,
+            warmup_s=workshop.warmup_s,
+        ),
         collectors=workshop.collectors,
         lanes=workshop.lanes,
         max_lead=max_lead,
         order=parse_order(workshop.order),
         max_staleness=workshop.max_staleness,
         on_stale=parse_on_stale(workshop.on_stale),
+        max_age_s=None if max_lead == 0 else workshop.max_age_s,  # nothing waits there
         dispatch=workshop.dispatch,
         tickets_per_batch=workshop.tickets_per_batch,
         publish_every=workshop.publish_every,
+        queue_capacity=workshop.queue_capacity,
+        replay=workshop.replay,
+        pacing_s=workshop.pacing_s,
         evaluate_in_background=workshop.evaluate_in_background,
+        lead_limit=workshop.lead_limit,
+        lead_buffer_size=workshop.lead_buffer_size,
+        lead_interval=workshop.lead_interval,
+        target_effective_sample_size=workshop.target_effective_sample_size,
         seed=workshop.seed,
-        deadlines=deadline,
+        deadlines=Deadlines(collect_s=1e9, learn_s=1e9, evaluate_s=1e9),
     )
-    runtime = Virtual(SteadyWorkload(workshop.collect, workshop.learn, workshop.evaluate, workshop.seed))
+    work = SteadyWorkload(
+        workshop.collect,
+        workshop.learn,
+        workshop.evaluate,
+        workshop.seed,
+        insert=workshop.insert,
+        save=workshop.save,
+    )
+    runtime = Virtual(work)
     stations = Stations(
-        collector=partial(_collector, workshop.collect),
-        learner=SimulatedLearner,
+        collector=partial(_collector, workshop),
+        learner=partial(_learner, workshop),
         evaluator=SimulatedEvaluator if workshop.evaluate_every else None,
     )
-    return _outcome(runtime.run(Coordinator(stations, settings, runtime).run()))
+    store = ForgottenCheckpoints() if workshop.save_every else None
+    return _outcome(runtime.run(Coordinator(stations, settings, runtime, checkpoints=store).run()))
 
 
-def compare(workshop: Workshop, leads: Sequence[float]) -> list[Outcome]:
+class ForgottenCheckpoints(CheckpointStore):
+    """Takes checkpoints and keeps none: the time is in the learner's call for its state."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+
+    def save(self, state: RunState) -> Path:
+        return self.folder
+
+
+def compare(workshop: Workshop, leads: Sequence[float | Literal["auto"]]) -> list[Outcome]:
     """The same workshop, the same tickets, under each lead."""
     return [simulate(workshop, lead) for lead in leads]
 
@@ -104,55 +161,16 @@ def recommend(outcomes: Sequence[Outcome]) -> Outcome:
     return min(good, key=lambda outcome: outcome.lead)
 
 
-def fit(events: Iterable[dict[str, Any]]) -> Workshop:
-    """The workshop of a recorded run: its durations as they were, cut as it was."""
-    collect: list[float] = []
-    learn: list[float] = []
-    evaluate: list[float] = []
-    started: dict[tuple[str, int], float] = {}
-    head: dict[str, Any] = {}
-    versions: list[int] = []
-    for event in events:
-        kind, when = event["e"], event["t"]
-        if kind == "run":
-            head = event
-        elif kind == "start":
-            started["collect", event["k"]] = when
-        elif kind == "land" and ("collect", event["k"]) in started:
-            collect.append(when - started.pop(("collect", event["k"])))
-        elif kind == "learn":
-            learn.append(event["d"])
-        elif kind == "evaluate":
-            started["evaluate", event["v"]] = when
-            versions.append(event["v"])
-        elif kind == "score" and ("evaluate", event["v"]) in started:
-            evaluate.append(when - started.pop(("evaluate", event["v"])))
-    if not collect or not learn:
-        raise ValueError("the run has no finished collection or no update to fit durations to")
-    gaps = [after - before for before, after in pairwise(versions)]
-    workshop = Workshop(
-        collect=Empirical(collect),
-        learn=Empirical(learn),
-        collectors=head["collectors"],
-        lanes=head.get("lanes", 1),
-        tickets_per_batch=head["tickets_per_batch"],
-        publish_every=head["publish_every"],
-        order=head["order"],
-        max_staleness=head["max_staleness"],
-        on_stale=head["on_stale"],
-        dispatch="free" if head["dispatch"] == "free" else None,
-        evaluate_in_background=head["evaluate_in_background"],
-        updates=max(len(learn), 100),
-        seed=head["seed"],
-    )
-    if evaluate:
-        every = max(1, round(sum(gaps) / len(gaps))) if gaps else len(learn)
-        workshop = replace(workshop, evaluate=Empirical(evaluate), evaluate_every=every)
-    return workshop
+def _collector(workshop: Workshop, number: int) -> Collector:
+    if not isinstance(workshop.collect, Flights):
+        return SimulatedCollector(workshop.collect)
+    return (HoldingCollector if workshop.holds_weights else RecordedCollector)(workshop.collect)
 
 
-def _collector(duration: Duration, number: int) -> SimulatedCollector:
-    return SimulatedCollector(duration)
+def _learner(workshop: Workshop) -> Learner:
+    if workshop.replay is None:
+        return SimulatedLearner(workshop.decay)
+    return SimulatedReplayLearner(workshop.replay.samples_per_update)
 
 
 def _outcome(result: RunResult) -> Outcome:

@@ -83,6 +83,51 @@ class Empirical:
         return bisect.bisect_left(self._values, seconds) / len(self._values)
 
 
+class Recorded(Empirical):
+    """What was seen, in the order in which it was seen; past its end it begins again, without the first `warm_up`
+    values: those were slow because something was compiled, loaded or filled."""
+
+    def __init__(self, values: Sequence[float], *, warm_up: int = 0) -> None:
+        super().__init__(values)
+        self._in_order = tuple(values)
+        self._again_from = warm_up if 2 * warm_up < len(values) else 0
+
+    def place(self, index: int) -> int:
+        size, again = len(self._in_order), self._again_from
+        return index if index < size else again + (index - again) % (size - again)
+
+    def nth(self, index: int) -> float:
+        return self._in_order[self.place(index)]
+
+
+class Flights(Recorded):
+    """Recorded collections by ticket: how long each took, and what its rollout was like.
+
+    `paces` are factors of the collectors, 1 on average, where a slow collector may get fewer tickets than it got.
+    """
+
+    def __init__(
+        self,
+        seconds: Sequence[float],
+        *,
+        steps: Sequence[int],
+        lengths: Sequence[float],
+        filtered: Sequence[bool],
+        paces: Sequence[float] = (1.0,),
+        warm_up: int = 0,
+    ) -> None:
+        super().__init__(seconds, warm_up=warm_up)
+        self._steps, self._lengths, self._filtered = steps, lengths, filtered
+        self._paces = paces
+
+    def of(self, ticket: Ticket) -> float:
+        return self.nth(ticket.index) * self._paces[(ticket.collector or 0) % len(self._paces)]
+
+    def rollout(self, index: int) -> Rollout:
+        place = self.place(index)
+        return Rollout(None, self._steps[place], self._lengths[place], filtered=self._filtered[place])
+
+
 _STANDARD_NORMAL = NormalDist()
 SHAPES = {
     "constant": (Constant, 1),
@@ -118,28 +163,42 @@ def unit(seed: int) -> float:
 
 
 class SteadyWorkload:
-    """Collecting, learning and evaluating take drawn times; everything else takes none; nothing fails."""
+    """Collecting, learning, evaluating, inserting into a replay and saving take drawn times (or recorded ones, in their
+    order); everything else takes none; nothing fails."""
 
-    def __init__(self, collect: Duration, learn: Duration, evaluate: Duration | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        collect: Duration,
+        learn: Duration,
+        evaluate: Duration | None = None,
+        seed: int = 0,
+        *,
+        insert: Duration | None = None,
+        save: Duration | None = None,
+    ) -> None:
         self.collect = collect
-        self.learn = learn
-        self.evaluate = evaluate or Constant(0.0)
+        self._others = {"learn": learn, "evaluate": evaluate or Constant(0.0), "insert": insert, "state": save}
+        self._counts = dict.fromkeys(self._others, 0)
         self._random = random.Random(seed)
 
     def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float:
         if method == "collect":
+            if isinstance(self.collect, Flights):
+                return self.collect.of(args[0])
             return self.collect.quantile(unit(args[0].seed))
-        if method == "learn":
-            return self.learn.quantile(self._random.random())
-        if method == "evaluate":
-            return self.evaluate.quantile(self._random.random())
-        return 0.0
+        duration = self._others.get(method)
+        if duration is None:
+            return 0.0
+        if isinstance(duration, Recorded):
+            self._counts[method] += 1
+            return duration.nth(self._counts[method] - 1)
+        return duration.quantile(self._random.random())
 
     def fault(self, role: str, method: str, args: tuple[Any, ...]) -> Fault | None:
         return None
 
 
-NEEDS_PAYLOADS = ("learn", "insert", "collect", "apply", "evaluate", "reanalyze")
+NEEDS_PAYLOADS = ("learn", "insert", "collect", "apply", "evaluate", "reanalyze", "reanalyze_work", "refresh")
 
 
 class FaultyWorkload(SteadyWorkload):
@@ -194,6 +253,25 @@ class SimulatedCollector:
         return Rollout(None, length=self._duration.quantile(unit(ticket.seed)))
 
 
+class RecordedCollector:
+    """Collects nothing; its rollouts are like the recorded ones."""
+
+    is_concurrent = True
+
+    def __init__(self, flights: Flights) -> None:
+        self._flights = flights
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        return self._flights.rollout(ticket.index)
+
+
+class HoldingCollector(RecordedCollector):
+    """The same with weights of its own: its lanes drain before it takes new ones."""
+
+    def apply(self, snapshot: Snapshot) -> None:
+        pass
+
+
 class SimulatedLearner:
     """Learns nothing. `decay` makes the effective sample size fall with the mean age of the batch."""
 
@@ -214,6 +292,20 @@ class SimulatedLearner:
 
     def load_state_dict(self, state: None) -> None:
         pass
+
+
+class SimulatedReplayLearner(SimulatedLearner):
+    """Learns nothing from a replay, `samples` at a time."""
+
+    def __init__(self, samples: float, decay: float = 0.0) -> None:
+        super().__init__(decay)
+        self._samples = samples
+
+    def insert(self, batch: Batch) -> None:
+        pass
+
+    def learn(self, batch: Batch) -> LearnReport:
+        return LearnReport(samples=self._samples)
 
 
 class SimulatedEvaluator:

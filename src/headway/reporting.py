@@ -1,0 +1,245 @@
+"""What a run came to, for people: `headway report`, `headway report --serve` and `headway doctor`.
+
+    run folder --read_story--> story --account--> accounts --advise--> findings
+                                     --what_if--> the simulator, fitted to it
+                                     all together --page--> report.html
+
+The page appears whole or not at all. Whatever the run is doing meanwhile (or has stopped doing), it is valid up to the
+last event in its log.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from headway.observe.accounts import account
+from headway.observe.advice import advise, bottleneck
+from headway.observe.folder import RunFolder, write_whole
+from headway.observe.report import Seen, Setting, Simulated, document, page
+from headway.observe.story import Story, read_story
+from headway.recipes import RECIPES, load_recipe
+from headway.recipes.config import RunConfig
+from headway.testing.fitting import LEFT_OUT, WhatIf, what_if
+
+REPORT = "report.html"
+REFRESH_S = 2.0
+REST = 10.0  # how many times as long as it took to make a page is left to the run before it is made again
+ENOUGH_UPDATES = 10
+UP_TO_BYTES = 100_000_000  # of a log that is read at the end of a run
+PORT = 8642
+
+
+def write_report(folders: Sequence[Path], output: Path | None = None) -> Path:
+    """One page about these runs, side by side; in the folder of the first unless `output` says where."""
+    path = output or folders[0] / REPORT
+    text = page(document(see(folders)))
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def leave_report(folder: RunFolder) -> str:
+    """The page at the end of a run, however it ended: a line that names it, or says why there is none."""
+    if folder.events.is_file() and folder.events.stat().st_size > UP_TO_BYTES:
+        return f"a long run; to write its report: headway report {folder.path}"
+    try:
+        return f"report: {write_report([folder.path])}"
+    except ValueError as error:
+        return f"no report: {error}"
+
+
+def see(folders: Sequence[Path]) -> list[Seen]:
+    """Everything about these runs. Runs whose folders have the same name are told apart by their place."""
+    names = [folder.resolve().name for folder in folders]
+    runs = []
+    for place, (folder, name) in enumerate(zip(folders, names, strict=True), 1):
+        runs.append(look(read_story(folder), name if names.count(name) == 1 else f"{name} ({place})"))
+    return runs
+
+
+def look(story: Story, name: str) -> Seen:
+    """One run with everything that follows from its story."""
+    accounts = account(story)
+    simulated, recommended = _simulate(story)
+    return Seen(
+        name=name,
+        story=story,
+        accounts=accounts,
+        findings=advise(story, accounts, recommended_lead=recommended),
+        bottleneck=bottleneck(story, accounts),
+        simulated=simulated,
+        settings=_settings(story.recipe),
+    )
+
+
+def _settings(recipe: str) -> dict[str, Setting]:
+    """The defaults of a recipe. Of one that lacks a package here, or of your own (whose code is not run for this), what
+    all recipes share."""
+    fields = RunConfig.model_fields
+    if recipe in RECIPES:
+        try:
+            fields = load_recipe(recipe).config.model_fields
+        except ImportError:
+            pass
+    return {
+        name: Setting(field.get_default(call_default_factory=True), field.description or "")
+        for name, field in fields.items()
+    }
+
+
+# -- what if ----------------------------------------------------------------------------------------
+
+
+def _simulate(story: Story) -> tuple[Simulated, float | None]:
+    if len(story.updates) < ENOUGH_UPDATES:
+        return Simulated(note=f"{len(story.updates)} updates are too few to simulate anything from."), None
+    try:
+        found = what_if(story)
+    except ValueError as error:
+        return Simulated(note=f"There is nothing to simulate: {error}."), None
+    serial = next((outcome.updates_per_s for lead, outcome in found.rows if lead == 0), None)
+    recommended = found.best if isinstance(found.best, int | float) else None
+    return _as_table(found, serial, story), recommended
+
+
+def _as_table(found: WhatIf, serial: float | None, story: Story) -> Simulated:
+    base = serial or found.rows[0][1].updates_per_s
+    rows = [
+        {
+            "lead": f"auto (ends at {outcome.lead:g})" if lead == "auto" else f"{lead:g}",
+            "updates_per_s": outcome.updates_per_s,
+            "speedup": outcome.updates_per_s / base,
+            "staleness_mean": outcome.staleness_mean,
+            "staleness_max": outcome.staleness_max,
+            "learner_idle": outcome.learner_idle,
+            "is_best": lead == found.best,
+        }
+        for lead, outcome in found.rows
+    ]
+    best = next(row for row in rows if row["is_best"])
+    now = story.settings["max_lead"]
+    is_now = now == found.best
+    refused = "".join(f" Lead {lead} is refused: {why}." for lead, why in found.refused.items())
+    return Simulated(
+        rows=rows,
+        serial_updates_per_s=serial,
+        recommendation=f"Recommended: max_lead={best['lead']}{', as it is' if is_now else ''}: {found.reason}.",
+        caption="The coordinator on a virtual clock, with the durations of this run",
+        fit=found.repeated.sentence(),
+        note=LEFT_OUT + refused,
+    )
+
+
+# -- doctor -----------------------------------------------------------------------------------------
+
+
+def examine(folder: Path) -> str:
+    """What is wrong with a run, and what to do about it."""
+    run = look(read_story(folder), folder.resolve().name)
+    lines = [run.bottleneck]
+    if run.simulated.recommendation:
+        lines.append(f"simulated: {run.simulated.recommendation[0].lower()}{run.simulated.recommendation[1:]}")
+    if not run.findings:
+        lines.append("nothing to change")
+    for number, found in enumerate(run.findings, 1):
+        gain = found.gain_text()
+        lines += ["", f"{number}. {found.title}{f' ({gain})' if gain else ''}", f"   {found.evidence}"]
+        if found.change:
+            lines.append(f"   try: {found.change}")
+    return "\n".join(lines)
+
+
+# -- serve ------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """The newest document about runs that go on. It is made again when a log has grown, and not more often than
+    leaves the machine to the run."""
+
+    def __init__(self, folders: Sequence[Path], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folders = list(folders)
+        self._logs = [RunFolder(folder).events for folder in folders]
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sizes: list[int] = []
+        self._good_until = 0.0
+        self._document: dict[str, Any] = {}
+        self._text = b""
+        self._tag = ""
+
+    def newest(self) -> tuple[dict[str, Any], bytes, str]:
+        """The document, the same as JSON, and a tag that changes with it."""
+        with self._lock:
+            sizes = [log.stat().st_size if log.is_file() else -1 for log in self._logs]
+            began = self._clock()
+            if not self._document or (sizes != self._sizes and began >= self._good_until):
+                runs = see(self._folders)
+                is_live = any(not run.story.is_over for run in runs)
+                self._document = document(runs, is_live=is_live, refresh_s=REFRESH_S)
+                self._text = json.dumps(self._document, separators=(",", ":"), allow_nan=False).encode()
+                self._tag = f'"{blake2b(self._text, digest_size=8).hexdigest()}"'
+                self._sizes = sizes
+                self._good_until = began + REST * (self._clock() - began)
+            return self._document, self._text, self._tag
+
+
+class ReportServer(ThreadingHTTPServer):
+    """The page and its data, on this machine only."""
+
+    daemon_threads = True
+
+    def __init__(self, folders: Sequence[Path], port: int) -> None:
+        self.watch = Watch(folders)
+        self.watch.newest()  # what is no run is told now, not to the browser
+        try:
+            super().__init__(("127.0.0.1", port), _Answer)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ValueError(f"cannot serve on port {port}: {why}; choose another with --port") from None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/"
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: ReportServer
+
+    def do_GET(self) -> None:
+        wanted = self.path.partition("?")[0]
+        if wanted not in ("/", "/data.json"):
+            self.send_error(404)
+            return
+        try:
+            newest, text, tag = self.server.watch.newest()
+        except ValueError as error:
+            self.send_error(503, str(error))
+            return
+        if wanted == "/":
+            self._send(page(newest).encode(), "text/html; charset=utf-8", tag)
+        elif self.headers.get("If-None-Match") == tag:
+            self.send_response(304)
+            self.end_headers()
+        else:
+            self._send(text, "application/json", tag)
+
+    def _send(self, body: bytes, kind: str, tag: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", tag)
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A line a request would bury what the terminal is for."""

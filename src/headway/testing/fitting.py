@@ -1,0 +1,348 @@
+"""The simulator, fitted to a recorded run: what another lead would have given.
+
+    story --fit--> workshop --simulate--> the same run again: is the model right about what it has seen?
+                            --simulate--> each other lead
+
+Durations are those of the run in their order: ticket 7 takes as long as ticket 7 took, update 9 as long as update 9.
+So what drifts (episodes that grow longer), repeats (a slow problem) or is paid once (a compiler) stays in its place,
+and the leads are compared on the same work. What the coordinator and the runtime added between two calls is part of
+each duration. A long run is thinned evenly, a short one begins again at its end.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import mean, median, pstdev
+from typing import Literal, TypeVar
+
+from headway.core.rules import ReplayRatio
+from headway.observe.story import LEARNER, Story, Ticket
+from headway.testing.simulation import NO_TIME, WORTH_A_VERSION, Outcome, Workshop, recommend, simulate
+from headway.testing.workloads import Duration, Flights, Recorded
+
+MAX_TICKETS = 800  # a simulated ticket takes about 0.15 ms, and there are seven leads
+MIN_UPDATES = 100
+LEADS: tuple[float | Literal["auto"], ...] = (0, 0.5, 1, 2, 4, 8, "auto")
+LEFT_OUT = (
+    "The model knows durations, not learning, and takes them as they were: where roles share cores or an engine, work "
+    "takes longer the more of it overlaps, so on a full machine a larger lead gives less than this table says and a "
+    "smaller one more. Failures and restarts, the reanalyzer and limits in bytes are left out."
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run as it was, in the words of an `Outcome`."""
+
+    updates: int
+    wall_s: float
+    """From the first ticket to the last update or score, without the time between two sessions."""
+    staleness_mean: float
+
+    @property
+    def updates_per_s(self) -> float:
+        return self.updates / self.wall_s if self.wall_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The recorded run beside the same run simulated."""
+
+    lead: float | str
+    measured: Measured
+    simulated: Outcome
+
+    @property
+    def rate_error(self) -> float:
+        """How much faster the simulated run is (0.01: one percent)."""
+        return self.simulated.updates_per_s / self.measured.updates_per_s - 1
+
+    @property
+    def staleness_error(self) -> float:
+        """The same for the mean staleness, of at least a tenth of a version: a share of nothing says nothing."""
+        measured = self.measured.staleness_mean
+        return (self.simulated.staleness_mean - measured) / max(measured, 0.1)
+
+    def sentence(self) -> str:
+        return (
+            f"Simulated with its own lead, the run makes {self.simulated.updates_per_s:.4g} updates/s where "
+            f"{self.measured.updates_per_s:.4g} were measured ({100 * self.rate_error:+.1f} %), on data "
+            f"{self.simulated.staleness_mean:.2f} versions old where they were {self.measured.staleness_mean:.2f}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Every lead, the one to choose, and why."""
+
+    rows: tuple[tuple[float | str, Outcome], ...]
+    best: float | str
+    reason: str
+    repeated: Repeated
+    refused: dict[str, str]
+    """Leads that these settings do not allow, with the reason."""
+
+
+def what_if(story: Story, leads: Sequence[float | Literal["auto"]] = LEADS) -> WhatIf:
+    """The run under each lead, and the recommendation; a run that tells too little is a `ValueError`."""
+    workshop = fit(story)
+    rows: list[tuple[float | str, Outcome]] = []
+    refused: dict[str, str] = {}
+    for lead in leads:
+        try:
+            rows.append((lead, simulate(workshop, lead)))
+        except ValueError as error:
+            refused[str(lead)] = str(error)
+    if not rows:
+        raise ValueError(f"no lead can be simulated: {next(iter(refused.values()))}")
+    best, reason = _choose(rows, workshop)
+    return WhatIf(tuple(rows), best, reason, repeat(story, workshop), refused)
+
+
+def repeat(story: Story, workshop: Workshop | None = None) -> Repeated:
+    """Simulate the run with its own lead: what the model gets wrong there, it gets wrong elsewhere."""
+    workshop = workshop or fit(story)
+    lead = story.settings["max_lead"]
+    updates = min(workshop.updates, len(story.updates))
+    return Repeated(lead, measure(story), simulate(replace(workshop, updates=updates), lead))
+
+
+def _choose(rows: Sequence[tuple[float | str, Outcome]], workshop: Workshop) -> tuple[float | str, str]:
+    """The smallest lead that is as fast as any, unless the data would be too old for it."""
+    fixed = [outcome for lead, outcome in rows if lead != "auto"] or [outcome for _, outcome in rows]
+    best, base = recommend(fixed), fixed[0]
+    gain = best.updates_per_s / base.updates_per_s
+    if best is base:
+        reason = f"no larger lead brings {100 * WORTH_A_VERSION:g} % more throughput"
+    else:
+        reason = (
+            f"the smallest within {100 * WORTH_A_VERSION:g} % of the best throughput, {gain:.2f} times that of lead "
+            f"{base.lead:g}, on data {best.staleness_mean:.2f} versions old"
+        )
+    target = workshop.target_effective_sample_size
+    if workshop.decay and _sample_size(workshop, best) < target:
+        young = [outcome for outcome in fixed if _sample_size(workshop, outcome) >= target]
+        if young:
+            best, fastest = recommend(young), best
+            reason = (
+                f"lead {fastest.lead:g} would be {fastest.updates_per_s / best.updates_per_s:.2f} times as fast, but "
+                f"with an effective sample size of about {_sample_size(workshop, fastest):.2f}, under the "
+                f"target of {target:g}"
+            )
+    return best.lead, reason
+
+
+def _sample_size(workshop: Workshop, outcome: Outcome) -> float:
+    return math.exp(-workshop.decay * outcome.staleness_mean)
+
+
+# -- what was measured ------------------------------------------------------------------------------
+
+
+def measure(story: Story) -> Measured:
+    """Throughput and age of the recorded run, as the simulator counts them."""
+    ages = [ticket.staleness for ticket in story.tickets.values() if ticket.staleness is not None]
+    ends = [update.end for update in story.updates]
+    ends += [evaluation.end for evaluation in story.evaluations if evaluation.end is not None]
+    begins = [ticket.began for ticket in story.tickets.values() if ticket.began is not None]
+    wall_s = 0.0
+    for session in story.sessions:
+        began = [at for at in begins if session.begin <= at <= session.end]
+        ended = [at for at in ends if session.begin <= at <= session.end]
+        if began and ended:
+            wall_s += max(ended) - min(began)
+    return Measured(len(story.updates), wall_s, sum(ages) / len(ages) if ages else 0.0)
+
+
+# -- the fit ----------------------------------------------------------------------------------------
+
+
+def fit(story: Story) -> Workshop:
+    """The workshop of a recorded run: its durations as they were, cut as it was."""
+    landed = [ticket for ticket in story.tickets.values() if ticket.began is not None and ticket.ended is not None]
+    if not landed or not story.updates:
+        raise ValueError("the run has no finished collection or no update to fit durations to")
+    settings = story.settings
+    tickets_per_update = len(landed) / len(story.updates)
+    updates = min(len(story.updates), max(MIN_UPDATES, math.ceil(MAX_TICKETS / tickets_per_update)))
+    share = updates / len(story.updates)
+    collectors = settings["collectors"]
+    is_free = settings["dispatch"] == "free"
+    evaluations = [e.end - e.begin for e in story.evaluations if e.end is not None and e.version]
+    replay = settings.get("replay")
+    return Workshop(
+        collect=_flights(story, landed, math.ceil(share * (max(t.index for t in landed) + 1)), is_free),
+        learn=Recorded(_thin(_learn_s(story), updates), warm_up=1),
+        evaluate=Recorded(evaluations) if evaluations else NO_TIME,
+        evaluate_every=_evaluate_every(story) if evaluations else 0,
+        evaluate_in_background=settings["evaluate_in_background"],
+        awaits_scores=settings.get("target_score", story.config.get("target_score")) is not None,
+        insert=_recorded(interval.seconds for interval in story.intervals if interval.what == "insert"),
+        save=_recorded(_save_s(story)),
+        save_every=settings.get("save_every", 0),
+        collectors=collectors,
+        lanes=settings.get("lanes", 1),
+        tickets_per_batch=settings["tickets_per_batch"],
+        publish_every=settings["publish_every"],
+        order=str(story.config.get("order", settings["order"])),  # a run without a lead has recorded `oldest`
+        max_staleness=settings["max_staleness"],
+        on_stale=settings["on_stale"],
+        max_age_s=settings.get("max_age_s"),
+        dispatch="free" if is_free or story.config.get("dispatch") == "free" else None,
+        queue_capacity=settings.get("queue_capacity"),
+        replay=None if replay is None else ReplayRatio(**replay),
+        pacing_s=settings.get("pacing_s", 0.0),
+        warmup_s=settings.get("warmup_s", 0.0),
+        holds_weights=settings.get("lanes", 1) > 1 and any(interval.what == "drain" for interval in story.intervals),
+        decay=_decay(story),
+        **{name: settings[name] for name in AUTO if name in settings},
+        updates=max(updates, MIN_UPDATES),
+        seed=settings["seed"],
+    )
+
+
+AUTO = ("lead_limit", "lead_buffer_size", "lead_interval", "target_effective_sample_size")
+
+
+def _flights(story: Story, landed: Sequence[Ticket], count: int, is_free: bool) -> Flights:
+    """Every ticket up to the last that landed; for one that never did, what the one before it was like."""
+    reactions = _clipped(_reactions(story, landed))
+    collectors = story.settings["collectors"]
+    paces = _paces(landed, collectors) if is_free else [1.0]
+    known: dict[int, tuple[float, Ticket]] = {}
+    for ticket, reaction in zip(landed, reactions, strict=True):
+        assert ticket.ended is not None
+        pace = paces[(ticket.collector or 0) % len(paces)]
+        known[ticket.index] = ((reaction + ticket.ended - _began(ticket)) / pace, ticket)
+    here = known[min(known)]
+    every = []
+    for index in range(max(known) + 1):
+        here = known.get(index, here)
+        every.append(here)
+    chosen = _thin(every, count)
+    return Flights(
+        [seconds for seconds, _ in chosen],
+        steps=[ticket.steps for _, ticket in chosen],
+        lengths=[ticket.length for _, ticket in chosen],
+        filtered=[ticket.reason == "filtered" for _, ticket in chosen],
+        paces=paces,
+        warm_up=collectors * story.settings.get("lanes", 1),
+    )
+
+
+def _reactions(story: Story, landed: Sequence[Ticket]) -> list[float]:
+    """From the moment a seat could have taken off to the moment it did. With lanes there is more that it waits for."""
+    if story.settings.get("lanes", 1) > 1 or story.settings.get("pacing_s", 0.0):
+        return [0.0] * len(landed)
+    pauses = [] if story.settings["evaluate_in_background"] else _evaluation_ends(story)
+    before: dict[str | None, float] = {}
+    reactions: dict[int, float] = {}
+    for ticket in sorted(landed, key=_began):
+        free = max(ticket.opened, before.get(ticket.role, 0.0), _last(pauses, _began(ticket)))
+        reactions[ticket.index] = max(0.0, _began(ticket) - free) if ticket.flights == 1 else 0.0
+        before[ticket.role] = ticket.ended or 0.0
+    return [reactions[ticket.index] for ticket in landed]
+
+
+def _began(ticket: Ticket) -> float:
+    assert ticket.began is not None
+    return ticket.began
+
+
+def _paces(landed: Sequence[Ticket], collectors: int) -> list[float]:
+    """How slow each collector is, as a factor: 1 unless its flights differ from all by three standard errors."""
+    logs: list[list[float]] = [[] for _ in range(collectors)]
+    for ticket in landed:
+        seconds = (ticket.ended or 0.0) - _began(ticket)
+        if seconds > 0:
+            logs[(ticket.collector or 0) % collectors].append(math.log(seconds))
+    if min(map(len, logs)) < 8:
+        return [1.0] * collectors
+    whole = mean(value for one in logs for value in one)
+    spread = pstdev(value - mean(one) for one in logs for value in one)
+    apart = [mean(one) - whole for one in logs]
+    errors = [3 * spread / math.sqrt(len(one)) for one in logs]
+    return [math.exp(by) if abs(by) > error else 1.0 for by, error in zip(apart, errors, strict=True)]
+
+
+def _learn_s(story: Story) -> list[float]:
+    """Each update, and what passed between the moment everything for it was there and its beginning."""
+    stops = [interval.end for interval in story.intervals if interval.role == LEARNER and interval.what not in OF_LEARN]
+    stops += [at for at, _ in story.saves]
+    stops += [interval.end for interval in story.intervals if interval.what == "insert"]
+    stops += [] if story.settings["evaluate_in_background"] else _evaluation_ends(story)
+    stops.sort()
+    gaps = []
+    ended = None
+    for update in story.updates:
+        ready = [story.tickets[index].ended or 0.0 for index in update.tickets]
+        floor = max([*ready, _last(stops, update.begin), ended or 0.0])
+        begins_session = ended is None or any(ended <= session.begin < update.begin for session in story.sessions)
+        gaps.append(0.0 if begins_session else max(0.0, update.begin - floor))
+        ended = update.end
+    return [gap + update.seconds for gap, update in zip(_clipped(gaps), story.updates, strict=True)]
+
+
+OF_LEARN = ("learn", "data", "draw")  # the wait for a draw is part of an update, as its draw is not simulated
+
+
+def _save_s(story: Story) -> list[float]:
+    """Checkpoints, from the end of what came before."""
+    ends = sorted([update.end for update in story.updates] + _evaluation_ends(story))
+    return [at - before for at, _ in story.saves if (before := _last(ends, at)) > 0]
+
+
+def _evaluation_ends(story: Story) -> list[float]:
+    return [evaluation.end for evaluation in story.evaluations if evaluation.end is not None]
+
+
+def _evaluate_every(story: Story) -> int:
+    every = story.settings.get("evaluate_every", 0)
+    versions = [evaluation.version for evaluation in story.evaluations]
+    gaps = [after - before for before, after in pairwise(versions) if after > before]
+    return int(every) or (max(1, round(sum(gaps) / len(gaps))) if gaps else max(1, story.version))
+
+
+def _decay(story: Story) -> float:
+    """How fast the effective sample size falls with age: ess = exp(-decay * age), by least squares of its logarithm."""
+    products = squares = 0.0
+    for update in story.updates:
+        size = update.metrics.get("ess")
+        ages = [old for index in update.tickets if (old := story.tickets[index].staleness) is not None]
+        if isinstance(size, int | float) and 0 < size <= 1 and ages:
+            age = sum(ages) / len(ages)
+            products -= age * math.log(size)
+            squares += age * age
+    return max(0.0, products / squares) if squares > 0 else 0.0
+
+
+def _recorded(values: Iterable[float]) -> Duration:
+    seen = list(values)
+    return Recorded(seen) if seen else NO_TIME
+
+
+def _last(times: Sequence[float], until: float) -> float:
+    """The last of these that is not later, or 0. The log rounds to a millionth of a second."""
+    place = bisect_right(times, until + 2e-6)
+    return times[place - 1] if place else 0.0
+
+
+def _clipped(gaps: Sequence[float]) -> list[float]:
+    """Gaps that are far beyond the usual are no hand-over: something else was waited for."""
+    if not gaps:
+        return []
+    limit = 20 * median(gaps) + 0.005
+    return [min(gap, limit) for gap in gaps]
+
+
+def _thin(values: Sequence[T], count: int) -> list[T]:
+    """`count` of them, evenly spaced; all if there are no more."""
+    if len(values) <= count:
+        return list(values)
+    return [values[int((place + 0.5) * len(values) / count)] for place in range(count)]

@@ -1,0 +1,428 @@
+"""The report page in Chromium, from a file: what it shows are the numbers of the event log, and it can be used."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from virtual_runs import record
+
+from headway.reporting import ReportServer, write_report
+from headway.testing.workloads import Exponential, Lognormal
+
+pytestmark = pytest.mark.timeout(120)
+
+WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
+Events = list[dict[str, Any]]
+
+
+def write_log(folder: Path, events: Events, last: int | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events[:last]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def known() -> Events:
+    """Collections and updates of a second, 40 updates, evaluations of three seconds after every tenth."""
+    events, _ = record(1.0, 1.0, 3.0, updates=40, evaluate_every=10, max_lead=2, collectors=2, decay=0.1)
+    return events
+
+
+@pytest.fixture(scope="module")
+def uneven() -> Events:
+    events, _ = record(
+        Lognormal(1.0, 1.0), Exponential(0.5), 3.0, updates=60, evaluate_every=7, max_lead=4, collectors=4, decay=0.05
+    )
+    return events
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Written once for all tests."""
+
+    known: Path
+    uneven: Path
+    both: Path
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory, known: Events, uneven: Events) -> Pages:
+    root = tmp_path_factory.mktemp("pages")
+    long_name = "uneven-with-a-name-that-is-longer-than-a-phone-is-wide-20260401-101500"
+    runs = [write_log(root / "known", known), write_log(root / long_name, uneven)]
+    return Pages(write_report(runs[:1]), write_report(runs[1:]), write_report(runs, root / "both.html"))
+
+
+@pytest.fixture
+def show(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page; at the end nothing may have gone wrong on any, and nothing may have been asked of a network."""
+    contexts, wrong = [], []
+
+    def opened(address: Path | str, *, viewport: dict[str, int] = WIDE, **options: Any) -> Any:
+        context = browser.new_context(viewport=viewport, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: None if is_ours(request.url) else wrong.append(f"asked for {request.url}"))
+        page.goto(address.as_uri() if isinstance(address, Path) else address)
+        return page
+
+    def is_ours(url: str) -> bool:
+        return url.startswith(("file://", "data:", "http://127.0.0.1:"))
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+# -- the numbers ------------------------------------------------------------------------------------
+
+
+def test_every_section_and_chart_is_there(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.known)
+    assert page.title() == "Headway report: known"
+    headings = page.locator("section h2").all_inner_texts()
+    assert headings == [
+        "What happened",
+        "What to change",
+        "Learning",
+        "Timeline",
+        "Staleness",
+        "Where the time went",
+        "Throughput, queue and lead over time",
+        "Tickets, drops and length bias",
+        "Learner diagnostics",
+        "What another lead would have given",
+        "Configuration",
+        "Environment",
+    ]
+    for chart in ("scores", "ages", "flow-updates_per_s", "flow-ready", "flow-lead", "learn-ess"):
+        assert page.locator(f"svg#{chart} > *").count() > 3, chart
+    assert (
+        page.locator("figure.lines, figure.bars").count()
+        == page.locator("figure.lines details, figure.bars details").count()
+    )
+    for label in page.locator("svg.chart, canvas").evaluate_all(
+        "all => all.map(one => one.getAttribute('aria-label'))"
+    ):
+        assert label
+
+
+def test_scores_and_ages_are_those_of_the_log(show: Callable[..., Any], pages: Pages, uneven: Events) -> None:
+    page = show(pages.uneven)
+    scores = [event for event in uneven if event["e"] == "score"]
+    titles = page.locator("svg#scores circle title").evaluate_all("all => all.map(one => one.textContent)")
+    shown = [float(re.search(r": ([\d.]+) at ", title)[1]) for title in titles]  # type: ignore[index]
+    assert shown == [event["value"] for event in scores]
+    born = {event["k"]: event["v"][0] for event in uneven if event["e"] == "land"}
+    ages = Counter(event["v"] - born[k] for event in uneven if event["e"] == "learn" for k in event["k"])
+    bars = page.locator("svg#ages rect").evaluate_all(
+        "all => all.map(one => [one.dataset.name, Number(one.dataset.value)])"
+    )
+    assert {int(name): count for name, count in bars if count} == dict(ages)
+    page.locator("figure:has(svg#ages) summary").click()
+    cells = page.locator("figure:has(svg#ages) tbody tr").all_inner_texts()
+    assert [tuple(map(int, cell.split())) for cell in cells] == [(age, ages[age]) for age in range(max(ages) + 1)]
+
+
+def test_the_timeline_says_what_the_log_says(show: Callable[..., Any], pages: Pages, known: Events) -> None:
+    page = show(pages.known)
+    page.locator("#tracks").scroll_into_view_if_needed()
+    learned = [event for event in known if event["e"] == "learn"]
+    landed = {event["k"]: event["t"] for event in known if event["e"] == "land"}
+    started = {event["k"]: event for event in known if event["e"] == "start"}
+    for event in learned[::7]:
+        said = hover(page, "learner", event["t"] - 0.5, 53.0)
+        assert f"learner: learns update {event['u']}, version {event['v']}" in said
+        assert f"{words(event['t'] - 1)} to {words(event['t'])} (1.00 s)" in said
+    for ticket in (4, 17, 38):
+        start = started[ticket]
+        said = hover(page, f"collector-{start['c']}", start["t"] + 0.5, 53.0)
+        assert f"collects ticket {ticket}, version {start['v']}" in said
+        assert f"{words(start['t'])} to {words(landed[ticket])}" in said
+    evaluated = [event["t"] for event in known if event["e"] == "evaluate"]
+    assert "waits for an evaluation" in hover(page, "learner", evaluated[0] + 1.5, 53.0)
+    assert "evaluates version 10" in hover(page, "evaluator", evaluated[0] + 1.5, 53.0)
+
+
+def words(seconds: float) -> str:
+    return (
+        f"{seconds:.1f} s"
+        if seconds >= 10
+        else f"{seconds:.2f} s"
+        if seconds >= 1
+        else f"{1000 * seconds:g} ms"
+        if seconds
+        else "0 s"
+    )
+
+
+ROLES = ["learner", "collector-0", "collector-1", "evaluator"]
+
+
+def hover(page: Any, role: str, at: float, end: float, begin: float = 0.0) -> str:
+    """Point at a role's track at a moment, and read what it says."""
+    box = page.locator("#tracks").bounding_box()
+    left = min(120, max(72, box["width"] * 0.16))
+    x = box["x"] + left + (at - begin) / (end - begin) * (box["width"] - left)
+    page.mouse.move(x, box["y"] + 22 + 22 + 20 * ROLES.index(role) + 10)
+    return str(page.locator("#slice").inner_text())
+
+
+def test_the_time_of_each_role_adds_up_on_the_page(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.known)
+    sums = page.locator(".stacks .whole").evaluate_all(
+        "all => all.map(one => [...one.children].reduce((sum, part) => sum + Number(part.dataset.seconds), 0))"
+    )
+    assert len(sums) == 4
+    assert sums == pytest.approx([53.0] * 4)
+    widths = page.locator(".stacks .whole").evaluate_all(
+        "all => all.map(one => [...one.children].reduce((sum, part) => sum + parseFloat(part.style.width), 0))"
+    )
+    assert widths == pytest.approx([100.0] * 4, abs=0.02)
+    page.locator("#time summary").click()
+    rows = page.locator("#time tbody tr.sum").all_inner_texts()
+    assert [row.split("\t")[1:] for row in rows] == [["sum, of 53.0 s", "53.0 s", "100.0 %"]] * 4
+
+
+def test_the_what_if_table_marks_what_it_recommends(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.known)
+    rows = page.locator("#what-if tbody tr").all_inner_texts()
+    assert [row.split("\t")[0] for row in rows][:6] == ["0", "0.5", "1", "2", "4", "8"]
+    assert rows[0].split("\t")[1:4] == ["0.4348", "1.00x", "0"]  # 40 updates in 40 * 2 + 4 * 3 s
+    (best,) = page.locator("#what-if tr.best").all_inner_texts()
+    assert best.split("\t")[0] in page.locator("#what-if .big").inner_text()
+
+
+# -- using it ---------------------------------------------------------------------------------------
+
+
+def shown_stretch(page: Any) -> tuple[float, float]:
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    found = re.fullmatch(r"([\d.]+) (m?)s to ([\d.]+) (m?)s", page.locator("#window").inner_text())
+    assert found is not None
+    return float(found[1]) / (1000 if found[2] else 1), float(found[3]) / (1000 if found[4] else 1)
+
+
+def test_the_timeline_zooms_and_pans_by_buttons_keys_wheel_and_hand(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.known)
+    canvas = page.locator("#tracks")
+    canvas.scroll_into_view_if_needed()
+    assert shown_stretch(page) == (0, 53.0)
+    page.locator("#zoom-in").click()
+    assert shown_stretch(page) == (13.3, 39.8)
+    canvas.focus()
+    page.keyboard.press("+")
+    assert shown_stretch(page) == (19.9, 33.1)
+    page.keyboard.press("ArrowRight")
+    begin, end = shown_stretch(page)
+    assert (begin, end) == (22.5, 35.8)
+    said = hover(page, "learner", 30.5, end, begin)
+    assert "learns update" in said
+    page.keyboard.press("Home")
+    assert shown_stretch(page) == (0, 53.0)
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -500)
+    page.keyboard.up("Control")
+    begin, end = shown_stretch(page)
+    assert end - begin == pytest.approx(53 * 2.718281828**-1, rel=0.02)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 - 200, box["y"] + 60, steps=4)
+    page.mouse.up()
+    after = shown_stretch(page)
+    assert after[0] > begin + 2
+    assert after[1] - after[0] == pytest.approx(end - begin, abs=0.2)
+    page.locator("#whole").click()
+    assert shown_stretch(page) == (0, 53.0)
+
+
+def test_the_picture_changes_with_the_zoom(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.known)
+    picture = "() => document.getElementById('tracks').toDataURL()"
+    shown_stretch(page)
+    before = page.evaluate(picture)
+    page.locator("#zoom-in").click()
+    shown_stretch(page)
+    assert page.evaluate(picture) != before
+    page.locator("#whole").click()
+    shown_stretch(page)
+    assert page.evaluate(picture) == before
+
+
+def test_many_slices_cost_no_more_to_draw_than_there_are_pixels(show: Callable[..., Any], tmp_path: Path) -> None:
+    events, _ = record(Lognormal(1.0, 0.5), Exponential(0.12), updates=3000, max_lead=16, collectors=8)
+    page = show(write_report([write_log(tmp_path / "long", events)]))
+    strokes = """async (keys) => {
+        const canvas = document.getElementById("tracks"), counts = [], pen = CanvasRenderingContext2D.prototype;
+        const fill = pen.fillRect;
+        let count = 0;
+        pen.fillRect = function (...box) { count += 1; return fill.apply(this, box); };
+        for (const key of keys) {
+            count = 0;
+            canvas.dispatchEvent(new KeyboardEvent("keydown", { key }));
+            await new Promise(requestAnimationFrame);
+            await new Promise(requestAnimationFrame);
+            counts.push(count);
+        }
+        pen.fillRect = fill;
+        return counts;
+    }"""
+    whole, *closer = page.evaluate(strokes, ["Home", "+", "+", "+", "+", "+", "+", "+", "+", "+"])
+    slices = sum(1 for event in events if event["e"] in ("start", "learn", "wait"))
+    assert slices > 6000
+    assert 1000 < whole < 3 * 9 * 1200  # nine tracks, one pixel a column
+    assert closer[-1] < 400  # only what can be seen
+
+
+def test_a_line_can_be_read_with_the_arrow_keys(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.known)
+    chart = page.locator("svg#scores")
+    chart.focus()
+    page.keyboard.press("ArrowRight")
+    readout = page.locator("figure:has(svg#scores) output")
+    assert readout.inner_text() == "14.0 s: known 10"
+    page.keyboard.press("ArrowRight")
+    assert readout.inner_text() == "27.0 s: known 20"
+    page.locator("#axis").select_option("update")
+    page.locator("svg#scores").focus()
+    page.keyboard.press("ArrowRight")
+    assert readout.inner_text() == "10: known 10"
+
+
+def test_runs_side_by_side_have_one_legend_that_hides_them(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.both)
+    assert page.title() == "Headway report: 2 runs side by side"
+    assert page.locator("#legend button").count() == 2
+    assert page.locator("svg#scores path").count() == 2
+    strokes = page.locator("svg#scores path").evaluate_all(
+        "all => all.map(one => [getComputedStyle(one).stroke, one.getAttribute('stroke-dasharray')])"
+    )
+    assert strokes[0][0] != strokes[1][0]
+    assert strokes[0][1] != strokes[1][1]
+    page.locator("#legend button").nth(0).click()
+    assert page.locator("svg#scores path").count() == 1
+    assert page.locator("#legend button").nth(0).get_attribute("aria-pressed") == "false"
+    page.locator("#legend button").nth(1).click()  # the last one stays
+    assert page.locator("svg#scores path").count() == 1
+
+
+# -- light, dark, small -----------------------------------------------------------------------------
+
+CONTRAST = """() => {
+    const parse = (text) => (text.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+    const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    const luminance = (rgb) => rgb.slice(0, 3).map((v) => linear(v / 255))
+        .reduce((sum, v, place) => sum + v * [0.2126, 0.7152, 0.0722][place], 0);
+    const behind = (node) => {
+        for (; node; node = node.parentElement) {
+            const paint = parse(getComputedStyle(node).backgroundColor);
+            if (paint.length < 4 || paint[3] > 0) return paint;
+        }
+        return [255, 255, 255];
+    };
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    let worst = [99, ""];
+    while (walker.nextNode()) {
+        const node = walker.currentNode, parent = node.parentElement;
+        const unseen = ["SCRIPT", "STYLE", "NOSCRIPT", "TITLE", "title"].includes(parent.tagName);
+        if (unseen || !node.textContent.trim()) continue;
+        const style = getComputedStyle(parent);
+        const ink = parse(parent instanceof SVGElement ? style.fill : style.color);
+        const [a, b] = [luminance(ink), luminance(behind(parent))].sort((x, y) => y - x);
+        const ratio = (a + 0.05) / (b + 0.05);
+        if (ratio < worst[0]) worst = [ratio, node.textContent.trim().slice(0, 40)];
+    }
+    return worst;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_both_themes(show: Callable[..., Any], pages: Pages, scheme: str) -> None:
+    page = show(pages.both, color_scheme=scheme)
+    ratio, where = page.evaluate(CONTRAST)
+    assert ratio >= 4.5, where
+    paper = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_the_theme_can_be_switched_by_hand(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.known, color_scheme="light")
+    paper = "() => getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(paper)
+    page.locator("#theme").select_option("dark")
+    assert page.evaluate(paper) != light
+    assert page.evaluate(CONTRAST)[0] >= 4.5
+    page.locator("#theme").select_option("light")
+    assert page.evaluate(paper) == light
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.both, viewport=PHONE, has_touch=True)
+    for box in page.locator("details").all():
+        box.evaluate("one => { one.open = true; }")
+    page.wait_for_timeout(50)  # tables are built when they are opened
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    assert page.locator("#what-if tbody tr").count() >= 12
+
+
+def test_a_page_follows_a_change_of_width(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.known)
+    wide = page.locator("svg#scores").bounding_box()["width"]
+    page.set_viewport_size(PHONE)
+    page.wait_for_function("() => document.documentElement.scrollWidth <= 390")
+    assert page.locator("svg#scores").bounding_box()["width"] < wide
+
+
+# -- live, killed -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(run: Path) -> Iterator[str]:
+    with ReportServer([run], 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server.address
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_live_page_follows_the_run_to_its_end(
+    show: Callable[..., Any], tmp_path: Path, known: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.reporting.REFRESH_S", 0.1)
+    monkeypatch.setattr("headway.reporting.REST", 0.0)
+    run = write_log(tmp_path / "live", known, len(known) // 2)
+    with served(run) as address:
+        page = show(address)
+        before = page.locator("svg#scores circle").count()
+        assert "no end in the log" in page.locator("#state").inner_text()
+        page.locator("#zoom-in").click()
+        zoomed = shown_stretch(page)
+        write_log(run, known)
+        page.wait_for_function("() => document.getElementById('state').textContent.startsWith('ended')", timeout=30_000)
+        assert page.locator("svg#scores circle").count() == 4 > before
+        assert shown_stretch(page) == zoomed  # who looked closer still does
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_a_run_killed_in_the_middle_shows_what_there_is(
+    show: Callable[..., Any], tmp_path: Path, known: Events, share: float
+) -> None:
+    page = show(write_report([write_log(tmp_path / "killed", known, int(share * len(known)))]))
+    assert page.locator("section").count() == 12
+    assert "no end in the log" in page.locator("#state").inner_text()

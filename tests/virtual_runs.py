@@ -1,0 +1,57 @@
+"""Runs on the virtual clock, recorded: stories with known numbers, in no time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.roles import Stations
+from headway.coordinate.settings import Plan, Settings
+from headway.observe.recorder import MemoryRecorder
+from headway.observe.story import Story, tell
+from headway.runtime.virtual import Virtual, Workload
+from headway.testing.workloads import (
+    Constant,
+    Duration,
+    SimulatedCollector,
+    SimulatedEvaluator,
+    SimulatedLearner,
+    SteadyWorkload,
+)
+
+
+def record(
+    collect: Duration | float = 1.0,
+    learn: Duration | float = 1.0,
+    evaluate: Duration | float = 1.0,
+    *,
+    workload: Workload | None = None,
+    stations: Stations | None = None,
+    decay: float = 0.0,
+    updates: int = 100,
+    evaluate_every: int = 0,
+    checkpoints: CheckpointStore | None = None,
+    plan: dict[str, Any] | None = None,
+    **settings: Any,
+) -> tuple[list[dict[str, Any]], RunResult]:
+    """The events of a run, and what it came to."""
+    collect, learn, evaluate = (
+        Constant(float(one)) if isinstance(one, int | float) else one for one in (collect, learn, evaluate)
+    )
+    runtime = Virtual(workload or SteadyWorkload(collect, learn, evaluate))
+    duration = collect
+    stations = stations or Stations(
+        lambda number: SimulatedCollector(duration),
+        lambda: SimulatedLearner(decay),
+        SimulatedEvaluator if evaluate_every else None,
+    )
+    recorder = MemoryRecorder()
+    given = Settings(plan=Plan(updates=updates, evaluate_every=evaluate_every, **(plan or {})), **settings)
+    coordinator = Coordinator(stations, given, runtime, recorder=recorder, checkpoints=checkpoints)
+    return recorder.events, runtime.run(coordinator.run())
+
+
+def story_of(*durations: Duration | float, **settings: Any) -> Story:
+    """The story of such a run."""
+    return tell(record(*durations, **settings)[0])
