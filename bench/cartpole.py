@@ -137,7 +137,11 @@ def run_missing(names: Sequence[str], seeds: int, file: Path) -> None:
     for name, seed in todo:
         if not is_there(WAYS[name]):
             continue
-        row = measure(name, seed)
+        try:
+            row = measure(name, seed)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            print(f"FAILED: {error}", flush=True)  # not recorded: the same command tries again
+            continue
         with file.open("a") as out:
             out.write(json.dumps(row) + "\n")
         print(f"{name}, seed {seed}: {row['wall']:.2f} s{'' if row['solved'] else ', unsolved'}", flush=True)

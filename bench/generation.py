@@ -1,10 +1,11 @@
 """Tokens per second of the in-process engine next to transformers' `generate`, same model, prompts and lengths.
 
     python bench/generation.py [--batches 64,256] [--prompt 128] [--new 256] [--repeats 3] [--model smollm2]
+    python bench/generation.py --engine vllm --model smollm2 [--vllm-python PYTHON]    # vLLM as a third, same run
 
 Without --model: random weights in the shape of SmolLM2-135M, which take as long as trained ones. Every sample runs
-to its full length. Peer and engine alternate in one run; the table gives medians and the spread. Before anything is
-timed, the engine's log-probabilities are compared with a plain forward pass over what it generated.
+to its full length. Peer and engines alternate in one run; the table gives medians and the spread. Before anything is
+timed, each engine's log-probabilities are compared with a plain forward pass over what it generated.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from headway.llm.engine import Request, Sampling
+from headway.llm.engine import Engine, Request, Sampling
 from headway.llm.transformers_engine import TransformersEngine, build_decoder
 
 
@@ -60,27 +61,56 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--burst", type=int, default=16)
     parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--engine", choices=["transformers", "vllm"], default="transformers")
+    parser.add_argument("--vllm-python")
+    parser.add_argument("--threads", type=int, help="of torch, for every one of them")
     options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = load(options.model, device, torch.bfloat16 if device == "cuda" else torch.float32)
     sizes = [int(text) for text in options.batches.split(",")]
     decoder = build_decoder(model, rows=max(sizes), context=options.prompt + options.new, burst=options.burst)
     engine = TransformersEngine(decoder, Words(), ())
     prompts = torch.randint(5, 40000, (max(sizes), options.prompt), generator=torch.Generator().manual_seed(0))
-    check(model, engine, prompts[:8], min(32, options.new), device)
-    print(f"{'batch':>6} {'generate':>22} {'engine':>24} {'ratio':>14}")
+    engines: dict[str, Engine] = {"engine": engine}
+    if options.engine == "vllm":
+        engines["vllm"] = vllm(options, max(sizes), device)
+    for name, one in engines.items():
+        check(name, model, one, prompts[:8], min(32, options.new), device)
+    print(f"{'batch':>6} {'generate':>22} " + " ".join(f"{name:>24} {'ratio':>14}" for name in engines))
     for size in sizes:
-        ours(engine, prompts[:size], options.new)  # graphs are captured, kernels compiled
-        measured: dict[str, list[float]] = {"peer": [], "ours": []}
+        measured: dict[str, list[float]] = {"peer": [], **{name: [] for name in engines}}
+        for one in engines.values():
+            ours(one, prompts[:size], options.new)  # graphs are captured, kernels compiled
         for _ in range(options.repeats):
             if not options.no_peer:
                 measured["peer"].append(size * options.new / theirs(model, prompts[:size].to(device), options.new))
-            measured["ours"].append(size * options.new / ours(engine, prompts[:size], options.new))
-        ratios = [b / a for a, b in zip(measured["peer"], measured["ours"], strict=False)]
-        print(
-            f"{size:>6} {spread(measured['peer']):>22} {spread(measured['ours']):>24} {spread(ratios, 1):>14}",
-            flush=True,
-        )
+            for name, one in engines.items():
+                measured[name].append(size * options.new / ours(one, prompts[:size], options.new))
+        columns = []
+        for name in engines:
+            ratios = [b / a for a, b in zip(measured["peer"], measured[name], strict=False)]
+            columns.append(f"{spread(measured[name]):>24} {spread(ratios, 1):>14}")
+        print(f"{size:>6} {spread(measured['peer']):>22} " + " ".join(columns), flush=True)
+
+
+def vllm(options: argparse.Namespace, rows: int, device: str) -> Engine:
+    if options.model is None:
+        raise SystemExit("vLLM loads its model by itself: name one with --model")
+    from headway.llm.vllm_engine import VLLMEngine
+
+    return VLLMEngine(
+        options.model,
+        Sampling(),
+        context=options.prompt + options.new,
+        rows=rows,
+        device=device,
+        threads=options.threads or torch.get_num_threads(),
+        python=options.vllm_python,
+        deadline_s=600,
+        start_s=600,
+    )
 
 
 def spread(values: list[float], digits: int = 0) -> str:
@@ -89,8 +119,8 @@ def spread(values: list[float], digits: int = 0) -> str:
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}..{max(values):,.{digits}f})"
 
 
-def ours(engine: TransformersEngine, prompts: torch.Tensor, new: int) -> float:
-    sampling = Sampling(max_tokens=new)
+def ours(engine: Engine, prompts: torch.Tensor, new: int) -> float:
+    sampling = Sampling(max_tokens=new, min_tokens=new)
     requests = [Request(str(n), tuple(row), 1, n, sampling) for n, row in enumerate(prompts.tolist())]
     began = time.perf_counter()
     samples = engine.generate_all(requests)
@@ -118,7 +148,7 @@ def theirs(model: Any, prompts: torch.Tensor, new: int) -> float:
 
 
 @torch.no_grad()
-def check(model: Any, engine: TransformersEngine, prompts: torch.Tensor, new: int, device: str) -> None:
+def check(name: str, model: Any, engine: Engine, prompts: torch.Tensor, new: int, device: str) -> None:
     requests = [Request(str(n), tuple(row), 1, n, Sampling(max_tokens=new)) for n, row in enumerate(prompts.tolist())]
     worst = 0.0
     for request, (sample,) in zip(requests, engine.generate_all(requests), strict=True):
@@ -126,7 +156,8 @@ def check(model: Any, engine: TransformersEngine, prompts: torch.Tensor, new: in
         logs = torch.log_softmax(model(whole).logits[0].float(), -1)[len(request.prompt) - 1 : -1]
         chosen = logs.gather(1, whole[0, len(request.prompt) :, None])[:, 0].cpu()
         worst = max(worst, float((chosen - torch.from_numpy(sample.log_probs)).abs().max()))
-    print(f"log-probabilities differ from a forward pass by at most {worst:.2g} ({next(model.parameters()).dtype})")
+    dtype = next(model.parameters()).dtype
+    print(f"{name}: log-probabilities differ from a forward pass by at most {worst:.2g} ({dtype})")
 
 
 if __name__ == "__main__":

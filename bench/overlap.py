@@ -22,7 +22,9 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.observe.recorder import MemoryRecorder
-from headway.testing.simulation import fit, simulate
+from headway.observe.story import tell
+from headway.testing.fitting import fit
+from headway.testing.simulation import simulate
 
 
 class SlowCollector:
@@ -83,7 +85,7 @@ def curve_table(leads: list[int], repeats: int, updates: int) -> None:
     for ratio, lead in product((0.25, 0.5, 1, 2, 4), leads):
         collect_s = ratio * learn_s
         if lead == leads[0]:
-            workshop = fit(measure("threads", collect_s, learn_s, 0, updates)[1])
+            workshop = fit(tell(measure("threads", collect_s, learn_s, 0, updates)[1]))
         rates = [updates / measure("threads", collect_s, learn_s, lead, updates)[0].wall_s for _ in range(repeats)]
         predicted = simulate(workshop, lead).updates_per_s
         difference = predicted / statistics.median(rates) - 1

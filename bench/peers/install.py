@@ -4,6 +4,9 @@
 
 `main.txt` goes into .bench-venv, any other NAME.txt into .bench-venv-NAME. A stamp in each environment says which text
 it was made from. A peer that cannot be installed is named with the reason, and is absent from the tables.
+
+Lines for this script begin with `#:` in a requirements file. `#: unconstrained`: it insists on another torch, let it.
+`#: then WORDS`: afterwards, pip install WORDS.
 """
 
 from __future__ import annotations
@@ -29,12 +32,13 @@ def install(requirements: Path) -> str:
         return "there"
     if not python.exists():
         venv.create(place, with_pip=True)
-    words = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*words, "-c", str(CONSTRAINTS), "-r", str(requirements)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        return f"absent: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}"
+    told = [line.removeprefix("#:").split() for line in wanted.splitlines() if line.startswith("#:")]
+    constraints = [] if ["unconstrained"] in told else ["-c", str(CONSTRAINTS)]
+    for words in ([*constraints, "-r", str(requirements)], *(line[1:] for line in told if line[0] == "then")):
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        done = subprocess.run([*pip, *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"absent: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}"
     stamp.write_text(wanted)
     return "installed"
 

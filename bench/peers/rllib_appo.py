@@ -57,7 +57,7 @@ def cpu_seconds() -> float:
 
 def run(seed: int, limit_s: float, file: Path) -> dict[str, Any]:
     file.touch()
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     register_env("watched", lambda config: Watched(gym.make("CartPole-v1"), config["file"]))
     config = (
         APPOConfig()

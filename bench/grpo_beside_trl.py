@@ -1,0 +1,134 @@
+"""GRPO on two cores beside TRL's trainer: same model, prompts, group size, tokens, learning rate and updates.
+
+    make bench-peers                                   once: TRL in an environment of its own
+    python bench/grpo_beside_trl.py [--updates 12] [--repeats 2]
+
+The default pretrained model answers "a number larger than X" with replies of up to eight tokens, eight prompts of eight
+replies an update. In turns, each in a process of its own: TRL (both cores, transformers' generate, no gradient
+checkpointing, which is faster), ours without a lead (both cores), ours with a lead of 1 (one core for the engine, one
+for the trainer). Samples per second are those of all updates but the first, loading and compiling left out. Rewards are
+those of the samples trained on: the mean of the first and of the last three updates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PEER = ROOT / ".bench-venv-trl" / "bin" / "python"
+GROUP, PROMPTS, TOKENS, RATE = 8, 8, 8, 1e-5
+WAYS = {"TRL": None, "headway, lead 0": (0, 2), "headway, lead 1": (1, 1)}  # lead, torch threads of each role
+
+
+def run_ours(lead: float, threads: int, updates: int, seed: int) -> dict[str, Any]:
+    from headway.coordinate.coordinator import Coordinator
+    from headway.observe.recorder import MemoryRecorder
+    from headway.recipes.grpo import GRPOConfig, stations
+    from headway.runtime.threads import Threads
+
+    config = GRPOConfig(
+        task="larger_than",
+        group_size=GROUP,
+        tickets_per_batch=PROMPTS,
+        max_tokens=TOKENS,
+        learning_rate=RATE,
+        updates=updates,
+        max_lead=lead,
+        torch_threads=threads,
+        evaluate_every=0,
+        device="cpu",
+        seed=seed,
+    )
+    runtime, recorder = Threads(), MemoryRecorder()
+    runtime.run(Coordinator(stations(config), config.settings(), runtime, recorder=recorder).run())
+    learned = [event for event in recorder.events if event["e"] == "learn"]
+    begin = next(event["t"] for event in recorder.events if event["e"] == "open")
+    marks = [begin, *(event["t"] for event in learned)]
+    return {
+        "seconds": [later - earlier for earlier, later in pairwise(marks)],
+        "rewards": [event["m"]["reward"] for event in learned],
+    }
+
+
+def run_peer(updates: int, seed: int) -> dict[str, Any]:
+    from headway.llm.models import locate
+    from headway.llm.tasks import load_task
+
+    task = load_task("larger_than", seed=seed)
+    prompts = [task.prompt(index) for index in range(PROMPTS * updates)]
+    job = {
+        "prompts": [(prompt.messages[-1]["content"], float(prompt.truth)) for prompt in prompts],
+        "group_size": GROUP,
+        "prompts_per_update": PROMPTS,
+        "max_tokens": TOKENS,
+        "learning_rate": RATE,
+        "updates": updates,
+        "threads": 2,
+        "seed": seed,
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(job, file)
+        file.flush()
+        words = [str(PEER), str(ROOT / "bench" / "peers" / "trl_grpo.py"), locate("smollm2"), file.name]
+        return last_line(words)
+
+
+def last_line(words: list[str]) -> dict[str, Any]:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{words[1]} failed: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def speed(found: dict[str, Any]) -> float:
+    later = found["seconds"][1:]
+    return GROUP * PROMPTS * len(later) / sum(later)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one is not None:
+        print(json.dumps(run_ours(*given.one)))
+        return
+    if not PEER.exists():
+        raise SystemExit("TRL is not there: make bench-peers")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
+    for repeat in range(given.repeats):
+        for name, way in WAYS.items():
+            if way is None:
+                found[name].append(run_peer(given.updates, repeat))
+            else:
+                ours = [*way, given.updates, repeat]
+                found[name].append(last_line([sys.executable, __file__, "--one", json.dumps(ours)]))
+            last = found[name][-1]
+            print(f"{name}, seed {repeat}: {speed(last):.2f} samples/s, rewards {last['rewards']}", flush=True)
+    print(f"\n{'':<16} {'samples/s':>22} {'times TRL':>20} {'reward, first 3':>16} {'last 3':>7}")
+    for name, runs in found.items():
+        speeds = [speed(run) for run in runs]
+        ratios = [mine / speed(peer) for mine, peer in zip(speeds, found["TRL"], strict=True)]
+        first, last = (
+            statistics.fmean(statistics.fmean(run["rewards"][part]) for run in runs)
+            for part in (slice(0, 3), slice(-3, None))
+        )
+        print(f"{name:<16} {spread(speeds):>22} {spread(ratios):>20} {first:>16.2f} {last:>7.2f}")
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""The whole recipe on one GPU: generate, score, train, publish. Ours without and with a lead, and a plain loop.
+
+    python bench/llm_recipe.py [--prompts 32] [--group 8] [--new 256] [--updates 6]
+
+Random weights in the shape of SmolLM2-135M, which take as long as trained ones; every reply runs to its full length.
+The plain loop generates with transformers' `generate` in bfloat16, trains the same number of tokens under autocast with
+a fused AdamW and copies the weights back. All ways see the same prompts and rewards, in turns, on the same GPU.
+Tokens per second are generated ones, over all updates but the first, by the clock on the wall. The GPU's busy share is
+what nvidia-smi says, sampled ten times a second; it counts a moment as busy if any kernel runs, however small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+from generation import Words, load
+
+from headway.collect.groups import GroupCollector, GroupSettings
+from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.roles import Stations
+from headway.coordinate.settings import Plan, Settings
+from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
+from headway.llm.engine import Sample, Sampling
+from headway.llm.tasks import Prompt, user_says
+from headway.llm.transformers_engine import TransformersEngine, build_decoder
+from headway.observe.recorder import MemoryRecorder
+from headway.runtime.threads import Threads
+
+PROMPT_TOKENS = 128
+
+
+class Numbers:
+    """A task whose prompts are random tokens."""
+
+    def prompt(self, index: int) -> Prompt:
+        return Prompt(f"numbers/{index}", index, "train", "numbers", (user_says(str(index)),), "")
+
+
+def encode(prompt: Prompt) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(prompt.index).integers(5, 40000, PROMPT_TOKENS).tolist())
+
+
+def reward_of(tokens: np.ndarray) -> float:
+    return float((tokens % 2 == 0).mean())
+
+
+class Collector(GroupCollector):
+    def reward(self, prompt: Prompt, sample: Sample) -> float:
+        return reward_of(sample.tokens)
+
+
+class Busy:
+    """How busy the GPU was meanwhile, by nvidia-smi."""
+
+    def __enter__(self) -> Busy:
+        self._shares: list[float] = []
+        self._process = None
+        if shutil.which("nvidia-smi"):
+            words = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "100"]
+            self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            self._reader = threading.Thread(target=self._read, daemon=True)
+            self._reader.start()
+        return self
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._shares.append(float(line))
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._reader.join()
+
+    @property
+    def share(self) -> float:
+        return statistics.fmean(self._shares) / 100 if self._shares else float("nan")
+
+
+def plain_loop(given: argparse.Namespace, device: str) -> list[float]:
+    """Seconds of each update of the loop one would write."""
+    actor = load(None, device, torch.bfloat16)
+    trained = load(None, device, torch.float32).train()
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-6, fused=True)
+    seconds = []
+    for update in range(given.updates):
+        began = time.perf_counter()
+        prompts = [encode(Numbers().prompt(update * given.prompts + number)) for number in range(given.prompts)]
+        rows = torch.tensor([prompt for prompt in prompts for _ in range(given.group)], device=device)
+        with torch.no_grad():
+            whole = actor.generate(
+                rows,
+                attention_mask=torch.ones_like(rows),
+                do_sample=True,
+                max_new_tokens=given.new,
+                min_new_tokens=given.new,
+                top_k=0,
+                pad_token_id=0,
+                eos_token_id=None,
+            )
+        replies = whole[:, PROMPT_TOKENS:].cpu().numpy()
+        rewards = torch.tensor([reward_of(reply) for reply in replies], device=device).view(given.prompts, given.group)
+        advantages = ((rewards - rewards.mean(1, True)) / (rewards.std(1, keepdim=True) + 1e-6)).view(-1)
+        optimizer.zero_grad(set_to_none=True)
+        for start in range(0, len(whole), given.rows):
+            part = whole[start : start + given.rows]
+            with torch.autocast(device, torch.bfloat16):
+                logits = trained(part[:, :-1]).logits
+            logs = torch.log_softmax(logits[:, PROMPT_TOKENS - 1 :].float(), -1)
+            chosen = logs.gather(2, part[:, PROMPT_TOKENS:, None])[..., 0]
+            ratio = torch.exp(chosen - chosen.detach())
+            loss = -(ratio * advantages[start : start + given.rows, None]).sum() / (len(whole) * given.new)
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            for mine, theirs in zip(actor.parameters(), trained.parameters(), strict=True):
+                mine.copy_(theirs)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def ours(given: argparse.Namespace, device: str, lead: float, on_publish: str) -> list[float]:
+    """Seconds of each update, from the events."""
+    half = torch.bfloat16 if device == "cuda" else torch.float32
+    rows = given.prompts * given.group
+
+    def engine() -> TransformersEngine:
+        model = load(None, device, half)
+        return TransformersEngine(build_decoder(model, rows=rows, context=PROMPT_TOKENS + given.new), Words(), ())
+
+    def learner() -> GRPOLearner:
+        settings = GRPOSettings(learning_rate=1e-6, microbatch_tokens=given.microbatch)
+        return GRPOLearner(partial(load, None, device, torch.float32), settings, publish_dtype=half)
+
+    groups = GroupSettings(size=given.group, sampling=Sampling(max_tokens=given.new))
+    stations = Stations(lambda number: Collector(engine, Numbers(), encode, groups), learner)  # type: ignore[arg-type]
+    settings = Settings(
+        plan=Plan(updates=given.updates),
+        max_lead=lead,
+        tickets_per_batch=given.prompts,
+        lanes=given.prompts,
+        on_publish=on_publish,  # type: ignore[arg-type]
+    )
+    runtime, recorder = Threads(), MemoryRecorder()
+    runtime.run(Coordinator(stations, settings, runtime, recorder=recorder).run())
+    marks = [next(event["t"] for event in recorder.events if event["e"] == "open")]
+    marks += [event["t"] for event in recorder.events if event["e"] == "learn"]
+    learning = [event["d"] for event in recorder.events if event["e"] == "learn"][1:]
+    print(f"  lead {lead}, {on_publish}: {statistics.fmean(learning):.2f} s of an update are training", flush=True)
+    return [later - earlier for earlier, later in pairwise(marks)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--new", type=int, default=256)
+    parser.add_argument("--updates", type=int, default=6)
+    parser.add_argument("--peer-updates", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=32, help="sequences a microbatch of the plain loop")
+    parser.add_argument("--microbatch", type=int, default=16384, help="tokens a microbatch of ours")
+    given = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    peer = argparse.Namespace(**{**vars(given), "updates": given.peer_updates})
+    ways = {
+        "plain loop": partial(plain_loop, peer, device),
+        "headway, lead 0": partial(ours, given, device, 0, "drain"),
+        "headway, lead 1": partial(ours, given, device, 1, "drain"),
+        "headway, lead 1, partial": partial(ours, given, device, 1, "partial"),
+    }
+    tokens = given.prompts * given.group * given.new
+    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    shares: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(given.repeats):
+        for name, way in ways.items():
+            with Busy() as busy:
+                seconds = way()[1:]
+            speeds[name].append(tokens * len(seconds) / sum(seconds))
+            shares[name].append(busy.share)
+            print(f"{name}: {speeds[name][-1]:,.0f} tokens/s, GPU busy {busy.share:.0%} (start included)", flush=True)
+    print(f"\n{tokens} tokens an update\n{'':<26} {'tokens/s':>28} {'times the loop':>20} {'GPU busy':>9}")
+    for name, found in speeds.items():
+        ratios = [mine / theirs for mine, theirs in zip(found, speeds["plain loop"], strict=True)]
+        print(f"{name:<26} {spread(found, 0):>28} {spread(ratios, 1):>20} {statistics.fmean(shares[name]):>9.0%}")
+
+
+def spread(values: list[float], digits: int) -> str:
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}..{max(values):,.{digits}f})"
+
+
+if __name__ == "__main__":
+    main()
