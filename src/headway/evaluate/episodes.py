@@ -45,8 +45,12 @@ class EpisodeEvaluator:
         observations, info = env.reset(seed=rng_seed)
         returns: list[list[float]] = [[] for _ in range(self._num_envs)]
         running, ended = np.zeros(self._num_envs), np.zeros(self._num_envs, bool)
+        begins = np.ones(self._num_envs, bool)
+        forget = getattr(self._policy, "forget", None)  # a policy that remembers is told where episodes begin
         for step in range(self._max_steps):
             obs, mask = as_features(observations, space), legal_actions(info, self._spec.action, ended)
+            if forget is not None:
+                forget(begins)
             if self._greedy:
                 actions = self._policy.best(obs, mask)
             else:
@@ -55,7 +59,7 @@ class EpisodeEvaluator:
                 to_environment(actions, self._spec.action, env.single_action_space)
             )
             running += rewards
-            ended = terminated | truncated
+            begins, ended = ended, terminated | truncated  # the step after the last one only resets
             for index in np.flatnonzero(ended):
                 if len(returns[index]) < self._per_env:
                     returns[index].append(float(running[index]))
