@@ -56,6 +56,7 @@ def test_a_pinned_run_is_determined_by_its_seed_at_any_lead(runtime: str, collec
     assert result.ledger.max_staleness == lead
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["threads", "processes"])
 def test_load_on_the_machine_does_not_change_a_bit_of_a_pinned_run(runtime: str) -> None:
     settings = settings_for(2, collectors=3, updates=40)

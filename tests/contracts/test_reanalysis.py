@@ -99,7 +99,7 @@ def test_a_recorded_free_run_replays_to_the_same_bits(runtime: str) -> None:
     recorder = MemoryRecorder()
     stations = toy_reanalysis_stations(Pause(0.004), PauseOnWork(0.003))
     result = run(settings_for(3, collectors=3, dispatch="free"), runtime, stations, recorder=recorder)
-    assert sum(event["e"] == "refresh" for event in recorder.events) > 3
+    assert any(event["e"] == "refresh" for event in recorder.events), "or nothing was tested"
     again = replay(toy_reanalysis_stations(), recorder.events)
     assert fingerprint(again.weights) == fingerprint(result.weights)
     with pytest.raises(ReplayError, match="no reanalyzer"):

@@ -324,6 +324,7 @@ class Seeing(Echo):
         return os.environ.get("CUDA_VISIBLE_DEVICES"), given, torch.cuda.is_available()
 
 
+@pytest.mark.slow
 @in_local_ray
 def test_a_role_has_the_gpus_it_asked_for_and_sees_no_others() -> None:
     runtime = RayActors()
@@ -335,6 +336,7 @@ def test_a_role_has_the_gpus_it_asked_for_and_sees_no_others() -> None:
     drive(runtime, main, Role("learner", Seeing, Placement(num_gpus=1)), Role("collector", Seeing))
 
 
+@pytest.mark.slow
 @in_local_ray
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU this Ray believes in must not exist")
 def test_a_learner_whose_gpu_does_not_exist_computes_on_the_cpu() -> None:

@@ -69,6 +69,7 @@ def test_a_pinned_run_gives_the_same_bits_wherever_the_replay_lives(lead: int) -
     assert runs[0].metrics == runs[2].metrics
 
 
+@pytest.mark.slow
 def test_a_pinned_run_gives_the_same_bits_on_processes() -> None:
     assert fingerprint(run(tiny(runtime="processes")).weights) == print_of_tiny()
 
@@ -95,6 +96,7 @@ def test_a_free_run_replays_to_the_same_bits(tmp_path: Path) -> None:
 # -- learning -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_short_training_from_the_replay_beats_the_random_player_by_far() -> None:
     """Random moves make 0.6 points a game. Each move is drawn twice, on average, from all that was seen."""
     config = ColorLinesConfig(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from headway.buffer.game_segments import TERMINATED, TRUNCATED, VALID, _begins
 from headway.core.types import Batch, Rollout
 from headway.learn.muzero.inference import load_weights, pack_weights
 from headway.learn.muzero.loss import Targets
@@ -259,6 +260,16 @@ def test_a_history_is_the_newest_steps_of_this_episode(seed: int, steps: int) ->
             np.testing.assert_array_equal(found.obs[row, steps - length :], obs[game, first:step])
             np.testing.assert_array_equal(found.actions[row, steps - length :], actions[game, first:step])
             assert not found.obs[row, : steps - length].any()
+
+
+def test_the_replay_says_where_episodes_begin() -> None:
+    """Reset by a step of its own, cut and reset so, or followed at once by the next episode."""
+    done, cut = VALID | TERMINATED, VALID | TRUNCATED
+    flags = np.array(
+        [[VALID, done, 0, VALID, cut, 0, VALID], [VALID, VALID, done, VALID, done, VALID, VALID]], np.uint8
+    )
+    wanted = [[True, False, False, True, False, False, True], [True, False, False, True, False, True, False]]
+    np.testing.assert_array_equal(_begins(flags), wanted)
 
 
 def test_whoever_plays_the_best_moves_remembers_until_told_to_forget() -> None:
