@@ -97,7 +97,7 @@ def test_a_pinned_run_with_reanalysis_is_determined_by_its_seed_and_resumes_to_t
     more = {"replay_mode": mode, "reanalyze_ratio": 2.0, "reanalyze_min_age": 2, "reanalyze_roots": 16, "max_lead": 1}
     whole = run(tiny(**more, runtime="inline"))
     assert whole.metrics["targets_refreshed"] > 0
-    assert whole.metrics["target_age"] < whole.metrics["data_age"]
+    assert whole.metrics["target_age_after"] < whole.metrics["target_age_before"]
     assert fingerprint(run(tiny(**more, runtime="threads")).weights) == fingerprint(whole.weights)
     off = {**more, "reanalyze_ratio": 0.0}
     assert fingerprint(run(tiny(**off, runtime="inline")).weights) != fingerprint(whole.weights)
