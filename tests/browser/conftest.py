@@ -12,7 +12,7 @@ import pytest
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: make browser")
     path = os.environ.get("HEADWAY_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)

@@ -10,7 +10,7 @@ The auto lead answers two questions in turn.
    halve the lead at once, and remember where that was.
 
 The lead rises by the share of the time the learner waited, and at least by one. Until the learner has been seen not
-waiting for the first time, nobody knows how much is needed: so far it doubles. What is too much is given back step by
+waiting for the first time, nobody knows how much is needed: so far it grows by half. What is too much is given back step by
 step, an eighth at a time, and at least one.
 """
 
@@ -127,7 +127,7 @@ class AutoLead:
             self._calm = self._quiet = 0
             if self.current < self._lowered_from:  # that was a mistake
                 self._caution, self._lowered_from = min(4 * self.patience, 2 * self._caution), 0.0
-            share = 1.0 if self.is_searching else interval.learner_idle
+            share = 0.5 if self.is_searching else interval.learner_idle
             wanted = self.current + max(1.0, math.floor(share * self.current))
             self.current = max(self.current, min(self.limit, wanted, self._too_large - 1))
         else:  # enough, or collection is the bottleneck and no lead helps
