@@ -132,6 +132,7 @@ def test_scores_and_ages_are_those_of_the_log(show: Callable[..., Any], pages: P
     )
     assert {int(name): count for name, count in bars if count} == dict(ages)
     page.locator("figure:has(svg#ages) summary").click()
+    page.locator("figure:has(svg#ages) tbody tr").first.wait_for()
     cells = page.locator("figure:has(svg#ages) tbody tr").all_inner_texts()
     assert [tuple(map(int, cell.split())) for cell in cells] == [(age, ages[age]) for age in range(max(ages) + 1)]
 
@@ -192,6 +193,7 @@ def test_the_time_of_each_role_adds_up_on_the_page(show: Callable[..., Any], pag
     )
     assert widths == pytest.approx([100.0] * 4, abs=0.02)
     page.locator("#time summary").click()
+    page.locator("#time tbody tr.sum").first.wait_for()  # the table is made when it is opened
     rows = page.locator("#time tbody tr.sum").all_inner_texts()
     assert [row.split("\t")[1:] for row in rows] == [["sum, of 53.0 s", "53.0 s", "100.0 %"]] * 4
 
