@@ -215,12 +215,14 @@ def test_planes_need_planes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_cartpole_is_learned() -> None:
     result = run(read(target_score=400, updates=3000, wall_s=600))
     assert max(score.value or 0.0 for score in result.scores) >= 400
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_tic_tac_toe_is_learned() -> None:
     result = run(read(env="tictactoe", updates=1500, wall_s=900, evaluate_every=500))
     assert np.max([score.metrics["won_random"] for score in result.scores]) >= 0.85

@@ -169,6 +169,7 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], message: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_cartpole_is_learned() -> None:
     result = run(read(target_score=400, updates=4000, wall_s=900))
     assert max(score.value or 0.0 for score in result.scores) >= 400

@@ -10,8 +10,8 @@ The auto lead answers two questions in turn.
    halve the lead at once, and remember where that was.
 
 The lead rises by the share of the time the learner waited, and at least by one. Until the learner has been seen not
-waiting for the first time, nobody knows how much is needed: so far it grows by half. What is too much is given back step by
-step, an eighth at a time, and at least one.
+waiting for the first time, nobody knows how much is needed: so far it grows by half. What is too much is given back
+step by step, an eighth at a time, and at least one.
 """
 
 from __future__ import annotations
