@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -289,6 +290,7 @@ def report(words: list[str]) -> int:
 
 def _serve(runs: Sequence[Path], port: int) -> int:
     with ReportServer(runs, port) as server:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it otherwise
         try:
             OUT.print(f"report: {server.address} (Ctrl-C ends it)", markup=False)
             server.serve_forever(poll_interval=0.2)
