@@ -27,7 +27,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 import weakref
@@ -42,6 +41,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from headway.core.memory import create_memory
 from headway.envs.gymnasium_vector import Continuous, Spec, as_features_of_one, choices_of, describe_spaces
 
 GRACE_S = 1.0
@@ -311,7 +311,7 @@ class EnvWorkers:
         self._workers: list[_Worker] = []
         self._end = weakref.finalize(self, _end, os.getpid(), self._workers)
         _ALIVE.add(self)
-        memory_fd = _anonymous_memory(Rows.size_of(shape))
+        memory_fd = create_memory(Rows.size_of(shape))
         try:
             self.rows = Rows(shape, mmap.mmap(memory_fd, Rows.size_of(shape)))
             for number in range(num_workers):
@@ -429,17 +429,6 @@ def _end(owner: int, workers: list[_Worker]) -> None:
             worker.process.wait()
         os.close(worker.lifeline)
     workers.clear()
-
-
-def _anonymous_memory(size: int) -> int:
-    """Shared memory that goes with its last process, as a file descriptor."""
-    if sys.platform == "linux":
-        fd = os.memfd_create("headway-envs")
-    else:
-        with tempfile.TemporaryFile() as file:  # unlinked from the start
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, size)
-    return fd
 
 
 def _carried_along(make_env: MakeEnv) -> bytes:

@@ -25,13 +25,13 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from multiprocessing import connection, spawn
 from typing import Any
 
 import torch
 
+from headway.core.memory import create_memory
 from headway.learn.rank import Backend, Device, Rank
 from headway.learn.ranks import Answer, MakeLearner, RankHost, raised
 
@@ -59,7 +59,7 @@ class RankProcesses:
             ) from error
         preparation = spawn.get_preparation_data("headway rank")
         preparation["authkey"] = bytes(preparation["authkey"])  # refuses to be pickled otherwise
-        self._progress = _create_memory(8 * size)
+        self._progress = create_memory(8 * size)
         self._memory = mmap.mmap(self._progress, 8 * size)
         self._sums = memoryview(self._memory).cast("q")
         self._sockets: dict[int, socket.socket] = {}
@@ -174,23 +174,13 @@ def _build(sock: socket.socket, progress: int) -> RankHost | None:
 # ---------------------------------------------------------------------------------------- values <-> memory
 
 
-def _create_memory(size: int) -> int:
-    if sys.platform == "linux":
-        fd = os.memfd_create("headway")
-    else:
-        with tempfile.TemporaryFile() as file:  # unlinked from the start
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, size)
-    return fd
-
-
 def _send(sockets: Any, value: Any) -> None:
     """To all of them, through the same memory. One that is gone is noticed when its answer is waited for."""
     buffers: list[pickle.PickleBuffer] = []
     header = pickle.dumps(value, 5, buffer_callback=buffers.append)
     parts = [memoryview(header), *(buffer.raw() for buffer in buffers)]
     sizes = [part.nbytes for part in parts]
-    fd = _create_memory(0)
+    fd = create_memory(0)
     try:
         with open(fd, "wb", closefd=False) as memory:
             for part in parts:

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from headway.core.memory import create_memory
 from headway.llm.vllm_host import HEADER, Layout, pack
 
 CLOSE_S = 2.0
@@ -149,7 +149,7 @@ class SharedWeights:
             self.layout.append((name, str(part.dtype).removeprefix("torch."), tuple(part.shape), end))
             end += part.numel() * part.element_size()
             end += -end % ALIGNMENT
-        self.fd = _create_memory(max(end, 1))
+        self.fd = create_memory(max(end, 1))
         weakref.finalize(self, os.close, self.fd)
         with torch.no_grad():
             for (_, view), part in zip(self._views(mmap.ACCESS_WRITE), parts.values(), strict=True):
@@ -163,16 +163,6 @@ class SharedWeights:
         for name, dtype, shape, offset in self.layout:
             count = math.prod(shape)
             yield name, torch.frombuffer(memory, dtype=getattr(torch, dtype), count=count, offset=offset).reshape(shape)
-
-
-def _create_memory(size: int) -> int:
-    if sys.platform == "linux":
-        fd = os.memfd_create("headway-weights")
-    else:
-        with tempfile.TemporaryFile() as file:  # unlinked from the start
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, size)
-    return fd
 
 
 def _has_descriptor(stream: Any) -> bool:

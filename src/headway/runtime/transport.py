@@ -22,16 +22,16 @@ import functools
 import io
 import itertools
 import mmap
-import os
 import pickle
 import sys
-import tempfile
 import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from headway.core.memory import create_memory
 
 INLINE_BYTES = 1024
 """Values up to this size travel in the ref: frames stay small, and most calls need no block at all."""
@@ -221,13 +221,7 @@ class Segment:
 
 
 def create_segment(index: int, size: int) -> Segment:
-    if sys.platform == "linux":
-        fd = os.memfd_create("headway")
-    else:
-        with tempfile.TemporaryFile() as file:  # unlinked from the start
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, size)
-    return Segment(index, size, fd)
+    return Segment(index, size, create_memory(size))
 
 
 def block_size(size: int) -> int:
