@@ -502,7 +502,7 @@ ENDLESS = [*AT_ONCE, "--updates", "1000000", "--evaluate_every", "0", "--log_lev
 @contextmanager
 def started(runs: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """`headway run functions` in a process of its own, ended in any case."""
-    command = [sys.executable, "-m", "headway.cli", "run", "functions", "--runs", str(runs), *ENDLESS, *words]
+    command = [sys.executable, "-m", "headway", "run", "functions", "--runs", str(runs), *ENDLESS, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process

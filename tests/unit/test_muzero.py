@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from headway.core.types import Batch, Rollout
-from headway.learn.muzero.inference import TorchModel, VectorModel, load_weights, pack_weights, searchable
+from headway.learn.model_learner import Targets
+from headway.learn.muzero.inference import TorchModel, VectorModel, searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
-from headway.learn.muzero.loss import LossWeights, Targets, muzero_losses
+from headway.learn.muzero.loss import LossWeights, muzero_losses
 from headway.learn.muzero.network import Architecture, MuZeroNetwork, build_network, normalise
+from headway.learn.packed import load_weights, pack_weights
 from headway.learn.two_hot import Support, squash, unsquash
 from headway.observe.fingerprint import fingerprint
 from headway.search.interface import SearchSettings

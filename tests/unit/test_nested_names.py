@@ -162,6 +162,10 @@ def test_what_depends_on_an_override_follows_it() -> None:
     assert read(WHOLE, {"actor_rollout_ref.actor.clip_ratio_low": 0.1}).clip_low == 0.1
     assert read(WHOLE, {"data.max_response_length": 99}).max_tokens == 99
     assert read(WHOLE, {"actor_rollout_ref.actor.use_kl_loss": False}).kl_weight == 0
+    from_rewards = {"algorithm.use_kl_in_reward": True, "actor_rollout_ref.actor.use_kl_loss": False}
+    changed = read(WHOLE, {**from_rewards, "algorithm.kl_ctrl.kl_coef": 0.02})
+    assert (changed.kl_in_reward, changed.kl_weight) == (True, 0.02)
+    assert read(WHOLE, from_rewards).kl_weight == 0.001
 
 
 @pytest.mark.parametrize(
@@ -190,9 +194,8 @@ def test_what_depends_on_an_override_follows_it() -> None:
             "actor_rollout_ref.rollout.name='sglang': unknown engine 'sglang'; allowed: hf, transformers, vllm",
         ),
         (
-            "algorithm: {use_kl_in_reward: true}",
-            "algorithm.use_kl_in_reward=True: only False is possible here: the penalty for leaving the reference is in "
-            "the loss",
+            "algorithm: {use_kl_in_reward: true}\nactor_rollout_ref: {actor: {use_kl_loss: true}}",
+            "algorithm.use_kl_in_reward=True: the penalty is in the loss or taken from the rewards, not both",
         ),
         (
             "data: {train_batch_size: 10}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 4}}",

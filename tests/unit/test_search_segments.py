@@ -24,8 +24,9 @@ from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.board_games import CONNECT_FOUR, TIC_TAC_TOE
 from headway.envs.gymnasium_vector import make_vector
 from headway.evaluate.matches import MatchEvaluator
-from headway.learn.muzero.inference import pack_weights, searchable
+from headway.learn.muzero.inference import searchable
 from headway.learn.muzero.network import Architecture, build_network
+from headway.learn.packed import pack_weights
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner
 

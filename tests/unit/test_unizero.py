@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headway.buffer.game_segments import TERMINATED, TRUNCATED, VALID, _begins
 from headway.core.types import Batch, Rollout
-from headway.learn.muzero.inference import load_weights, pack_weights
-from headway.learn.muzero.loss import Targets
+from headway.learn.model_learner import Targets
+from headway.learn.packed import load_weights, pack_weights
 from headway.learn.two_hot import Support, squash
 from headway.learn.unizero.inference import CompiledModel, UniZeroModel, searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings

@@ -121,10 +121,16 @@ def _clip(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 
 
 USE_KL, KL = "actor_rollout_ref.actor.use_kl_loss", "actor_rollout_ref.actor.kl_loss_coef"
+IN_REWARD, IN_REWARD_KL = "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"
+ALL_KL_PATHS = (USE_KL, KL, IN_REWARD, IN_REWARD_KL)
 THEIR_KL = 0.001
 
 
 def _kl(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if theirs.get(USE_KL) and theirs.get(IN_REWARD):
+        raise ValueError("the penalty is in the loss or taken from the rewards, not both")
+    if theirs.get(IN_REWARD):
+        return {"kl_in_reward": True, "kl_weight": theirs.get(IN_REWARD_KL, THEIR_KL)}
     return {"kl_weight": theirs.get(KL, THEIR_KL) if theirs.get(USE_KL) else 0.0}
 
 
@@ -320,8 +326,10 @@ def _paths() -> list[KnownPath]:
         same(f"{CLIP}_c", "dual_clip", 3.0),
         same(f"{actor}.grad_clip", "max_grad_norm", 1.0),
         same(f"{actor}.entropy_coeff", "entropy_weight", 0.0),
-        KnownPath(USE_KL, "kl_weight (0 when off)", _kl, True, (KL,)),
-        KnownPath(KL, "kl_weight (if use_kl_loss)", _kl, 0.001, (USE_KL,)),
+        KnownPath(USE_KL, "kl_weight (0 when off)", _kl, True, ALL_KL_PATHS),
+        KnownPath(KL, "kl_weight (if use_kl_loss)", _kl, 0.001, ALL_KL_PATHS),
+        KnownPath(IN_REWARD, "kl_in_reward, kl_weight", _kl, False, ALL_KL_PATHS),
+        KnownPath(IN_REWARD_KL, "kl_weight (if use_kl_in_reward)", _kl, 0.001, ALL_KL_PATHS),
         KnownPath(f"{actor}.loss_agg_mode", "loss_aggregation", _aggregation, "token-mean"),
         same(f"{actor}.optim.lr", "learning_rate", 1e-6),
         KnownPath(f"{actor}.optim.lr_warmup_steps", "warmup_updates", _or_off("warmup_updates"), 10),
@@ -384,7 +392,7 @@ def _paths() -> list[KnownPath]:
         *(
             KnownPath(path, f"(only {allowed[0]})", _only(*allowed, why=why), allowed[0])
             for path, allowed, why in (
-                ("algorithm.use_kl_in_reward", (False,), "the penalty for leaving the reference is in the loss"),
+                ("algorithm.kl_ctrl.type", ("fixed",), "the weight of the penalty stays as it is"),
                 (f"{actor}.kl_loss_type", ("low_var_kl", "k3"), "the k3 estimate is used"),
                 (f"{actor}.ulysses_sequence_parallel_size", (1,), "a sequence is not spread over GPUs"),
                 (f"{model}.trust_remote_code", (False,), "a model's own code is not run"),
@@ -460,8 +468,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     "actor_rollout_ref.rollout.agent.*": "a ticket is one prompt and its replies",
     "actor_rollout_ref.rollout.multi_turn.*": "a ticket is one prompt and its replies",
     "actor_rollout_ref.rollout.update_weights_bucket_megabytes": "weights are handed on by the runtime",
-    "algorithm.kl_penalty": "the penalty for leaving the reference is in the loss",
-    "algorithm.kl_ctrl.*": "without use_kl_in_reward it controls nothing; kl_loss_coef is the weight",
+    "algorithm.kl_penalty": "one estimate of the divergence is used",
+    "algorithm.kl_ctrl.*": "the weight of the penalty stays as it is",
     "algorithm.filter_groups.metric": "groups are filtered by their reward",
     "algorithm.filter_groups.max_num_gen_batches": "what is filtered is collected anew, under the same lead",
     "critic.*": "the critic shares the learner's settings (critic=shared), or is a second model (critic=own)",

@@ -38,6 +38,7 @@ from headway.envs.board_games import GAMES
 from headway.envs.gymnasium_vector import Discrete, describe, legal_actions, make_vector, registered
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.evaluate.matches import MatchEvaluator
+from headway.learn.two_hot import Support
 from headway.learn.with_replay import WithReplay
 from headway.recipes.config import RunConfig
 from headway.search.interface import SearchSettings
@@ -45,6 +46,43 @@ from headway.search.planning import Planner
 
 BOARD_GAMES = {"tictactoe": "tic_tac_toe", **{name: name for name in GAMES}}
 """What the user may say, and the game it is."""
+
+
+BOARD_DEFAULTS: dict[str, dict[str, Any]] = {
+    "tic_tac_toe": {
+        "td_steps": 9,
+        "gamma": 1.0,
+        "replay_ratio": 0.05,
+        "segment_steps": 20,
+        "num_envs": 32,
+        "value_bins": 21,
+        "value_range": 1.0,
+        "opponents": ("random", "perfect"),
+        "eval_episodes": 100,
+        "root_dirichlet_alpha": 0.5,
+        "learn_endings": True,
+    },
+    "connect_four": {
+        "td_steps": 42,
+        "gamma": 1.0,
+        "replay_ratio": 0.02,
+        "replay_capacity": 200_000,
+        "replay_min_size": 4000,
+        "segment_steps": 32,
+        "num_envs": 32,
+        "value_bins": 21,
+        "value_range": 1.0,
+        "latent": 128,
+        "hidden": 128,
+        "opponents": ("random", "depth_2"),
+        "eval_episodes": 100,
+        "eval_simulations": 50,
+        "batch_size": 256,
+        "root_dirichlet_alpha": 0.5,
+        "learn_endings": True,
+    },
+}
+"""Where a board game wants other defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +181,53 @@ class SearchConfig(RunConfig):
     reanalyze_roots: int = Field(default=256, ge=1)
     """Positions that are searched together."""
 
+    # -- model and learning
+    value_bins: int = Field(default=101, ge=2)
+    """Bins of the supports of values and rewards. More: finer, slower."""
+    value_range: float = Field(default=50.0, gt=0)
+    """Their reach to both sides, after squashing: 50 is a value of about 2300; 1 is one of about 3."""
+    normalise: bool | None = None
+    """Bring each feature of a vector to mean 0 and variance 1 by what was seen of it. Unset: for all but boards and
+    pictures."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Step size of AdamW."""
+    final_learning_rate: float | None = Field(default=None, ge=0)
+    """Where a linear decay over `updates` ends; unset: constant."""
+    weight_decay: float = Field(default=1e-4, ge=0)
+    """Pull of AdamW towards zero."""
+    max_grad_norm: float = Field(default=5.0, gt=0)
+    """Largest gradient norm."""
+    entropy_weight: float = Field(default=5e-3, ge=0)
+    """Bonus for staying undecided."""
+    learn_endings: bool = True
+    """Learn that after a termination there is nothing to gain, so that the search sees it too."""
+    target_tau: float = Field(default=1.0, gt=0, le=1)
+    """How far the target network moves to the trained one. More: newer targets, less calm ones."""
+    target_every: int = Field(default=1, ge=1)
+    """Updates between two such moves. 1 with a small target_tau is a soft target."""
+    average: float = Field(default=0.99, ge=0, lt=1)
+    """Play by a running average of the weights that keeps this share of itself at each update: 0.99 is about the last
+    hundred. 0: by the newest weights, which play less evenly."""
+
     torch_threads: int = Field(default=1, ge=1)
     """Threads of torch in each process. One, where roles share the cores: more are slower, and differ in bits."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_game(cls, values: Any) -> Any:
+        game = BOARD_GAMES.get(values.get("env", "")) if isinstance(values, dict) else None
+        if game is None:
+            return values
+        defaults = {name: value for name, value in BOARD_DEFAULTS[game].items() if name in cls.model_fields}
+        if values.get("update_per_collect") is not None:
+            del defaults["replay_ratio"]
+        return {**defaults, **values}
+
+    @model_validator(mode="after")
+    def _a_decay_needs_an_end(self) -> SearchConfig:
+        if self.final_learning_rate is not None and self.updates is None:
+            raise ValueError(f"final_learning_rate={self.final_learning_rate!r} needs updates: over which run?")
+        return self
 
     @model_validator(mode="after")
     def _the_game_is_known(self) -> SearchConfig:
@@ -187,6 +270,20 @@ class SearchConfig(RunConfig):
     @property
     def is_board_game(self) -> bool:
         return self.env in BOARD_GAMES
+
+    @property
+    def support(self) -> Support:
+        return Support(-self.value_range, self.value_range, self.value_bins)
+
+    def learner_settings(self) -> dict[str, Any]:
+        """What learners of all models are told."""
+        names = ("learning_rate", "final_learning_rate", "weight_decay", "max_grad_norm", "bootstrap", "average")
+        both = (*names, "target_tau", "target_every")
+        return {name: getattr(self, name) for name in both} | {"total_updates": self.updates}
+
+    def normalises(self, observation: tuple[int, ...]) -> bool:
+        """Whether observations of this shape, as the network sees them, are brought to one scale."""
+        return (len(observation) == 1 and not self.is_board_game) if self.normalise is None else self.normalise
 
     @property
     def steps_per_ticket(self) -> int:

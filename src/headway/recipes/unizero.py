@@ -16,13 +16,11 @@ from pydantic import Field, model_validator
 
 from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
-from headway.learn.two_hot import Support
 from headway.learn.unizero.inference import searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
 from headway.learn.unizero.loss import LossWeights
 from headway.learn.unizero.network import Architecture, UniZeroNetwork
-from headway.recipes.muzero import BOARD_DEFAULTS
-from headway.recipes.search_run import BOARD_GAMES, GameSpec, SearchConfig, game_spec, search_stations
+from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, search_stations
 from headway.search.planning import Planner
 
 
@@ -40,37 +38,14 @@ class UniZeroConfig(SearchConfig):
     are encoded anew in every search, so more are slower. Learning sees up to num_unroll_steps."""
     attention_steps: int | None = Field(default=None, ge=1)
     """Steps back that a token looks, its own among them. Unset: num_unroll_steps + 1, as far as learning ever looks."""
-    value_bins: int = Field(default=101, ge=2)
-    """Bins of the supports of values and rewards. More: finer, slower."""
-    value_range: float = Field(default=50.0, gt=0)
-    """Their reach to both sides, after squashing: 50 is a value of about 2300; 1 is one of about 3."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """Step size of AdamW. Larger models want less: 1e-4 for a dim of 768."""
-    weight_decay: float = Field(default=1e-4, ge=0)
-    """Pull of AdamW towards zero."""
-    max_grad_norm: float = Field(default=5.0, gt=0)
-    """Largest gradient norm."""
     latent_weight: float = Field(default=10.0, ge=0)
     """Weight of the error of the next latent; policy and reward have 1."""
     value_weight: float = Field(default=0.5, ge=0)
     """Weight of the value loss."""
-    entropy_weight: float = Field(default=5e-3, ge=0)
-    """Bonus for staying undecided."""
-    learn_endings: bool = True
-    """Learn that after a termination there is nothing to gain, so that the search sees it too."""
     target_tau: float = Field(default=0.05, gt=0, le=1)
     """How far the target network moves to the trained one at each update. More: newer targets, less calm ones."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _defaults_of_the_game(cls, values: Any) -> Any:
-        game = BOARD_GAMES.get(values.get("env", "")) if isinstance(values, dict) else None
-        if game is None:
-            return values
-        defaults = {name: value for name, value in BOARD_DEFAULTS[game].items() if name in cls.model_fields}
-        if values.get("update_per_collect") is not None:
-            del defaults["replay_ratio"]
-        return {**defaults, **values}
 
     @model_validator(mode="after")
     def _the_model_can_be(self) -> UniZeroConfig:
@@ -100,27 +75,24 @@ def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:
     torch.set_num_threads(config.torch_threads)
     shape = spec.observation
     is_picture = len(shape) == 3 and min(shape[1:]) > 9  # a small board is a vector
-    support = Support(-config.value_range, config.value_range, config.value_bins)
+    seen = shape if is_picture else (math.prod(shape),)
     architecture = Architecture(
-        observation=shape if is_picture else (math.prod(shape),),
+        observation=seen,
         num_actions=spec.num_actions,
         dim=config.dim,
         layers=config.layers,
         heads=config.heads,
         attention_steps=config.attention_steps or config.num_unroll_steps + 1,
-        value_support=support,
-        reward_support=support,
+        normalise=config.normalises(seen),
+        value_support=config.support,
+        reward_support=config.support,
     )
     return UniZeroNetwork(architecture, seed=derive_seed(config.seed, "network"))
 
 
 def _learner(config: UniZeroConfig, spec: GameSpec) -> UniZeroLearner:
     settings = UniZeroSettings(
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        bootstrap=config.bootstrap,
-        target_tau=config.target_tau,
+        **config.learner_settings(),
         weights=LossWeights(
             latent=config.latent_weight,
             value=config.value_weight,

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from headway.learn.input_scale import InputScale
 from headway.learn.muzero import vector_kernels as kernels
 from headway.learn.muzero.network import MuZeroNetwork, VectorNetwork
+from headway.learn.packed import load_weights
 from headway.search.interface import Leaves
 from headway.search.planning import SearchableModel
 
@@ -25,26 +27,6 @@ def searchable(network: MuZeroNetwork, device: str = "cpu") -> SearchableModel:
     if type(network) is VectorNetwork and device == "cpu":  # a subclass may compute something else
         return VectorModel(network)
     return TorchModel(network, device)
-
-
-def pack_weights(network: nn.Module) -> np.ndarray:
-    """All parameters [P] float32, in their order: what is published."""
-    with torch.no_grad():
-        packed: np.ndarray = nn.utils.parameters_to_vector(network.parameters()).cpu().numpy()
-    return packed
-
-
-def load_weights(network: nn.Module, weights: Any) -> None:
-    """The other way: copy a snapshot's weights into a network."""
-    vector = torch.as_tensor(weights["network"])
-    expected = sum(parameter.numel() for parameter in network.parameters())
-    if vector.shape != (expected,):
-        raise ValueError(f"these weights are of another network: {list(vector.shape)} numbers, expected [{expected}]")
-    with torch.no_grad():
-        begin = 0
-        for parameter in network.parameters():
-            parameter.copy_(vector[begin : begin + parameter.numel()].view_as(parameter))
-            begin += parameter.numel()
 
 
 class TorchModel:
@@ -106,7 +88,7 @@ class VectorModel:
         encoder_in, encoder_norm, _, encoder_out = net.encoder
         prediction_in, prediction_norm, _ = net.prediction
         with torch.no_grad():
-            self._encoder = _Function(encoder_in, encoder_norm, encoder_out)
+            self._encoder = _Function(encoder_in, encoder_norm, encoder_out, inputs=net.inputs)
             self._dynamics = _Function(net.dynamics_in, net.dynamics_norm, net.dynamics_out, net.reward_head)
             self._prediction = _Function(prediction_in, prediction_norm, net.policy_head, net.value_head)
             self._actions = net.action.weight.detach().clone().numpy()
@@ -168,9 +150,13 @@ class VectorModel:
 class _Function:
     """A layer, its norm, and the layers that follow side by side. Copies: the network may be loaded meanwhile."""
 
-    def __init__(self, before: Any, norm: Any, *after: Any) -> None:
-        self.first = before.weight.detach().T.contiguous()
+    def __init__(self, before: Any, norm: Any, *after: Any, inputs: InputScale | None = None) -> None:
+        weight = before.weight.detach()
         self.bias = torch.zeros(0) if before.bias is None else before.bias.detach().clone()
+        if inputs is not None:
+            weight = weight * inputs.scale
+            self.bias -= weight @ inputs.mean
+        self.first = weight.T.contiguous()
         self.norm = norm.weight.detach().clone().numpy(), norm.bias.detach().clone().numpy()
         self.last = torch.cat([layer.weight.detach() for layer in after]).T.contiguous()
         self.last_bias = torch.cat([layer.bias.detach() for layer in after])

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headway.learn.model_learner import Targets, cross_entropy, require_weights
 from headway.learn.muzero.network import MuZeroNetwork
 
 
@@ -36,22 +37,7 @@ class LossWeights:
     """Value and rewards past a termination count too, as 0."""
 
     def __post_init__(self) -> None:
-        for name in ("policy", "value", "reward", "consistency", "entropy"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"the weight of {name} must be >= 0, received {getattr(self, name)!r}")
-
-
-class Targets(NamedTuple):
-    """What a batch says, time first. B samples, H unroll steps, A actions."""
-
-    observations: Tensor  # [H + 1, B, ...]
-    actions: Tensor  # [H, B] int64
-    rewards: Tensor  # [H, B]
-    policies: Tensor  # [H + 1, B, A]
-    values: Tensor  # [H + 1, B]: z
-    mask: Tensor  # [H + 1, B]: 1 where the step belongs to the episode
-    ended: Tensor  # [H + 1, B]: 1 past a termination
-    weights: Tensor  # [B] importance weights
+        require_weights(self, "policy", "value", "reward", "consistency", "entropy")
 
 
 class Losses(NamedTuple):
@@ -82,9 +68,9 @@ def muzero_losses(network: MuZeroNetwork, targets: Targets, weights: LossWeights
     support = network.architecture.value_support
     policy = -(targets.policies * log_policy).sum(-1)
     entropy = -(log_policy.exp() * log_policy).sum(-1)
-    value = _cross_entropy(value_logits, support.encode(targets.values)).view(steps + 1, batch)
+    value = cross_entropy(value_logits.view(steps + 1, batch, -1), support.encode(targets.values))
     reward_hot = network.architecture.reward_support.encode(targets.rewards)
-    reward = _cross_entropy(torch.cat(rewards), reward_hot).view(steps, batch)
+    reward = cross_entropy(torch.stack(rewards), reward_hot)
     consistency = policy.new_zeros(steps, batch)
     if weights.consistency:
         consistency = _consistency(network, every[batch:], targets.observations[1:]).view(steps, batch)
@@ -110,18 +96,8 @@ def muzero_losses(network: MuZeroNetwork, targets: Targets, weights: LossWeights
     return Losses(total, *parts, support.decode(value_logits[:batch].detach()))
 
 
-def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """[N] of logits [N, bins] and distributions of as many rows."""
-    return -(target.view_as(logits) * functional.log_softmax(logits, -1)).sum(-1)
-
-
 def _consistency(network: MuZeroNetwork, stepped: Tensor, observations: Tensor) -> Tensor:
     """Negative cosine [H * B] between what was stepped to and what was seen there."""
     with torch.no_grad():
         seen = network.project(network.encode(observations.flatten(0, 1)))
     return -functional.cosine_similarity(network.guess(network.project(stepped)), seen, dim=-1)
-
-
-def n_step_values(returns: Tensor, factors: Tensor, bootstraps: Tensor) -> Tensor:
-    """z from the rewards on the way, and the value at its end times its discount (and sign; 0 after a termination)."""
-    return returns + factors * bootstraps

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from headway.learn.input_scale import InputScale
 from headway.learn.two_hot import Support
 
 SMALLEST_RANGE = 1e-5  # of a latent's features, so that equal ones do not divide by zero
@@ -40,12 +41,16 @@ class Architecture:
     """Residual blocks of the convolutional encoder and of its dynamics."""
     projection: int = 64
     """Width of the space in which latents are compared."""
+    normalise: bool = False
+    """Bring the features of a vector to mean 0 and variance 1 first, by what was seen of them."""
     value_support: Support = field(default_factory=Support)
     reward_support: Support = field(default_factory=Support)
 
     def __post_init__(self) -> None:
         if len(self.observation) not in (1, 3):
             raise ValueError(f"an observation is [features] or [planes, height, width], received {self.observation}")
+        if self.normalise and len(self.observation) != 1:
+            raise ValueError(f"normalise is for vectors, received observations {list(self.observation)}")
         for name in ("num_actions", "latent", "hidden", "blocks", "projection"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
@@ -72,6 +77,7 @@ class MuZeroNetwork(nn.Module, ABC):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.architecture = architecture
+        self.inputs = InputScale(architecture.observation[0]) if architecture.normalise else None
 
     @abstractmethod
     def encode(self, observations: Tensor) -> Tensor:
@@ -140,7 +146,8 @@ class VectorNetwork(MuZeroNetwork):
         self._finish(seed)
 
     def encode(self, observations: Tensor) -> Tensor:
-        return normalise(self.encoder(observations.flatten(1)))
+        flat = observations.flatten(1)
+        return normalise(self.encoder(flat if self.inputs is None else self.inputs(flat)))
 
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         hidden = torch.relu(self.dynamics_norm(self.dynamics_in(latents) + self.action(actions)))

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.learn.muzero.inference import load_weights
 from headway.learn.muzero.vector_kernels import announce
+from headway.learn.packed import load_weights
 from headway.learn.unizero import path_kernels as kernels
 from headway.learn.unizero.network import Block, UniZeroNetwork, turns
 from headway.search.history import Past

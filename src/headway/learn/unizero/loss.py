@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headway.learn.muzero.loss import Targets
+from headway.learn.model_learner import Targets, cross_entropy, require_weights
 from headway.learn.unizero.network import UniZeroNetwork
 
 
@@ -34,9 +34,7 @@ class LossWeights:
     """What follows a termination counts too: the ending, worth 0."""
 
     def __post_init__(self) -> None:
-        for name in ("latent", "reward", "value", "policy", "entropy"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"the weight of {name} must be >= 0, received {getattr(self, name)!r}")
+        require_weights(self, "latent", "reward", "value", "policy", "entropy")
 
 
 class Losses(NamedTuple):
@@ -67,8 +65,8 @@ def unizero_losses(network: UniZeroNetwork, target: UniZeroNetwork, targets: Tar
     supports = network.architecture.value_support, network.architecture.reward_support
     policy = -(targets.policies.transpose(0, 1) * log_policy).sum(-1)
     entropy = -(log_policy.exp() * log_policy).sum(-1)
-    value = _cross_entropy(value_logits, supports[0].encode(targets.values.T))
-    reward = _cross_entropy(reward_logits, supports[1].encode(targets.rewards.T))
+    value = cross_entropy(value_logits, supports[0].encode(targets.values.T))
+    reward = cross_entropy(reward_logits, supports[1].encode(targets.rewards.T))
     latent = (expected - wanted).square().mean(-1)
     scale = targets.weights / (steps * batch)
 
@@ -96,8 +94,3 @@ def _latents(network: UniZeroNetwork, targets: Targets) -> Tensor:
     """[B, H + 1, D]; past a termination the ending."""
     latents = network.encode(targets.observations.flatten(0, 1)).unflatten(0, targets.mask.shape)
     return torch.where(targets.ended[..., None] > 0, network.ending, latents).transpose(0, 1)
-
-
-def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """[...] of logits and distributions [..., bins]."""
-    return -(target * functional.log_softmax(logits, -1)).sum(-1)

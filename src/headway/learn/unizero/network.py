@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headway.learn.input_scale import InputScale
 from headway.learn.two_hot import Support
 
 SLOWEST_TURN = 1000.0  # tokens per radian of the slowest rotation: far longer than any path
@@ -43,12 +44,16 @@ class Architecture:
     heads: int = 4
     attention_steps: int = 6
     """Nodes that a token sees, its own among them."""
+    normalise: bool = False
+    """Bring the features of a vector to mean 0 and variance 1 first, by what was seen of them."""
     value_support: Support = field(default_factory=Support)
     reward_support: Support = field(default_factory=Support)
 
     def __post_init__(self) -> None:
         if len(self.observation) not in (1, 3):
             raise ValueError(f"an observation is [features] or [planes, height, width], received {self.observation}")
+        if self.normalise and len(self.observation) != 1:
+            raise ValueError(f"normalise is for vectors, received observations {list(self.observation)}")
         for name in ("num_actions", "dim", "layers", "heads", "attention_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
@@ -108,6 +113,7 @@ class UniZeroNetwork(nn.Module):
     def __init__(self, architecture: Architecture, *, seed: int) -> None:
         super().__init__()
         self.architecture = a = architecture
+        self.inputs = InputScale(a.observation[0]) if a.normalise else None
         self.encoder = _encoder(a)
         self.action = nn.Embedding(a.num_actions, a.dim)
         self.blocks = nn.ModuleList(Block(a.dim, a.heads) for _ in range(a.layers))
@@ -139,7 +145,7 @@ class UniZeroNetwork(nn.Module):
 
     def encode(self, observations: Tensor) -> Tensor:
         """Latents [N, D] of observations [N, ...]."""
-        return normalise(self.encoder(observations))
+        return normalise(self.encoder(observations if self.inputs is None else self.inputs(observations.flatten(1))))
 
     @property
     def ending(self) -> Tensor:

@@ -1,0 +1,213 @@
+"""What every learner of a model does with a draw from a replay of segments, whatever the model is.
+
+    draw --> z from the target's values --> losses along the window --> AdamW --> target and average follow
+      ^                                                  |
+      +------------------ |v - z| by id -----------------+
+
+What goes in is what `buffer/game_segments.py` draws, time first; what comes back besides the metrics is a priority for
+each of its positions. Weights are published as one vector: the trained ones, or their average over the last updates,
+which plays more evenly than any of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.core.types import Batch, LearnReport
+from headway.learn.input_scale import InputScale
+from headway.learn.packed import load_weights, pack_weights
+
+Bootstrap = Literal["network", "search"]
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class Targets(NamedTuple):
+    """What a batch says, time first. B samples, H unroll steps, A actions."""
+
+    observations: Tensor  # [H + 1, B, ...]
+    actions: Tensor  # [H, B] int64
+    rewards: Tensor  # [H, B]
+    policies: Tensor  # [H + 1, B, A]
+    values: Tensor  # [H + 1, B]: z
+    mask: Tensor  # [H + 1, B]: 1 where the step belongs to the episode
+    ended: Tensor  # [H + 1, B]: 1 past a termination
+    weights: Tensor  # [B] importance weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """The knobs of one update."""
+
+    learning_rate: float = 1e-3
+    final_learning_rate: float | None = None
+    """Where a linear decay over the run ends; None: constant."""
+    total_updates: int | None = None
+    """The length of the run, for the decay."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Of AdamW."""
+    weight_decay: float = 1e-4
+    max_grad_norm: float = 5.0
+    bootstrap: Bootstrap = "network"
+    """Where the values at the end of n steps come from: the target, now, or the search that was there then."""
+    target_tau: float = 1.0
+    """How far the target moves to the trained network: 1 takes its place."""
+    target_every: int = 1
+    """Updates between two such moves."""
+    average: float = 0.0
+    """Published is the running average of the weights with this share of itself kept at each update; 0: the weights."""
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "max_grad_norm", "target_every"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, received {getattr(self, name)!r}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must be >= 0, received {self.weight_decay!r}")
+        if not 0 < self.target_tau <= 1:
+            raise ValueError(f"target_tau must be in (0, 1], received {self.target_tau!r}")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average must be in [0, 1), received {self.average!r}")
+        if self.bootstrap not in ("network", "search"):
+            raise ValueError(f"bootstrap must be network or search, received {self.bootstrap!r}")
+        if self.final_learning_rate is not None and self.total_updates is None:
+            raise ValueError(
+                f"final_learning_rate={self.final_learning_rate!r} needs total_updates: over which run shall it decay?"
+            )
+
+    def rate(self, updates: int) -> float:
+        """The step size after so many updates."""
+        if self.final_learning_rate is None or self.total_updates is None:
+            return self.learning_rate
+        progress = min(1.0, updates / self.total_updates)
+        return self.learning_rate + progress * (self.final_learning_rate - self.learning_rate)
+
+
+class ModelLearner(ABC, Generic[Network]):
+    """Trains a network on draws, one gradient step each. A kind of model says what its losses and its values are."""
+
+    def __init__(self, make_network: Callable[[], Network], settings: ModelSettings, *, device: str = "cpu") -> None:
+        self._settings = settings
+        self._device = device
+        self._network = make_network().to(device)
+        self._target = make_network().to(device).requires_grad_(False)
+        self._average = make_network().to(device).requires_grad_(False) if settings.average else None
+        self._parameters = [parameter for parameter in self._network.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            self._parameters,
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self._updates = 0
+
+    @abstractmethod
+    def _losses(self, targets: Targets) -> Any:
+        """A named tuple of scalars, `total` the one to be made smaller, and `values` [B], those now predicted first."""
+
+    @abstractmethod
+    def _target_values(self, observations: Tensor) -> Tensor:
+        """[H + 1, B] of observations [H + 1, B, ...], as the target sees them."""
+
+    def learn(self, batch: Batch) -> LearnReport:
+        (draw,) = batch.rollouts
+        data = draw.payload
+        targets = self._targets(data)
+        inputs = getattr(self._network, "inputs", None)
+        if isinstance(inputs, InputScale):
+            inputs.see(targets.observations[0])
+        losses = self._losses(targets)
+        norm = self._step(losses.total)
+        errors = (losses.values - targets.values[0]).abs().cpu().numpy()
+        feedback = {"ids": data["ids"], "priorities": errors.astype(np.float64)}
+        return LearnReport(_metrics(losses, errors, norm), samples=float(draw.steps), feedback=feedback)
+
+    def _values(self, data: dict[str, np.ndarray]) -> Tensor:
+        """z [H + 1, B]: rewards on the way, and the value at its end times its discount (and sign; 0 past an end)."""
+        if self._settings.bootstrap == "search":
+            bootstraps = self._tensor(data["root_values"])
+        else:
+            with torch.no_grad():
+                bootstraps = self._target_values(self._tensor(data["bootstrap_obs"]).float())
+        return self._tensor(data["returns"]) + self._tensor(data["factors"]) * bootstraps
+
+    def _targets(self, data: dict[str, np.ndarray]) -> Targets:
+        return Targets(
+            observations=self._tensor(data["obs"]).float(),
+            actions=self._tensor(data["actions"]),
+            rewards=self._tensor(data["rewards"]),
+            policies=self._tensor(data["policies"]),
+            values=self._values(data),
+            mask=self._tensor(data["mask"]),
+            ended=self._tensor(data["ended"]),
+            weights=self._tensor(data["weights"]),
+        )
+
+    def _step(self, total: Tensor) -> float:
+        """One gradient step; the norm of the gradient before it was clipped."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._settings.rate(self._updates)
+        self._optimizer.zero_grad(set_to_none=True)
+        total.backward()
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm)
+        self._optimizer.step()
+        self._updates += 1
+        if self._updates % self._settings.target_every == 0:
+            self._follow(self._target, self._settings.target_tau)
+        if self._average is not None:  # of all so far at first, so that the beginning is forgotten
+            self._follow(self._average, max(1.0 - self._settings.average, 1.0 / self._updates))
+        return float(norm)
+
+    @torch.no_grad()
+    def _follow(self, follower: nn.Module, share: float) -> None:
+        torch._foreach_lerp_(list(follower.parameters()), list(self._network.parameters()), share)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        if not array.flags.writeable:  # memory that other processes see
+            array = array.copy()
+        return torch.from_numpy(array).to(self._device)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        return {"network": pack_weights(self._average or self._network)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "network": pack_weights(self._network),
+            "target": pack_weights(self._target),
+            "average": None if self._average is None else pack_weights(self._average),
+            "optimizer": self._optimizer.state_dict(),
+            "updates": self._updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_weights(self._network, state)
+        load_weights(self._target, {"network": state["target"]})
+        if self._average is not None:
+            load_weights(self._average, {"network": state["average"]})
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._updates = state["updates"]
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """[...] of logits and distributions [..., bins]."""
+    return -(target * nn.functional.log_softmax(logits, -1)).sum(-1)
+
+
+def require_weights(weights: Any, *names: str) -> None:
+    """The weights of a loss: none is negative."""
+    for name in names:
+        if not getattr(weights, name) >= 0:
+            raise ValueError(f"the weight of {name} must be >= 0, received {getattr(weights, name)!r}")
+
+
+def _metrics(losses: Any, errors: np.ndarray, norm: float) -> dict[str, float]:
+    names = [name for name in losses._fields if name != "values"]
+    parts = torch.stack([getattr(losses, name).detach() for name in names]).tolist()
+    metrics = {name if name == "entropy" else f"{name}_loss": part for name, part in zip(names, parts, strict=True)}
+    return metrics | {"value_error": float(errors.mean()), "grad_norm": norm}
