@@ -1,6 +1,8 @@
 """MuZero on CartPole-v1 to an evaluation mean of 475: environment steps, updates and wall-clock time, seed by seed.
 
     python bench/muzero.py [--seeds 5] [--limit_s 300] [--lead 1] [--reanalyze 0]
+    python bench/muzero.py --recipe unizero             UniZero instead
+    python bench/muzero.py --peer                       LightZero beside, its own configuration (make bench-peers)
     python bench/muzero.py --leads 0,1,4,auto           the same recipe at several leads, with the overlap efficiency
     python bench/muzero.py --search                     what one simulation of the network costs, kernels and torch
 
@@ -13,13 +15,17 @@ Overlap efficiency: how much of the shorter of the two sides (collecting, learni
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
+PEER = ROOT / ".bench-venv-lightzero" / "bin" / "python"
 TARGET = 475.0
 WARM = {"updates": 3, "evaluate_every": 3, "eval_episodes": 2, "eval_simulations": 2, "replay_min_size": 200}
 
@@ -32,14 +38,13 @@ def run_one(settings: dict[str, Any]) -> dict[str, Any]:
     from headway.launching import build_runtime
     from headway.observe.recorder import MemoryRecorder
     from headway.recipes.config import read_values
-    from headway.recipes.muzero import MuZeroConfig, stations
 
     torch.set_num_threads(1)
-    config = read_values(MuZeroConfig, settings)
-    assert isinstance(config, MuZeroConfig)
+    recipe = importlib.import_module(f"headway.recipes.{settings.pop('recipe')}")
+    config = read_values(recipe.CONFIG, settings)
     runtime, recorder = build_runtime(config.runtime), MemoryRecorder()
     cpu = time.process_time()
-    result = runtime.run(Coordinator(stations(config), config.settings(), runtime, recorder=recorder).run())
+    result = runtime.run(Coordinator(recipe.stations(config), config.settings(), runtime, recorder=recorder).run())
     first = next(event["t"] for event in recorder.events if event["e"] == "open")
     reached = [event for event in recorder.events if event["e"] == "score" and (event["value"] or 0.0) >= TARGET]
     until = reached[0]["t"] if reached else recorder.events[-1]["t"]
@@ -66,6 +71,20 @@ def in_a_process(settings: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def peer(limit_s: float, seed: int) -> dict[str, Any]:
+    """LightZero for as long."""
+    words = [str(PEER), str(ROOT / "bench" / "peers" / "lightzero_muzero.py"), str(limit_s), str(seed)]
+    answer = subprocess.run(words, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise SystemExit(answer.stderr[-2000:])
+    found = json.loads(answer.stdout.splitlines()[-1])
+    reached = [one for one in found["scores"] if one["score"] >= TARGET]
+    until = reached[0] if reached else found
+    best = max((one["score"] for one in found["scores"]), default=0.0)
+    counts = {"wall": until["seconds"], "steps": until["steps"], "updates": until["updates"]}
+    return {"solved": bool(reached), "best": best, "overlap": 0.0, **counts}
+
+
 def table(title: str, rows: list[dict[str, Any]]) -> None:
     solved = [row for row in rows if row["solved"]]
     line = f"| {title} | {len(solved)} of {len(rows)} |"
@@ -76,7 +95,9 @@ def table(title: str, rows: list[dict[str, Any]]) -> None:
         line += f" {statistics.median(row['updates'] for row in solved):,.0f} |"
         line += f" {statistics.median(row['overlap'] for row in solved):.2f} |"
     else:
-        line += f" best {max(row['best'] for row in rows):.0f} | | | |"
+        line += f" best {max(row['best'] for row in rows):.0f} in {max(row['wall'] for row in rows):.0f} |"
+        line += f" {statistics.median(row['steps'] for row in rows):,.0f} |"
+        line += f" {statistics.median(row['updates'] for row in rows):,.0f} | |"
     print(line, flush=True)
 
 
@@ -117,6 +138,8 @@ def main() -> None:
     parser.add_argument("--leads", default="")
     parser.add_argument("--reanalyze", type=float, default=0.0)
     parser.add_argument("--runtime", default="threads")
+    parser.add_argument("--recipe", default="muzero", choices=["muzero", "unizero"])
+    parser.add_argument("--peer", action="store_true")
     parser.add_argument("--search", action="store_true")
     parser.add_argument("--one", default="")
     chosen = parser.parse_args()
@@ -126,15 +149,23 @@ def main() -> None:
     if chosen.search:
         search_cost()
         return
-    in_a_process(WARM)
+    if chosen.peer and not PEER.exists():
+        raise SystemExit("LightZero is not there: make bench-peers")
+    in_a_process({**WARM, "recipe": chosen.recipe})
     print("| | solved | seconds, median (least..most) | steps | updates | overlap |\n|---|---|---|---|---|---|")
     for lead in chosen.leads.split(",") if chosen.leads else [chosen.lead]:
         settings: dict[str, Any] = {"target_score": TARGET, "wall_s": chosen.limit_s, "runtime": chosen.runtime}
         settings["max_lead"] = lead if lead == "auto" else float(lead)
         if chosen.reanalyze:
             settings |= {"reanalyze_ratio": chosen.reanalyze, "replay_mode": "shared", "dispatch": "free"}
-        rows = [in_a_process({**settings, "seed": seed}) for seed in range(chosen.seeds)]
-        table(f"lead {lead}" + (f", reanalyze {chosen.reanalyze:g}" if chosen.reanalyze else ""), rows)
+        rows = []
+        for seed in range(chosen.seeds):
+            rows.append(in_a_process({**settings, "recipe": chosen.recipe, "seed": seed}))
+            print(f"{chosen.recipe}, lead {lead}, seed {seed}: {rows[-1]}", file=sys.stderr, flush=True)
+        reanalyzed = f", reanalyze {chosen.reanalyze:g}" if chosen.reanalyze else ""
+        table(f"{chosen.recipe}, lead {lead}{reanalyzed}", rows)
+    if chosen.peer:
+        table("LightZero, MuZero", [peer(chosen.limit_s, seed) for seed in range(chosen.seeds)])
 
 
 if __name__ == "__main__":

@@ -189,6 +189,14 @@ def test_a_vllm_that_is_not_there_is_named_before_anything_starts(folder: Path) 
         stations(config_of(folder, engine="vllm", vllm_python="/no/such/python"))
 
 
+def test_trainer_and_engines_ask_for_gpus_unless_they_compute_on_the_cpu(folder: Path) -> None:
+    for device, trainer, engine in (("auto", 2.0, 0.5), ("cpu", 0.0, 0.0)):
+        asked = config_of(folder, learner_gpus=2.0, engine_gpus=0.5, torch_threads=2, device=device)
+        wired = stations(asked)
+        assert (wired.learner_placement.num_gpus, wired.learner_placement.num_cpus) == (trainer, 2)
+        assert wired.collector_placement.num_gpus == wired.evaluator_placement.num_gpus == engine
+
+
 def test_groups_past_their_deadline_are_cut_or_fail(folder: Path) -> None:
     """So short a time that no token can be there: what cannot be cut fails, and both say so."""
     for choice in ("fail", "cut"):

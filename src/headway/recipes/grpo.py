@@ -11,6 +11,7 @@ or in the middle of its replies (`on_publish`). Every token carries the version 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from pydantic import Field, model_validator
 from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
+from headway.core.protocols import Placement
 from headway.core.types import derive_seed
 from headway.evaluate.answers import AnswerEvaluator
 from headway.learn.grpo.advantages import GAE
@@ -106,7 +108,12 @@ class GRPOConfig(UpdateConfig):
     vllm_options: dict[str, Any] = Field(default_factory=dict)
     """vllm: more of its engine arguments, like {gpu_memory_utilization: 0.5} or {tensor_parallel_size: 2}."""
 
+    engine_gpus: float = Field(default=1.0, ge=0)
+    """ray: GPUs that each engine asks for, the evaluation's too, where the cluster has any. A fraction shares one."""
+
     # -- update
+    learner_gpus: float = Field(default=1.0, ge=0)
+    """ray: GPUs that the trainer asks for, each rank of it, where the cluster has any. A fraction shares one."""
     updates: int | None = Field(default=40, ge=1)
     """Stop after this many learn calls."""
     data_epochs: float | None = Field(default=None, gt=0)
@@ -189,11 +196,19 @@ def stations(
     """Everything wired: one line an edge. `collector` and `learner` may be classes of your own, derived from these."""
     build_task(config)  # what cannot be is said here, not by a role that starts
     _check_engine(config)
+    engine, trainer = (_with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
     return Stations(
         collector=partial(_collector, config, collector),
-        learner=over_ranks(config, partial(_learner, config, learner), device=_ranks_on(config)),
+        learner=over_ranks(config, partial(_learner, config, learner), trainer, _ranks_on(config)),
         evaluator=partial(_evaluator, config) if config.evaluate_every else None,  # it has an engine of its own
+        collector_placement=engine,
+        learner_placement=trainer,
+        evaluator_placement=engine,
     )
+
+
+def _with_gpus(config: GRPOConfig, num_gpus: float) -> Placement:
+    return replace(config.placement, num_gpus=0.0 if config.device == "cpu" else num_gpus)
 
 
 def build_task(config: GRPOConfig) -> Task:
@@ -235,6 +250,8 @@ def _sampling(config: GRPOConfig) -> Sampling:
 
 
 def _ranks_on(config: GRPOConfig) -> Device:
+    if config.runtime == "ray" and config.device == "cuda":  # where the run is started there need not be one
+        return "cuda"
     return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 

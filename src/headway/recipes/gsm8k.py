@@ -24,8 +24,8 @@ class GSM8KConfig(GRPOConfig):
     """The folder with train.jsonl and test.jsonl."""
     scoring: Literal["strict", "flexible"] = "flexible"
     """strict: the number after ####. flexible: the last number, wherever it stands."""
-    format_bonus: float = Field(default=0.1, ge=0)
-    """Added for a reply that ends with `#### number`, right or wrong."""
+    format_bonus: float = Field(default=0.0, ge=0)
+    """Added for a reply that ends with `#### number`, right or wrong. A weak model learns this and nothing else."""
     task: str = ""
     """Always gsm8k:DATA."""
     max_tokens: int = Field(default=256, ge=1)

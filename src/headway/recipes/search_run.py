@@ -48,38 +48,39 @@ BOARD_GAMES = {"tictactoe": "tic_tac_toe", **{name: name for name in GAMES}}
 """What the user may say, and the game it is."""
 
 
+ANY_BOARD: dict[str, Any] = {
+    "gamma": 1.0,
+    "num_envs": 32,
+    "value_bins": 21,
+    "value_range": 1.0,
+    "value_weight": 1.0,
+    "consistency_weight": 0.0,
+    "replay_alpha": 0.0,  # how a game ended says little about one position: large errors are mostly chance
+    "root_dirichlet_alpha": 0.5,
+    "eval_episodes": 100,
+}
 BOARD_DEFAULTS: dict[str, dict[str, Any]] = {
     "tic_tac_toe": {
+        **ANY_BOARD,
         "td_steps": 9,
-        "gamma": 1.0,
         "replay_ratio": 0.05,
         "segment_steps": 20,
-        "num_envs": 32,
-        "value_bins": 21,
-        "value_range": 1.0,
         "opponents": ("random", "perfect"),
-        "eval_episodes": 100,
-        "root_dirichlet_alpha": 0.5,
-        "learn_endings": True,
     },
     "connect_four": {
+        **ANY_BOARD,
         "td_steps": 42,
-        "gamma": 1.0,
         "replay_ratio": 0.02,
         "replay_capacity": 200_000,
         "replay_min_size": 4000,
         "segment_steps": 32,
-        "num_envs": 32,
-        "value_bins": 21,
-        "value_range": 1.0,
         "latent": 128,
         "hidden": 128,
-        "opponents": ("random", "depth_2"),
-        "eval_episodes": 100,
-        "eval_simulations": 50,
         "batch_size": 256,
-        "root_dirichlet_alpha": 0.5,
-        "learn_endings": True,
+        "num_simulations": 50,
+        "num_unroll_steps": 3,
+        "opponents": ("random", "depth_2"),
+        "eval_simulations": 200,
     },
 }
 """Where a board game wants other defaults."""
