@@ -32,10 +32,9 @@ from headway.testing.fakes import Pause
 from headway.testing.reanalysis import (
     ToyReanalyzer,
     ToyTargets,
-    plain_reanalysis_loop,
     toy_reanalysis_stations,
 )
-from headway.testing.shared_replay import toy_replay_stations
+from headway.testing.shared_replay import plain_replay_loop, toy_replay_stations
 from headway.testing.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
@@ -59,7 +58,7 @@ def run(settings: Settings, runtime: str | Runtime = "inline", stations: Any = N
 def test_lead_zero_equals_the_plain_loop_with_reanalysis_in_turn(runtime: str) -> None:
     settings, recorder = settings_for(0), MemoryRecorder()
     result = run(settings, runtime, toy_reanalysis_stations(Pause(0.002)), recorder=recorder)
-    assert fingerprint(result.weights) == fingerprint(plain_reanalysis_loop(settings))
+    assert fingerprint(result.weights) == fingerprint(plain_replay_loop(toy_reanalysis_stations(), settings))
     counts = Counter(event["e"] for event in recorder.events)
     assert counts["work"] == counts["refresh"] == 30
 

@@ -56,7 +56,7 @@ def test_lead_zero_equals_the_plain_loop(runtime: str) -> None:
     settings = settings_for(0)
     recorder = MemoryRecorder()
     result = run(settings, runtime, toy_replay_stations(Pause(0.002)), recorder=recorder)
-    assert fingerprint(result.weights) == fingerprint(plain_replay_loop(settings))
+    assert fingerprint(result.weights) == fingerprint(plain_replay_loop(toy_replay_stations(), settings))
     assert result.ledger.closes
     assert all(event["k"] == [] for event in recorder.events if event["e"] == "learn")
     assert sum(event["e"] == "draw" for event in recorder.events) == result.updates == 30

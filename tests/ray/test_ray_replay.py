@@ -46,7 +46,7 @@ def settings_for(lead: float, updates: int = 30, save_every: int = 0, **more: An
 
 def test_lead_zero_equals_the_plain_loop() -> None:
     result = run(settings_for(0), toy_replay_stations(Pause(0.002)))
-    assert fingerprint(result.weights) == fingerprint(plain_replay_loop(settings_for(0)))
+    assert fingerprint(result.weights) == fingerprint(plain_replay_loop(toy_replay_stations(), settings_for(0)))
 
 
 def test_a_recorded_free_run_replays_to_the_same_bits() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_muzero import SMALL, a_batch
+from draws import a_batch
+from test_muzero import SMALL
 from torch import nn
 
 from headway.core.types import Batch, Rollout

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from draws import a_batch, classes, targets_of
 from torch import Tensor
 
 from headway.core.types import Batch, Rollout
-from headway.learn.model_learner import Targets
 from headway.learn.muzero.inference import TorchModel, VectorModel, searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
 from headway.learn.muzero.loss import LossWeights, muzero_losses
@@ -203,49 +203,11 @@ def test_a_plan_depends_on_weights_observations_and_the_generator_alone() -> Non
 # -- losses -------------------------------------------------------------------------------------------
 
 
-def a_batch(batch: int = 6, steps: int = 3, *, seed: int = 0, architecture: Architecture = SMALL) -> dict[str, Any]:
-    """A draw as the replay makes them; sample 1 terminates after one step, sample 2 is cut after two."""
-    rng = np.random.default_rng(seed)
-    shape, num = architecture.observation, architecture.num_actions
-    mask = np.ones((steps + 1, batch), np.float32)
-    ended = np.zeros_like(mask)
-    mask[1:, 1], ended[1:, 1] = 0, 1
-    mask[2:, 2] = 0
-    return {
-        "obs": rng.normal(size=(steps + 1, batch, *shape)).astype(np.float32),
-        "bootstrap_obs": rng.normal(size=(steps + 1, batch, *shape)).astype(np.float32),
-        "actions": rng.integers(num, size=(steps, batch)),
-        "rewards": rng.normal(size=(steps, batch)).astype(np.float32) * mask[:-1],
-        "policies": rng.dirichlet(np.ones(num), size=(steps + 1, batch)).astype(np.float32),
-        "returns": rng.normal(size=(steps + 1, batch)).astype(np.float32) * mask,
-        "factors": (rng.random((steps + 1, batch)) * mask).astype(np.float32),
-        "root_values": rng.normal(size=(steps + 1, batch)).astype(np.float32),
-        "mask": mask,
-        "ended": ended,
-        "weights": rng.uniform(0.2, 1.0, size=batch).astype(np.float32),
-        "ids": np.arange(batch) + 100,
-    }
-
-
-def targets_of(data: dict[str, Any]) -> Targets:
-    tensors = {name: torch.from_numpy(values) for name, values in data.items()}
-    values = tensors["returns"] + tensors["factors"] * tensors["root_values"]
-    names = ("actions", "rewards", "policies", "mask", "ended", "weights")
-    return Targets(observations=tensors["obs"], values=values, **{name: tensors[name] for name in names})
-
-
 def slow_loss(network: MuZeroNetwork, data: dict[str, Any], weights: LossWeights) -> Tensor:
     """Sample by sample and step by step, from the definition."""
     targets = targets_of(data)
     steps, batch = targets.actions.shape
     supports = network.architecture.value_support, network.architecture.reward_support
-
-    def classes(logits: Tensor, value: Tensor, support: Support) -> Tensor:
-        place = float((squash(value) - support.low) / support.step)
-        lower = min(max(int(np.floor(place)), 0), support.num_bins - 2)
-        share = min(max(place - lower, 0.0), 1.0)
-        logs = logits.log_softmax(-1)
-        return -((1 - share) * logs[lower] + share * logs[lower + 1])
 
     total = torch.zeros(())
     for b in range(batch):
@@ -275,7 +237,7 @@ def slow_loss(network: MuZeroNetwork, data: dict[str, Any], weights: LossWeights
 @pytest.mark.parametrize("learn_endings", [False, True])
 @pytest.mark.parametrize("architecture", [SMALL, PLANES], ids=["vector", "planes"])
 def test_the_loss_is_what_its_definition_says(architecture: Architecture, learn_endings: bool) -> None:
-    network, data = a_network(architecture), a_batch(architecture=architecture)
+    network, data = a_network(architecture), a_batch(shape=architecture.observation, num=architecture.num_actions)
     weights = LossWeights(value=0.3, reward=0.9, consistency=1.7, entropy=0.01, learn_endings=learn_endings)
     quick = muzero_losses(network, targets_of(data), weights).total
     slow = slow_loss(network, data, weights)

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from draws import a_batch, classes, targets_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from headway.buffer.game_segments import TERMINATED, TRUNCATED, VALID, _begins
 from headway.core.types import Batch, Rollout
-from headway.learn.model_learner import Targets
 from headway.learn.packed import load_weights, pack_weights
-from headway.learn.two_hot import Support, squash
+from headway.learn.two_hot import Support
 from headway.learn.unizero.inference import CompiledModel, UniZeroModel, searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
 from headway.learn.unizero.loss import LossWeights, unizero_losses
@@ -298,36 +298,6 @@ def test_whoever_plays_the_best_moves_remembers_until_told_to_forget() -> None:
 # -- losses -------------------------------------------------------------------------------------------
 
 
-def a_batch(batch: int = 6, steps: int = 3, *, seed: int = 0) -> dict[str, Any]:
-    """A draw as the replay makes them; sample 1 terminates after one step, sample 2 is cut after two."""
-    rng = np.random.default_rng(seed)
-    mask = np.ones((steps + 1, batch), np.float32)
-    ended = np.zeros_like(mask)
-    mask[1:, 1], ended[1:, 1] = 0, 1
-    mask[2:, 2] = 0
-    return {
-        "obs": rng.normal(size=(steps + 1, batch, 4)).astype(np.float32),
-        "bootstrap_obs": rng.normal(size=(steps + 1, batch, 4)).astype(np.float32),
-        "actions": rng.integers(NUM_ACTIONS, size=(steps, batch)),
-        "rewards": rng.normal(size=(steps, batch)).astype(np.float32) * mask[:-1],
-        "policies": rng.dirichlet(np.ones(NUM_ACTIONS), size=(steps + 1, batch)).astype(np.float32),
-        "returns": rng.normal(size=(steps + 1, batch)).astype(np.float32) * mask,
-        "factors": (rng.random((steps + 1, batch)) * mask).astype(np.float32),
-        "root_values": rng.normal(size=(steps + 1, batch)).astype(np.float32),
-        "mask": mask,
-        "ended": ended,
-        "weights": rng.uniform(0.2, 1.0, size=batch).astype(np.float32),
-        "ids": np.arange(batch) + 100,
-    }
-
-
-def targets_of(data: dict[str, Any]) -> Targets:
-    tensors = {name: torch.from_numpy(values) for name, values in data.items()}
-    values = tensors["returns"] + tensors["factors"] * tensors["root_values"]
-    names = ("actions", "rewards", "policies", "mask", "ended", "weights")
-    return Targets(observations=tensors["obs"], values=values, **{name: tensors[name] for name in names})
-
-
 def loss(network: UniZeroNetwork, data: dict[str, Any], weights: LossWeights) -> Tensor:
     return unizero_losses(network, a_network(seed=2), targets_of(data), weights).total
 
@@ -336,13 +306,6 @@ def slow_loss(network: UniZeroNetwork, target: UniZeroNetwork, data: dict[str, A
     """Sample by sample and step by step, from the definition: a pass over each beginning of each window."""
     targets = targets_of(data)
     steps, batch = targets.actions.shape
-
-    def classes(logits: Tensor, value: Tensor, support: Support) -> Tensor:
-        place = float((squash(value) - support.low) / support.step)
-        lower = min(max(int(np.floor(place)), 0), support.num_bins - 2)
-        share = min(max(place - lower, 0.0), 1.0)
-        logs = logits.log_softmax(-1)
-        return -((1 - share) * logs[lower] + share * logs[lower + 1])
 
     def latent_of(by: UniZeroNetwork, k: int, b: int) -> Tensor:
         return by.ending if targets.ended[k, b] else by.encode(targets.observations[k, b : b + 1])[0]

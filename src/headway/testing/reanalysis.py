@@ -9,7 +9,6 @@ ToyCollector --> ToyTargets --> ToyTargetLearner
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,10 +16,8 @@ from typing import Any
 import numpy as np
 
 from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Settings
-from headway.core.rules import Tally
-from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, derive_seed
-from headway.testing.fakes import SIZE, ToyCollector, toy_stations
+from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
+from headway.testing.fakes import SIZE, toy_stations
 from headway.testing.shared_replay import ToyDrawLearner, ToyReplay
 
 Work = Callable[[Rollout], None]
@@ -107,29 +104,3 @@ def toy_reanalysis_stations(work: Callable[[Ticket], None] | None = None, on_wor
         reanalyzer=partial(ToyReanalyzer, on_work),
         replay=ToyTargets,
     )
-
-
-def plain_reanalysis_loop(settings: Settings) -> Any:
-    """The loop without us: collect until the ratio allows an update, draw, train, write back, reanalyze, again."""
-    ratio, learner, replay, tally = settings.replay, ToyTargetLearner(), ToyTargets(), Tally()
-    assert ratio is not None
-    assert settings.plan.updates is not None
-    assert settings.tickets_per_version == 1
-    crew = [ToyCollector(number) for number in range(settings.collectors)]
-    reanalyzer = ToyReanalyzer()
-    snapshot, index = Snapshot(0, copy.deepcopy(learner.snapshot())), 0
-    for _ in range(settings.plan.updates):
-        while not ratio.may_learn(tally):
-            ticket = Ticket(index, derive_seed(settings.seed, "ticket", index))
-            rollout = crew[index % len(crew)].collect(ticket, snapshot)
-            replay.insert(Batch(snapshot.version, (rollout,)))
-            tally.inserted += rollout.steps
-            index += 1
-        draw = replay.sample(snapshot.version)
-        report = learner.learn(Batch(snapshot.version, (draw,)))
-        replay.update(report.feedback)
-        tally.sampled += draw.steps
-        snapshot = Snapshot(snapshot.version + 1, copy.deepcopy(learner.snapshot()))
-        while (work := replay.oldest(snapshot.version)) is not None:
-            replay.refresh(reanalyzer.reanalyze(snapshot, work))
-    return snapshot.payload

@@ -18,7 +18,7 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
 from headway.core.rules import Tally
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, derive_seed
-from headway.testing.fakes import ToyCollector, ToyEvaluator, ToyLearner, Vector, toy_stations
+from headway.testing.fakes import ToyEvaluator, ToyLearner, Vector, toy_stations
 
 
 class ToyReplay:
@@ -92,17 +92,20 @@ def toy_replay_stations(
     )
 
 
-def plain_replay_loop(settings: Settings) -> dict[str, Vector]:
-    """The loop without us: collect until the ratio allows an update, draw, train, write back, again."""
-    ratio, learner, replay, tally = settings.replay, ToyDrawLearner(), ToyReplay(), Tally()
+def plain_replay_loop(stations: Stations, settings: Settings) -> Any:
+    """The loop without us: collect until the ratio allows an update, draw, train, write back, reanalyze, again."""
+    ratio, tally = settings.replay, Tally()
     assert ratio is not None
+    assert stations.replay is not None
     assert settings.plan.updates is not None
     assert settings.tickets_per_version == 1
-    crew = [ToyCollector(number) for number in range(settings.collectors)]
+    learner, replay = stations.learner(), stations.replay()
+    reanalyzer: Any = None if stations.reanalyzer is None else stations.reanalyzer()
+    crew = [stations.collector(number) for number in range(settings.collectors)]
     snapshot, index = Snapshot(0, copy.deepcopy(learner.snapshot())), 0
     for _ in range(settings.plan.updates):
         while not ratio.may_learn(tally):
-            ticket = Ticket(index, derive_seed(settings.seed, "ticket", index))
+            ticket = Ticket(index, derive_seed(settings.seed, "ticket", index), snapshot.version)
             rollout = crew[index % len(crew)].collect(ticket, snapshot)
             replay.insert(Batch(snapshot.version, (rollout,)))
             tally.inserted += rollout.steps
@@ -112,4 +115,6 @@ def plain_replay_loop(settings: Settings) -> dict[str, Vector]:
         replay.update(report.feedback)
         tally.sampled += draw.steps
         snapshot = Snapshot(snapshot.version + 1, copy.deepcopy(learner.snapshot()))
+        while reanalyzer is not None and (work := replay.oldest(snapshot.version)) is not None:
+            replay.refresh(reanalyzer.reanalyze(snapshot, work))
     return snapshot.payload

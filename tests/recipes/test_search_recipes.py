@@ -1,0 +1,116 @@
+"""What holds for every recipe that plays by search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gymnasium")
+
+from search_runs import read, run, tiny
+
+from headway.coordinate.checkpoint import CheckpointStore
+from headway.core.types import Snapshot
+from headway.observe.fingerprint import fingerprint
+from headway.recipes import load_recipe
+from headway.testing.shared_replay import plain_replay_loop
+
+every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])
+REANALYSIS = {"reanalyze_ratio": 2.0, "reanalyze_min_age": 2, "reanalyze_roots": 16}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [
+        ("muzero", {}),
+        ("muzero", {"env": "tictactoe"}),
+        ("muzero", {"average": 0.0, "normalise": False}),
+        ("unizero", {"context_steps": 2}),
+        ("unizero", {"env": "tictactoe"}),
+    ],
+)
+def test_lead_zero_is_the_plain_loop_bit_for_bit(recipe: str, more: dict[str, Any]) -> None:
+    more = {**more, "max_lead": 0}
+    shared = tiny(recipe, **more, replay_mode="shared")
+    wanted = fingerprint(plain_replay_loop(load_recipe(recipe).stations(shared), shared.settings()))
+    for mode, runtime in (("shared", "inline"), ("learner", "inline"), ("shared", "threads")):
+        config = tiny(recipe, **more, replay_mode=mode, runtime=runtime)
+        assert fingerprint(run(recipe, config).weights) == wanted, (mode, runtime)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [
+        ("muzero", {"replay_mode": "learner"}),
+        ("muzero", {"replay_mode": "shared"}),
+        ("unizero", {"replay_mode": "learner", "context_steps": 2}),
+    ],
+)
+def test_a_pinned_run_with_reanalysis_is_determined_by_its_seed_and_resumes_to_the_same_bits(
+    recipe: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    more = {**more, **REANALYSIS, "max_lead": 1}
+    whole = run(recipe, tiny(recipe, **more, runtime="inline"))
+    assert whole.metrics["targets_refreshed"] > 0
+    assert whole.metrics["target_age_after"] < whole.metrics["target_age_before"]
+    assert fingerprint(run(recipe, tiny(recipe, **more, runtime="threads")).weights) == fingerprint(whole.weights)
+    off = tiny(recipe, **{**more, "reanalyze_ratio": 0.0}, runtime="inline")
+    assert fingerprint(run(recipe, off).weights) != fingerprint(whole.weights)
+    store = CheckpointStore(tmp_path / "checkpoints", keep=9)
+    run(recipe, tiny(recipe, **more, save_every=4), checkpoints=store)
+    middle = store.load(store.all()[0])
+    assert middle.updates == 4
+    assert fingerprint(run(recipe, tiny(recipe, **more), resume=middle).weights) == fingerprint(whole.weights)
+
+
+@every_recipe
+def test_an_evaluation_is_repeatable_for_a_version_and_a_seed(recipe: str) -> None:
+    config = tiny(recipe, evaluate_every=1, eval_episodes=3, eval_simulations=4)
+    stations = load_recipe(recipe).stations(config)
+    weights = stations.learner().snapshot()
+    evaluators = [stations.evaluator() for _ in range(2)]  # type: ignore[misc]
+    scores = [evaluator.evaluate(Snapshot(1, weights), 7) for evaluator in (*evaluators, evaluators[0])]
+    assert scores[0] == scores[1] == scores[2]
+    assert evaluators[0].evaluate(Snapshot(1, weights), 8) != scores[0]
+
+
+@every_recipe
+def test_what_plays_is_the_average_and_what_it_sees_is_on_one_scale_unless_told_otherwise(recipe: str) -> None:
+    learners = {
+        average: load_recipe(recipe).stations(tiny(recipe, average=average, replay_mode="shared")).learner()
+        for average in (0.0, 0.9)
+    }
+    assert [learner.state_dict()["average"] is None for learner in learners.values()] == [True, False]
+    for changes, scaled in (({}, 1), ({"normalise": False}, 0), ({"env": "tictactoe"}, 0)):
+        config = tiny(recipe, replay_mode="shared", **changes)
+        network = load_recipe(recipe).stations(config).learner()._network
+        assert sum(name.startswith("inputs.mean") for name, _ in network.named_parameters()) == scaled
+
+
+@pytest.mark.slow
+@every_recipe
+@pytest.mark.parametrize("runtime", ["processes", "ray"])
+def test_the_same_bits_come_out_elsewhere(recipe: str, runtime: str) -> None:
+    if runtime == "ray":
+        pytest.importorskip("ray")
+    more = {"replay_mode": "shared", **REANALYSIS}
+    wanted = fingerprint(run(recipe, tiny(recipe, **more, runtime="inline")).weights)
+    assert fingerprint(run(recipe, tiny(recipe, **more, runtime=runtime)).weights) == wanted
+
+
+@every_recipe
+def test_board_games_have_defaults_of_their_own_that_the_user_may_change(recipe: str) -> None:
+    config = read(recipe, wall_s=1, env="connect_four")
+    assert (config.gamma, config.replay_alpha, config.value_weight) == (1.0, 0.0, 1.0)
+    assert config.opponents == ("random", "depth_2")
+    assert read(recipe, wall_s=1, env="connect_four", gamma=0.9).gamma == 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+@every_recipe
+def test_cartpole_is_learned(recipe: str) -> None:
+    result = run(recipe, read(recipe, target_score=400, updates=4000, wall_s=900))
+    assert max(score.value or 0.0 for score in result.scores) >= 400
