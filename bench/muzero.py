@@ -2,7 +2,7 @@
 
     python bench/muzero.py [--seeds 5] [--limit_s 300] [--lead 1] [--reanalyze 0]
     python bench/muzero.py --recipe unizero             UniZero instead
-    python bench/muzero.py --peer                       LightZero beside, its own configuration (make bench-peers)
+    python bench/muzero.py --peer 2                     LightZero beside, its own configuration, so many seeds
     python bench/muzero.py --leads 0,1,4,auto           the same recipe at several leads, with the overlap efficiency
     python bench/muzero.py --search                     what one simulation of the network costs, kernels and torch
 
@@ -27,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-lightzero" / "bin" / "python"
 TARGET = 475.0
-WARM = {"updates": 3, "evaluate_every": 3, "eval_episodes": 2, "eval_simulations": 2, "replay_min_size": 200}
+WARM = {"updates": 3, "evaluate_every": 3, "eval_episodes": 2, "eval_simulations": 2, "replay_min_size": 300}
 
 
 def run_one(settings: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--reanalyze", type=float, default=0.0)
     parser.add_argument("--runtime", default="threads")
     parser.add_argument("--recipe", default="muzero", choices=["muzero", "unizero"])
-    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--peer", type=int, default=0, help="seeds of LightZero (make bench-peers)")
     parser.add_argument("--search", action="store_true")
     parser.add_argument("--one", default="")
     chosen = parser.parse_args()
@@ -165,7 +165,7 @@ def main() -> None:
         reanalyzed = f", reanalyze {chosen.reanalyze:g}" if chosen.reanalyze else ""
         table(f"{chosen.recipe}, lead {lead}{reanalyzed}", rows)
     if chosen.peer:
-        table("LightZero, MuZero", [peer(chosen.limit_s, seed) for seed in range(chosen.seeds)])
+        table("LightZero, MuZero", [peer(chosen.limit_s, seed) for seed in range(chosen.peer)])
 
 
 if __name__ == "__main__":

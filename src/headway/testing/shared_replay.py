@@ -99,7 +99,8 @@ def plain_replay_loop(stations: Stations, settings: Settings) -> Any:
     assert stations.replay is not None
     assert settings.plan.updates is not None
     assert settings.tickets_per_version == 1
-    learner, replay = stations.learner(), stations.replay()
+    learner = stations.learner()
+    replay: Any = stations.replay()  # with targets to be made again, if there is a reanalyzer
     reanalyzer: Any = None if stations.reanalyzer is None else stations.reanalyzer()
     crew = [stations.collector(number) for number in range(settings.collectors)]
     snapshot, index = Snapshot(0, copy.deepcopy(learner.snapshot())), 0
