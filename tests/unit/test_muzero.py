@@ -29,6 +29,7 @@ SMALL = Architecture(
     observation=(4,), num_actions=3, latent=12, hidden=10, projection=8, value_support=Support(-10, 10, 21)
 )
 PLANES = Architecture(observation=(2, 6, 7), num_actions=7, latent=8, hidden=16, projection=8)
+BOARD = replace(PLANES, windows=5)
 
 
 def a_network(architecture: Architecture = SMALL, *, shaken: bool = True, seed: int = 1) -> MuZeroNetwork:
@@ -81,7 +82,7 @@ def test_a_support_that_cannot_be_is_refused(bad: dict[str, Any]) -> None:
 # -- networks -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("architecture", [SMALL, PLANES], ids=["vector", "planes"])
+@pytest.mark.parametrize("architecture", [SMALL, BOARD, PLANES], ids=["vector", "board", "planes"])
 def test_a_latent_is_normalised_wherever_it_is_made(architecture: Architecture) -> None:
     network = a_network(architecture)
     obs = torch.randn(5, *architecture.observation)
@@ -124,6 +125,26 @@ def test_large_pictures_are_halved_until_they_are_small() -> None:
     assert network.encode(torch.rand(2, 3, 40, 33)).shape == (2, 4, 10, 9)
 
 
+def test_a_board_is_seen_alike_wherever_a_pattern_stands_on_it() -> None:
+    """The same stones elsewhere make the same features at another place, and nothing else is different."""
+    network = a_network(BOARD)
+    look = torch.nn.Sequential(*list(network.encoder)[:-4])
+    here, there = torch.zeros(2, 1, 2, 6, 7)
+    here[0, 0, 1:4, 1] = here[0, 1, 2, 2] = 1
+    there[0, 0, 2:5, 3] = there[0, 1, 3, 4] = 1  # one row down, two columns on
+    seen, moved = (look(board.flatten(1)).view(5, 3, 4) for board in (here, there))
+    torch.testing.assert_close(seen[:, :2, :2], moved[:, 1:, 2:])
+    assert not torch.allclose(seen, moved)
+    small = build_network(replace(BOARD, observation=(2, 3, 3), num_actions=9), seed=0)
+    assert small.encode(torch.rand(4, 2, 3, 3)).shape == (4, 8)
+
+
+@pytest.mark.parametrize("bad", [{"windows": -1}, {"windows": 3, "observation": (4,)}])
+def test_windows_are_for_boards(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="windows are for boards, received"):
+        replace(BOARD, **bad)
+
+
 def test_weights_of_another_network_are_refused() -> None:
     weights = {"network": pack_weights(a_network())}
     with pytest.raises(ValueError, match="these weights are of another network"):
@@ -133,12 +154,14 @@ def test_weights_of_another_network_are_refused() -> None:
 # -- searching with a network -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("architecture", [SMALL, BOARD], ids=["vector", "board"])
 @pytest.mark.parametrize("rows", [1, 7, 40])
-def test_the_kernels_say_what_torch_says(rows: int) -> None:
-    network = a_network()
+def test_the_kernels_say_what_torch_says(rows: int, architecture: Architecture) -> None:
+    network = a_network(architecture)
+    assert isinstance(searchable(network), VectorModel)
     quick, plain = VectorModel(network), TorchModel(copy.deepcopy(network))  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
-    obs = rng.normal(size=(rows, 4)).astype(np.float32)
+    obs = rng.normal(size=(rows, *architecture.observation)).astype(np.float32)
     ours, theirs = quick.begin(obs, 9), plain.begin(obs, 9)
     for simulation in range(9):
         np.testing.assert_allclose(ours.values, theirs.values, rtol=1e-3, atol=1e-4)
@@ -235,7 +258,7 @@ def slow_loss(network: MuZeroNetwork, data: dict[str, Any], weights: LossWeights
 
 
 @pytest.mark.parametrize("learn_endings", [False, True])
-@pytest.mark.parametrize("architecture", [SMALL, PLANES], ids=["vector", "planes"])
+@pytest.mark.parametrize("architecture", [SMALL, BOARD, PLANES], ids=["vector", "board", "planes"])
 def test_the_loss_is_what_its_definition_says(architecture: Architecture, learn_endings: bool) -> None:
     network, data = a_network(architecture), a_batch(shape=architecture.observation, num=architecture.num_actions)
     weights = LossWeights(value=0.3, reward=0.9, consistency=1.7, entropy=0.01, learn_endings=learn_endings)

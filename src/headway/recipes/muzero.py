@@ -30,15 +30,18 @@ from headway.search.planning import Planner
 class MuZeroConfig(SearchConfig):
     """The network and the losses, besides what every search has."""
 
-    network: Literal["auto", "vector", "planes"] = "auto"
-    """vector: layers on the flat observation. planes: convolutions on [C, height, width]. auto: planes for pictures,
-    vector for everything else, small boards too: that is much faster on a CPU."""
+    network: Literal["auto", "vector", "board", "planes"] = "auto"
+    """vector: layers on the flat observation. board: layers behind a look at every window of 4 by 4 cells. planes:
+    convolutions on [C, height, width] all the way, much slower on a CPU. auto: planes for pictures, board for board
+    games, vector for everything else."""
     latent: int = Field(default=64, ge=1)
     """Features of a latent, of each cell where there are cells."""
     hidden: int = Field(default=64, ge=1)
     """Width of the layers between."""
     blocks: int = Field(default=1, ge=1)
     """Residual blocks of the convolutions."""
+    board_features: int = Field(default=64, ge=1)
+    """Features of each window of a board."""
     learning_rate: float = Field(default=2e-3, gt=0)
     """Step size of AdamW."""
     value_weight: float = Field(default=0.25, ge=0)
@@ -66,17 +69,20 @@ def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
 
 def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:
     torch.set_num_threads(config.torch_threads)
-    shape = spec.observation
-    is_picture = len(shape) == 3 and (config.network == "planes" or (config.network == "auto" and min(shape[1:]) > 9))
-    if config.network == "planes" and len(shape) != 3:
-        raise ValueError(f"network='planes' needs observations [C, height, width]; {config.env} has {list(shape)}")
-    seen = shape if is_picture else (math.prod(shape),)
+    shape, kind = spec.observation, config.network
+    if kind == "auto":
+        is_picture = len(shape) == 3 and min(shape[1:]) > 9
+        kind = "board" if config.is_board_game else "planes" if is_picture else "vector"
+    if kind != "vector" and len(shape) != 3:
+        raise ValueError(f"network={kind!r} needs observations [C, height, width]; {config.env} has {list(shape)}")
+    seen = (math.prod(shape),) if kind == "vector" else shape
     architecture = Architecture(
         observation=seen,
         num_actions=spec.num_actions,
         latent=config.latent,
         hidden=config.hidden,
         blocks=config.blocks,
+        windows=config.board_features if kind == "board" else 0,
         projection=config.hidden,
         normalise=config.normalises(seen),
         value_support=config.support,

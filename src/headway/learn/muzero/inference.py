@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.learn.input_scale import InputScale
 from headway.learn.muzero import vector_kernels as kernels
-from headway.learn.muzero.network import MuZeroNetwork, VectorNetwork
+from headway.learn.muzero.network import BoardNetwork, MuZeroNetwork, VectorNetwork
 from headway.learn.packed import load_weights
 from headway.search.interface import Leaves
 from headway.search.planning import SearchableModel
@@ -24,7 +24,8 @@ from headway.search.planning import SearchableModel
 
 def searchable(network: MuZeroNetwork, device: str = "cpu") -> SearchableModel:
     """The fastest way this network can be searched with."""
-    if type(network) is VectorNetwork and device == "cpu":  # a subclass may compute something else
+    if type(network) in (VectorNetwork, BoardNetwork) and device == "cpu":  # others may compute something else
+        assert isinstance(network, VectorNetwork)
         return VectorModel(network)
     return TorchModel(network, device)
 
@@ -68,7 +69,8 @@ class TorchModel:
 
 
 class VectorModel:
-    """A `VectorNetwork`: products by torch, everything between by kernels, nothing allocated on the way.
+    """A `VectorNetwork`: products by torch, everything between by kernels, nothing allocated on the way. (Boards are
+    encoded by torch; that is once a search.)
 
     What it answers is its own memory, good until the next question.
     """
@@ -85,8 +87,9 @@ class VectorModel:
     def _read(self) -> None:
         """The network's weights as the products want them: [in, out], and what reads the same rows side by side."""
         net = self._network
-        encoder_in, encoder_norm, _, encoder_out = net.encoder
+        *before, encoder_in, encoder_norm, _, encoder_out = net.encoder
         prediction_in, prediction_norm, _ = net.prediction
+        self._before_encoder = nn.Sequential(*before)
         with torch.no_grad():
             self._encoder = _Function(encoder_in, encoder_norm, encoder_out, inputs=net.inputs)
             self._dynamics = _Function(net.dynamics_in, net.dynamics_norm, net.dynamics_out, net.reward_head)
@@ -99,7 +102,7 @@ class VectorModel:
             self._make_room(num_nodes, len(rows))
         function = self._encoder
         with torch.inference_mode():
-            torch.addmm(function.bias, torch.from_numpy(rows), function.first, out=self._hidden)
+            torch.addmm(function.bias, self._before_encoder(torch.from_numpy(rows)), function.first, out=self._hidden)
             kernels.activate(self._hidden_array, *function.norm)
             torch.addmm(function.last_bias, self._hidden, function.last, out=self._latent_tensors[0])
             kernels.normalise(self._latents[0])

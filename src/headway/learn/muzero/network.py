@@ -1,4 +1,4 @@
-"""The three functions of MuZero, for vectors and for boards.
+"""The three functions of MuZero, for vectors, for boards and for pictures.
 
     observation --encode--> latent --predict--> policy, value
                               |  action
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from headway.learn.input_scale import InputScale
 from headway.learn.two_hot import Support
 
+WINDOW = 4  # cells a side
 SMALLEST_RANGE = 1e-5  # of a latent's features, so that equal ones do not divide by zero
 
 
@@ -39,6 +40,8 @@ class Architecture:
     """Width of the layers between."""
     blocks: int = 1
     """Residual blocks of the convolutional encoder and of its dynamics."""
+    windows: int = 0
+    """For boards: features of every window of cells, of which a latent without cells is made. 0: latents have cells."""
     projection: int = 64
     """Width of the space in which latents are compared."""
     normalise: bool = False
@@ -51,15 +54,18 @@ class Architecture:
             raise ValueError(f"an observation is [features] or [planes, height, width], received {self.observation}")
         if self.normalise and len(self.observation) != 1:
             raise ValueError(f"normalise is for vectors, received observations {list(self.observation)}")
+        if self.windows < 0 or (self.windows and len(self.observation) != 3):
+            raise ValueError(f"windows are for boards, received windows={self.windows} and {list(self.observation)}")
         for name in ("num_actions", "latent", "hidden", "blocks", "projection"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
 
 
 def build_network(architecture: Architecture, *, seed: int) -> MuZeroNetwork:
-    """For vectors layers, for planes convolutions."""
-    kind = VectorNetwork if len(architecture.observation) == 1 else PlanesNetwork
-    return kind(architecture, seed=seed)
+    """For vectors layers, for boards layers behind windows, for other planes convolutions."""
+    if len(architecture.observation) == 1:
+        return VectorNetwork(architecture, seed=seed)
+    return (BoardNetwork if architecture.windows else PlanesNetwork)(architecture, seed=seed)
 
 
 def normalise(latents: Tensor) -> Tensor:
@@ -129,12 +135,7 @@ class VectorNetwork(MuZeroNetwork):
         super().__init__(architecture)
         a = architecture
         self.latent_shape = (a.latent,)
-        self.encoder = nn.Sequential(
-            nn.Linear(math.prod(a.observation), a.hidden),
-            nn.LayerNorm(a.hidden),
-            nn.ReLU(),
-            nn.Linear(a.hidden, a.latent),
-        )
+        self.encoder = self._encoder(a)
         self.action = nn.Embedding(a.num_actions, a.hidden)
         self.dynamics_in = nn.Linear(a.latent, a.hidden, bias=False)
         self.dynamics_norm = nn.LayerNorm(a.hidden)
@@ -144,6 +145,9 @@ class VectorNetwork(MuZeroNetwork):
         self.policy_head = nn.Linear(a.hidden, a.num_actions)
         self.value_head = nn.Linear(a.hidden, a.value_support.num_bins)
         self._finish(seed)
+
+    def _encoder(self, a: Architecture) -> nn.Sequential:
+        return nn.Sequential(*_to_latent(math.prod(a.observation), a))
 
     def encode(self, observations: Tensor) -> Tensor:
         flat = observations.flatten(1)
@@ -156,6 +160,25 @@ class VectorNetwork(MuZeroNetwork):
     def predict(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self.prediction(latents)
         return self.policy_head(hidden), self.value_head(hidden)
+
+
+class BoardNetwork(VectorNetwork):
+    """Layers behind a look at every window of 4 by 4 cells, with the same weights everywhere on the board.
+
+    What makes a line is learned once and not for each place, and a latent is a vector all the same: only the root of a
+    search pays for it.
+    """
+
+    def _encoder(self, a: Architecture) -> nn.Sequential:
+        planes, height, width = a.observation
+        side = min(WINDOW, height, width)
+        places = (height - side + 1) * (width - side + 1)
+        look = (nn.Unflatten(1, (planes, height, width)), nn.Conv2d(planes, a.windows, side), nn.ReLU(), nn.Flatten())
+        return nn.Sequential(*look, *_to_latent(a.windows * places, a))
+
+
+def _to_latent(size: int, a: Architecture) -> tuple[nn.Module, ...]:
+    return nn.Linear(size, a.hidden), nn.LayerNorm(a.hidden), nn.ReLU(), nn.Linear(a.hidden, a.latent)
 
 
 class PlanesNetwork(MuZeroNetwork):
