@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
     from headway.coordinate.waits import Stalled
     from headway.core.order import OLDEST, READY, OnStale, Order, window
-    from headway.core.protocols import Placement
+    from headway.core.protocols import CannotGoOn, Placement
     from headway.core.rules import ReplayRatio
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
     from headway.launching import build_runtime, launch, run
@@ -46,7 +46,7 @@ _HOMES = {
     "headway.coordinate.settings": ("Deadlines", "Plan", "Retries", "Settings"),
     "headway.coordinate.waits": ("Stalled",),
     "headway.core.order": ("OLDEST", "READY", "OnStale", "Order", "window"),
-    "headway.core.protocols": ("Placement",),
+    "headway.core.protocols": ("CannotGoOn", "Placement"),
     "headway.core.rules": ("ReplayRatio",),
     "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),
     "headway.launching": ("build_runtime", "launch", "run"),
@@ -58,6 +58,7 @@ __all__ = [
     "READY",
     "AsyncTrainingCoordinator",
     "Batch",
+    "CannotGoOn",
     "Coordinator",
     "Deadlines",
     "DropReason",

@@ -181,6 +181,7 @@ PUBLIC = [
     "READY",
     "AsyncTrainingCoordinator",
     "Batch",
+    "CannotGoOn",
     "Coordinator",
     "Deadlines",
     "DropReason",

@@ -178,23 +178,36 @@ class RoleError(RuntimeError):
         return type(self), (self.role, self.method, self.what)
 
 
-class RoleRaised(RoleError):
-    """The station's own code raised. `details` holds its traceback."""
+class CannotGoOn(RuntimeError):
+    """Raised by a station that will never again do what it is for. The run ends with it, whatever `on_failure` says."""
 
-    def __init__(self, role: str, method: str, what: str, details: str = "") -> None:
+
+Problem = tuple[str, str, bool]
+"""An exception as it travels: one line, the traceback, and whether the station cannot go on."""
+
+
+def explain(error: BaseException) -> Problem:
+    text = "".join(traceback.format_exception(error))
+    return f"{type(error).__name__}: {error}", text, isinstance(error, CannotGoOn)
+
+
+class RoleRaised(RoleError):
+    """The station's own code raised. `details` holds its traceback; `is_final`: it cannot go on."""
+
+    def __init__(self, role: str, method: str, what: str, details: str = "", is_final: bool = False) -> None:
         super().__init__(role, method, what)
         self.details = details
+        self.is_final = is_final
         if details:
             self.add_note(f"raised in {role}:\n{details}")
 
     @classmethod
     def of(cls, role: str, method: str, error: BaseException) -> RoleRaised:
         """What a station raised, as one line and a traceback that can travel."""
-        text = "".join(traceback.format_exception(error))
-        return cls(role, method, f"{type(error).__name__}: {error}", text)
+        return cls(role, method, *explain(error))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.role, self.method, self.what, self.details)
+        return type(self), (self.role, self.method, self.what, self.details, self.is_final)
 
 
 class PayloadLost(RoleRaised):

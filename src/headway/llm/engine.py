@@ -20,9 +20,15 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from headway.core.protocols import CannotGoOn
+
 
 class EngineError(RuntimeError):
     """The engine cannot do what was asked. One line."""
+
+
+class EngineOver(CannotGoOn, EngineError):
+    """The engine is gone for good."""
 
 
 class Aborted(EngineError):

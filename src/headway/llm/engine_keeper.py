@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.core.types import derive_seed
-from headway.llm.engine import Aborted, EngineError, EngineHealth, Request, overdue
+from headway.llm.engine import Aborted, EngineError, EngineHealth, EngineOver, Request, overdue
 from headway.llm.host_process import CLOSE_S, HostProcess, HostSettings, SharedWeights
 
 
@@ -278,7 +278,7 @@ class Keeper:
                 process.kill()
                 if self._restarts >= self._settings.restarts:
                     return self._give_in(
-                        EngineError(
+                        EngineOver(
                             f"the engine {how}; it was replaced {self._restarts} times already, "
                             f"engine_restarts={self._settings.restarts}"
                         )

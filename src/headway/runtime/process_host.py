@@ -29,6 +29,7 @@ from functools import partial
 from multiprocessing import spawn
 from typing import Any, NamedTuple
 
+from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
 from headway.runtime.channel import Channel, Frame
 from headway.runtime.transport import Arena, BlockKey, GuardedArena, SegmentKey, SharedRef, Views, encode
@@ -66,7 +67,7 @@ class Call(NamedTuple):
 class Reply(NamedTuple):
     """What comes back. The file descriptors of `segments` come with it.
 
-    `value` is the result, or (what, traceback) of an exception. Every block lent with the call is given
+    `value` is the result, or what `explain` says of an exception. Every block lent with the call is given
     back by its reply, except those in `held`; of those held earlier, the ones in `let_go` are given back.
     """
 
@@ -190,7 +191,7 @@ class Host:
             raise TypeError(f"what {method} returned cannot be sent to another process: {error}") from error
 
     def _explain(self, error: Exception) -> SharedRef:
-        return encode((f"{type(error).__name__}: {error}", traceback.format_exc()), self.arena)
+        return encode(explain(error), self.arena)
 
     def _reply(self, number: int, is_result: bool, value: SharedRef) -> None:
         held, let_go = self.views.settle()

@@ -33,7 +33,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -47,7 +46,7 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
 from ray.experimental import get_local_object_locations
 
-from headway.core.protocols import PayloadLost, Placement, Role, RoleDied, RoleLate, RoleRaised
+from headway.core.protocols import PayloadLost, Placement, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
 from headway.core.types import Rollout, Snapshot, carriers, map_payloads
 from headway.runtime.processes import KILL_S, THREAD_VARIABLES
 from headway.runtime.transport import INLINE_BYTES, PayloadPickler
@@ -370,7 +369,7 @@ class Reply:
     value: Any
     sizes: Sequence[int] = ()
     inline: Sequence[Parts] = ()
-    problem: tuple[str, str] | None = None  # what was raised, and its traceback
+    problem: Problem | None = None  # what was raised
     lost: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # tickets and versions whose payloads are gone
 
     @property
@@ -429,10 +428,10 @@ class _Actor:
             what = f"the driver cannot read what it returned: {type(error).__name__}: {error}"
             raise RoleRaised(self.role, method, what) from error
         if reply.problem is not None:
-            what, details = reply.problem
             if reply.lost is not None:
+                what, details, _ = reply.problem
                 raise PayloadLost(self.role, method, what, details, *reply.lost)
-            raise RoleRaised(self.role, method, what, details)
+            raise RoleRaised(self.role, method, *reply.problem)
         return reply, stored
 
     async def _answer(self, method: str, ref: ray.ObjectRef) -> Any:
@@ -481,7 +480,7 @@ class RoleHost:
     def where(self) -> tuple[int, str]:
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
-    def build(self, factory: bytes, num_threads: int, path: Sequence[str]) -> tuple[str, str] | None:
+    def build(self, factory: bytes, num_threads: int, path: Sequence[str]) -> Problem | None:
         """What went wrong, if anything did."""
         # Before numpy is imported, which is why nothing here does. A runtime_env would do it too, at twice the time
         # to start: Ray starts such a process twice, and has none waiting.
@@ -492,7 +491,7 @@ class RoleHost:
         try:
             self._object = cloudpickle.loads(factory)()
         except Exception as error:
-            return _explain(error)
+            return explain(error)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(num_threads)
         return None
@@ -511,15 +510,11 @@ class RoleHost:
             reply, stored = _part_with(result)
             return stored, _pack(method, reply)
         except Exception as error:
-            return None, cloudpickle.dumps(Reply(None, problem=_explain(error)))
+            return None, cloudpickle.dumps(Reply(None, problem=explain(error)))
         except SystemExit:
             if self._has_lanes:
                 os._exit(1)  # Ray would wait for the other lanes to end first
             raise
-
-
-def _explain(error: Exception) -> tuple[str, str]:
-    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
 
 
 def _pack(method: str, reply: Reply) -> bytes:
@@ -557,7 +552,7 @@ def _report_lost(args: Any, given: Sequence[Any]) -> Reply:
     of_rollouts = [f"ticket {index}" if index >= 0 else "a draw" for index in tickets]
     names = [*of_rollouts, *(f"version {version}" for version in versions)]
     what = f"the payload of {', '.join(names) or 'what it was given'} was lost with the node that held it"
-    return Reply(None, problem=(what, ""), lost=(tickets, versions))
+    return Reply(None, problem=(what, "", False), lost=(tickets, versions))
 
 
 def _part_with(result: Any) -> tuple[Reply, Any]:
