@@ -163,9 +163,12 @@ def test_an_engine_that_refuses_weights_for_good_ends_the_run_in_one_line() -> N
     wait_until_gone(engine_pids())
 
 
-def test_an_engine_whose_restarts_are_used_up_ends_the_run_in_one_line() -> None:
-    with pytest.raises(RunFailed, match="out of memory; it was replaced 1 times already, engine_restarts=1") as failed:
-        run(Saboteur(), "threads", {"trouble": "raises at step 30", "restarts": 1})
+@pytest.mark.parametrize("on_failure", ["stop", "drop"])
+def test_an_engine_whose_restarts_are_used_up_ends_the_run_in_one_line(on_failure: Any) -> None:
+    line = "^collector-0 cannot go on: .*out of memory; it was replaced 1 times already, engine_restarts=1$"
+    options, retries = {"trouble": "raises at step 30", "restarts": 1}, Retries(on_failure=on_failure)
+    with pytest.raises(RunFailed, match=line) as failed:
+        run(Saboteur(), "threads", options, retries=retries)
     assert "\n" not in str(failed.value)
     wait_until_gone(engine_pids())
 

@@ -485,7 +485,7 @@ class Coordinator:
         is_innocent = self._crew.is_innocent(number, error)  # a node takes its idle collectors along, a lane others
         attempts = ticket.attempt + 1
         if isinstance(error, RoleRaised) and error.is_final:
-            raise RunFailed(f"{self._seat_names[number]} cannot go on: {error.what}") from error
+            raise RunFailed(f"{self._crew.post(number).role} cannot go on: {error.what}") from error
         if is_innocent or attempts < allowed:
             if is_lost:
                 await self._stage_again(self._seat_names[number], snapshot)
