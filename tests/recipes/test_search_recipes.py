@@ -62,7 +62,8 @@ def test_a_pinned_run_with_reanalysis_is_determined_by_its_seed_and_resumes_to_t
     run(recipe, tiny(recipe, **more, save_every=4), checkpoints=store)
     middle = store.load(store.all()[0])
     assert middle.updates == 4
-    assert fingerprint(run(recipe, tiny(recipe, **more), resume=middle).weights) == fingerprint(whole.weights)
+    for _ in range(2):  # a checkpoint is not used up
+        assert fingerprint(run(recipe, tiny(recipe, **more), resume=middle).weights) == fingerprint(whole.weights)
 
 
 @every_recipe

@@ -11,6 +11,7 @@ which plays more evenly than any of them.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -190,7 +191,7 @@ class ModelLearner(ABC, Generic[Network]):
         load_weights(self._target, {"network": state["target"]})
         if self._average is not None:
             load_weights(self._average, {"network": state["average"]})
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would go on in the same tensors
         self._updates = state["updates"]
 
 
