@@ -337,6 +337,7 @@ def test_a_role_has_the_gpus_it_asked_for_and_sees_no_others() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @in_local_ray
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU this Ray believes in must not exist")
 def test_a_learner_whose_gpu_does_not_exist_computes_on_the_cpu() -> None:

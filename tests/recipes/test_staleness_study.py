@@ -84,6 +84,7 @@ def test_the_table_has_mean_and_standard_error(study: ModuleType) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_command_runs_every_cell_once_draws_and_goes_on_where_it_was(
     study: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
