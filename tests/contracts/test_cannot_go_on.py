@@ -1,15 +1,17 @@
-"""A station that says it cannot go on ends the run, even one that drops what fails."""
+"""A collector that says it cannot go on ends the run, even one that drops what fails."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from headway import CannotGoOn, Plan, Retries, RunFailed, Settings, Stations
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.launching import launch
-from headway.testing.fakes import ToyCollector, ToyLearner
+from headway.testing.fakes import ToyCollector, ToyEngine, ToyLearner
 
 DROPS = Retries(on_failure="drop", attempts_on_error=3)
 
@@ -40,3 +42,21 @@ def test_the_run_ends_with_one_line_where_it_would_have_dropped_tickets(runtime:
     assert run(runtime, is_final=False) == 3
     with pytest.raises(RunFailed, match=r"^collector-0 cannot go on: CannotGoOn: the licence is over$"):
         run(runtime, is_final=True)
+
+
+class TiredOfWeights(ToyEngine):
+    """Takes two versions and no more."""
+
+    def apply(self, snapshot: Snapshot) -> None:
+        if snapshot.version >= 2:
+            raise CannotGoOn("the licence is over")
+        super().apply(snapshot)
+
+
+@pytest.mark.parametrize("on_publish", ["drain", "partial"])
+def test_the_run_ends_where_weights_would_have_been_offered_again(on_publish: Any) -> None:
+    settings = Settings(
+        plan=Plan(updates=12), max_lead=1, lanes=2, on_publish=on_publish, retries=replace(DROPS, publish_attempts=1000)
+    )
+    with pytest.raises(RunFailed, match=r"^collector-0 cannot go on: CannotGoOn: the licence is over$"):
+        launch(Stations(TiredOfWeights, ToyLearner), settings, runtime="threads")

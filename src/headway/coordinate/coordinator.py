@@ -35,7 +35,7 @@ from typing import Any
 
 from headway.coordinate.best import BestWeights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
-from headway.coordinate.crew import Crew, RunFailed
+from headway.coordinate.crew import Crew, RunFailed, end_if_final
 from headway.coordinate.desk import Desk
 from headway.coordinate.draws import Draws
 from headway.coordinate.evaluations import Evaluations
@@ -478,14 +478,13 @@ class Coordinator:
 
     async def _collect_failed(self, number: int, ticket: Ticket, snapshot: Snapshot, error: RoleError) -> None:
         """Fly the ticket again, or give it up; then bring the collector back."""
+        end_if_final(error)
         retries = self.settings.retries
         is_lost = isinstance(error, PayloadLost)
         raised = isinstance(error, RoleRaised) and not is_lost
         allowed = retries.attempts_on_error if raised else retries.attempts_on_loss
         is_innocent = self._crew.is_innocent(number, error)  # a node takes its idle collectors along, a lane others
         attempts = ticket.attempt + 1
-        if isinstance(error, RoleRaised) and error.is_final:
-            raise RunFailed(f"{self._crew.post(number).role} cannot go on: {error.what}") from error
         if is_innocent or attempts < allowed:
             if is_lost:
                 await self._stage_again(self._seat_names[number], snapshot)

@@ -34,6 +34,12 @@ class RunFailed(RuntimeError):
     """The run cannot go on. One line: what failed, on which ticket, version and role."""
 
 
+def end_if_final(error: RoleError) -> None:
+    """A collector that says it cannot go on is neither asked again nor replaced."""
+    if isinstance(error, RoleRaised) and error.is_final:
+        raise RunFailed(f"{error.role} cannot go on: {error.what}") from error
+
+
 class Crew:
     """Speaks to the roles; knows what each collector carries and which version it holds."""
 
@@ -248,6 +254,7 @@ class Crew:
             except PayloadLost:  # another attempt would find nothing either: the learner has to stage it again
                 raise
             except RoleRaised as error:
+                end_if_final(error)
                 self._note_retry(role, snapshot.version, error.what)
                 if attempt + 1 == retries.publish_attempts:
                     raise RoleLate(role, "apply", f"quarantined: {error.what}") from error

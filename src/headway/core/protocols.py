@@ -179,11 +179,12 @@ class RoleError(RuntimeError):
 
 
 class CannotGoOn(RuntimeError):
-    """Raised by a station that will never again do what it is for. The run ends with it, whatever `on_failure` says."""
+    """Raised by a collector that will never again do what it is for, in `collect` or in `apply`. The run ends with it,
+    whatever `on_failure` and `publish_attempts` say."""
 
 
 Problem = tuple[str, str, bool]
-"""An exception as it travels: one line, the traceback, and whether the station cannot go on."""
+"""An exception as it travels: one line, the traceback, and whether its collector cannot go on."""
 
 
 def explain(error: BaseException) -> Problem:
