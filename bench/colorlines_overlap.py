@@ -29,6 +29,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from figures import spread
 
 from headway.collect.segments import SegmentCollector
 from headway.coordinate.coordinator import RunResult
@@ -106,21 +107,17 @@ def compare(work: Work, runtime: str, ways: dict[str, dict[str, Any]], repeats: 
         f"{work.name:12} {runtime:10}",
         f"{1000 * median(slow, lambda r: r.time_spent.mean('collector', 'collect')):8.1f}",
         f"{1000 * median(slow, lambda r: r.time_spent.mean(LEARNER, 'learn')):8.1f}",
-        f"{spread([result.wall_s for result in slow]):>22}",
-        f"{spread([result.wall_s for result in fast]):>22}",
+        f"{spread([result.wall_s for result in slow], 2):>22}",
+        f"{spread([result.wall_s for result in fast], 2):>22}",
         f"{statistics.median(floors):8.2f}",
-        f"{spread([s.wall_s / f.wall_s for s, f in zip(slow, fast, strict=True)]):>22}",
-        f"{spread([floor / f.wall_s for floor, f in zip(floors, fast, strict=True)]):>22}",
+        f"{spread([s.wall_s / f.wall_s for s, f in zip(slow, fast, strict=True)], 2):>22}",
+        f"{spread([floor / f.wall_s for floor, f in zip(floors, fast, strict=True)], 2):>22}",
     ]
     print(" ".join(cells), flush=True)
 
 
 def median(results: list[RunResult], of: Callable[[RunResult], float]) -> float:
     return statistics.median(of(result) for result in results)
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
 
 
 def head(title: str, before: str, after: str) -> None:

@@ -11,11 +11,11 @@ timed, each engine's log-probabilities are compared with a plain forward pass ov
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from typing import Any
 
 import torch
+from figures import spread
 
 from headway.llm.engine import Engine, Request, Sampling
 from headway.llm.transformers_engine import TransformersEngine, build_decoder
@@ -111,12 +111,6 @@ def vllm(options: argparse.Namespace, rows: int, device: str) -> Engine:
         deadline_s=600,
         start_s=600,
     )
-
-
-def spread(values: list[float], digits: int = 0) -> str:
-    if not values:
-        return "-"
-    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}..{max(values):,.{digits}f})"
 
 
 def ours(engine: Engine, prompts: torch.Tensor, new: int) -> float:

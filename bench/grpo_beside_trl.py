@@ -22,6 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from figures import spread
+
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-trl" / "bin" / "python"
 GROUP, PROMPTS, TOKENS, RATE = 8, 8, 8, 1e-5
@@ -123,11 +125,7 @@ def main() -> None:
             statistics.fmean(statistics.fmean(run["rewards"][part]) for run in runs)
             for part in (slice(0, 3), slice(-3, None))
         )
-        print(f"{name:<16} {spread(speeds):>22} {spread(ratios):>20} {first:>16.2f} {last:>7.2f}")
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+        print(f"{name:<16} {spread(speeds, 2):>22} {spread(ratios, 2):>20} {first:>16.2f} {last:>7.2f}")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from figures import spread
 from generation import Words, load
 
 from headway.collect.groups import GroupCollector, GroupSettings
@@ -197,10 +198,6 @@ def main() -> None:
     for name, found in speeds.items():
         ratios = [mine / theirs for mine, theirs in zip(found, speeds["plain loop"], strict=True)]
         print(f"{name:<26} {spread(found, 0):>28} {spread(ratios, 1):>20} {statistics.fmean(shares[name]):>9.0%}")
-
-
-def spread(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}..{max(values):,.{digits}f})"
 
 
 if __name__ == "__main__":

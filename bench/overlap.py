@@ -16,6 +16,8 @@ import time
 from functools import partial
 from itertools import product
 
+from figures import spread
+
 from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
@@ -61,10 +63,6 @@ def measure(runtime: str, collect_s: float, learn_s: float, lead: float, updates
     return place.run(Coordinator(stations, settings, place, recorder=recorder).run()), recorder.events
 
 
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.3f} ({min(values):.3f}..{max(values):.3f})"
-
-
 def efficiency_table(repeats: int, updates: int) -> None:
     seconds = 0.05
     print(f"overlap efficiency, C = T = 50 ms, {updates} updates, {repeats} repeats: floor / measured")
@@ -74,7 +72,7 @@ def efficiency_table(repeats: int, updates: int) -> None:
         for lead in (1, 2, 4):
             walls = [measure(runtime, seconds, seconds, lead, updates)[0].wall_s for _ in range(repeats)]
             efficiency = [updates * seconds / wall for wall in walls]
-            print(f"{runtime:10} {lead:4} {spread(efficiency):>26} {serial / statistics.median(walls):22.2f}")
+            print(f"{runtime:10} {lead:4} {spread(efficiency, 3):>26} {serial / statistics.median(walls):22.2f}")
 
 
 def curve_table(leads: list[int], repeats: int, updates: int) -> None:
@@ -91,7 +89,7 @@ def curve_table(leads: list[int], repeats: int, updates: int) -> None:
         difference = predicted / statistics.median(rates) - 1
         worst = max(worst, abs(difference))
         floor = 1 / (collect_s + learn_s if lead == 0 else max(collect_s, learn_s))
-        print(f"{ratio:5} {lead:4} {spread(rates):>26} {predicted:10.3f} {100 * difference:+9.1f}% {floor:8.2f}")
+        print(f"{ratio:5} {lead:4} {spread(rates, 3):>26} {predicted:10.3f} {100 * difference:+9.1f}% {floor:8.2f}")
     print(f"largest difference: {100 * worst:.1f}%")
 
 

@@ -17,7 +17,6 @@ longest on.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from figures import spread
 
 from headway.core.types import Batch, Rollout
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
@@ -134,10 +134,6 @@ def measure(learn: Any, batch: Batch, device: str) -> float:
     learn(batch)
     torch.cuda.synchronize()
     return num_tokens / (time.perf_counter() - began)
-
-
-def spread(values: list[float], digits: int = 0) -> str:
-    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}..{max(values):,.{digits}f})"
 
 
 def main() -> None:

@@ -10,13 +10,13 @@ path, the tree, the visits. Random weights; one thread of torch for both. LightZ
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from figures import spread
 
 from headway.learn.packed import pack_weights
 from headway.learn.unizero.inference import searchable
@@ -102,10 +102,6 @@ def main() -> None:
         print(f"LightZero  {spread(theirs, 0)} simulations/s")
         ratios = [one / other for one, other in zip(mine, theirs, strict=True)]
         print(f"ratio      {spread(ratios, 1)}")
-
-
-def spread(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}..{max(values):,.{digits}f})"
 
 
 if __name__ == "__main__":

@@ -88,9 +88,10 @@ def test_training_does_not_depend_on_what_is_published(kind: str) -> None:
     assert fingerprint(plain.state_dict()["network"]) == fingerprint(averaged.state_dict()["network"])
 
 
+@pytest.mark.parametrize("settings", [{}, {"target_every": 2}, {"average": 0.9}], ids=str)
 @both
-def test_a_learner_with_an_average_goes_on_bit_for_bit(kind: str) -> None:
-    learner, again = a_learner(kind, average=0.9), a_learner(kind, average=0.9)
+def test_a_learner_that_was_loaded_goes_on_bit_for_bit(kind: str, settings: dict[str, Any]) -> None:
+    learner, again = a_learner(kind, **settings), a_learner(kind, **settings)
     for update in range(3):
         learner.learn(a_draw(update))
     again.load_state_dict(copy.deepcopy(learner.state_dict()))
@@ -99,6 +100,27 @@ def test_a_learner_with_an_average_goes_on_bit_for_bit(kind: str) -> None:
         again.learn(a_draw(update))
     assert fingerprint(learner.snapshot()) == fingerprint(again.snapshot())
     assert fingerprint(learner.state_dict()) == fingerprint(again.state_dict())
+
+
+@both
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ({"learning_rate": 0}, "learning_rate must be > 0, received 0"),
+        ({"target_tau": 1.5}, r"target_tau must be in \(0, 1\], received 1.5"),
+        ({"weight_decay": -1}, "weight_decay must be >= 0, received -1"),
+        ({"bootstrap": "guess"}, "bootstrap must be network or search, received 'guess'"),
+        ({"final_learning_rate": 1e-4}, "needs total_updates"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(kind: str, bad: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        {"muzero": MuZeroSettings, "unizero": UniZeroSettings}[kind](**bad)
+
+
+def test_the_learning_rate_decays_over_the_run() -> None:
+    settings = ModelSettings(learning_rate=1e-2, final_learning_rate=0.0, total_updates=10)
+    assert [settings.rate(update) for update in (0, 5, 10, 20)] == [1e-2, 5e-3, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.0, float("nan")])

@@ -369,34 +369,3 @@ def test_the_target_network_follows_at_once_or_slowly() -> None:
     soft.learn(a_draw())
     state = soft.state_dict()
     np.testing.assert_allclose(state["target"], 0.75 * first + 0.25 * state["network"], rtol=1e-4, atol=1e-6)
-
-
-def test_a_learner_that_was_loaded_goes_on_bit_for_bit() -> None:
-    learner, again = a_learner(target_every=2), a_learner(target_every=2)
-    for update in range(3):
-        learner.learn(a_draw(update))
-    again.load_state_dict(copy.deepcopy(learner.state_dict()))
-    for update in range(3, 6):
-        learner.learn(a_draw(update))
-        again.learn(a_draw(update))
-    assert fingerprint(learner.snapshot()) == fingerprint(again.snapshot())
-    assert fingerprint(learner.state_dict()["target"]) == fingerprint(again.state_dict()["target"])
-
-
-def test_the_learning_rate_decays_over_the_run() -> None:
-    settings = MuZeroSettings(learning_rate=1e-2, final_learning_rate=0.0, total_updates=10)
-    assert [settings.rate(update) for update in (0, 5, 10, 20)] == [1e-2, 5e-3, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        ({"learning_rate": 0}, "learning_rate must be > 0, received 0"),
-        ({"target_tau": 1.5}, r"target_tau must be in \(0, 1\], received 1.5"),
-        ({"bootstrap": "guess"}, "bootstrap must be network or search, received 'guess'"),
-        ({"final_learning_rate": 1e-4}, "needs total_updates"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(bad: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        MuZeroSettings(**bad)

@@ -399,7 +399,8 @@ def test_prometheus_can_scrape_while_the_run_goes_on_and_not_after_it() -> None:
         while weights == 20 and not scraped:  # this update waits until the one before can be seen
             text = scrape(sink.port)
             found = parse(text) if text else {}
-            if found.get("headway_run_updates") == 20:
+            # the score of that version is made beside the training, so it may be seen a little later
+            if found.get("headway_run_updates") == 20 and found.get("headway_evaluate_version") == 20:
                 scraped.append(found)
         return weights + 1, {"loss": 0.5}
 

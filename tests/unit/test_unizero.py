@@ -427,34 +427,11 @@ def test_the_target_follows_softly() -> None:
     np.testing.assert_allclose(state["target"], 0.75 * first + 0.25 * state["network"], rtol=1e-4, atol=1e-6)
 
 
-def test_a_learner_that_was_loaded_goes_on_bit_for_bit() -> None:
-    learner, again = a_learner(), a_learner()
-    for update in range(2):
-        learner.learn(a_draw(update))
-    again.load_state_dict(copy.deepcopy(learner.state_dict()))
-    for update in range(2, 4):
-        learner.learn(a_draw(update))
-        again.learn(a_draw(update))
-    assert fingerprint(learner.snapshot()) == fingerprint(again.snapshot())
-    assert fingerprint(learner.state_dict()["target"]) == fingerprint(again.state_dict()["target"])
-
-
 def test_weights_of_another_network_are_refused() -> None:
     with pytest.raises(ValueError, match="these weights are of another network"):
         load_weights(a_network(layers=1), {"network": pack_weights(a_network())})
 
 
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        ({"learning_rate": 0}, "learning_rate must be > 0, received 0"),
-        ({"target_tau": 1.5}, r"target_tau must be in \(0, 1\], received 1.5"),
-        ({"weight_decay": -1}, "weight_decay must be >= 0, received -1"),
-        ({"bootstrap": "guess"}, "bootstrap must be network or search, received 'guess'"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(bad: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        UniZeroSettings(**bad)
+def test_a_part_of_the_loss_cannot_weigh_less_than_nothing() -> None:
     with pytest.raises(ValueError, match="the weight of latent must be >= 0, received -1"):
         LossWeights(latent=-1)

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import cloudpickle
 import numpy as np
 
-from headway.collect.segments import ActingPolicy, refuse_nan
+from headway.collect.carried import can_be_carried, refuse_nan
+from headway.collect.segments import NUMBERS, ActingPolicy
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import legal_actions, to_environment
 from headway.envs.gymnasium_workers import EnvWorkers, MakeEnv, Rows, Shape
@@ -169,7 +169,7 @@ class FirstReadyCollector:
                 self._act(envs, turns, noise, segment)
             self._take_in(envs, turns, segment)
         payload = segment.payload(self._obs)
-        refuse_nan(payload, ticket)
+        refuse_nan(payload, ticket, **NUMBERS)
         return Rollout(payload, steps=int(payload["valid"].sum()), info={"episodes": segment.episodes()})
 
     def _act(self, envs: SteppedApart, turns: Turns, noise: np.ndarray, segment: _Segment) -> None:
@@ -287,18 +287,10 @@ def first_ready_collector(
         raise ValueError(f"num_workers must be from 0 to {num_envs} environments, received {num_workers!r}")
     one = make_env()
     shape = Shape(num_envs, one.observation_space, one.action_space)
-    kind = ResumableFirstReadyCollector if _can_be_carried(one) else FirstReadyCollector
+    kind = ResumableFirstReadyCollector if can_be_carried(one) else FirstReadyCollector
     one.close()
 
     def start() -> EnvWorkers:
         return EnvWorkers(make_env, shape, num_workers or num_envs, start_s=start_s, step_s=step_s)
 
     return kind(start, make_policy, steps=steps, seed=seed, min_ready=min_ready)
-
-
-def _can_be_carried(env: Any) -> bool:
-    try:
-        cloudpickle.loads(cloudpickle.dumps(env))
-    except Exception:  # noqa: BLE001 - whatever an environment raises here, it cannot be carried
-        return False
-    return True

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import cloudpickle
 import numpy as np
 
+from headway.collect.carried import Carried, can_be_carried, refuse_nan
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.search.batched import choose_actions
 from headway.search.planning import Planner
@@ -157,7 +157,7 @@ class SearchSegmentCollector:
         for _ in range(self._steps):
             self._step(rng, temperature, rows, finished)
         payload: dict[str, Any] = {name: np.stack(values) for name, values in rows.items() if values}
-        _refuse_nan(payload, ticket)
+        refuse_nan(payload, ticket, obs="observation", rewards="reward", values="root value")
         payload |= {"stream": self._stream, "serial": self._serial}
         self._serial += 1
         return Rollout(payload, steps=int(payload["valid"].sum()), info={"episodes": finished})
@@ -203,36 +203,17 @@ FIELDS = (
     *("obs", "actions", "rewards", "terminated", "truncated", "valid"),
     *("to_play", "policies", "values", "legal"),
 )
-CARRIED = ("_games", "_serial", "_returns", "_lengths", "_history")
 
 
-class ResumableSearchSegmentCollector(SearchSegmentCollector):
+class ResumableSearchSegmentCollector(Carried, SearchSegmentCollector):
     """The same for games that can be pickled: they go on bit for bit after a restart."""
 
-    def state_dict(self) -> bytes:
-        state: bytes = cloudpickle.dumps({name: getattr(self, name) for name in CARRIED})
-        return state
-
-    def load_state_dict(self, state: bytes) -> None:
-        for name, value in cloudpickle.loads(state).items():
-            setattr(self, name, value)
+    CARRIED = ("_games", "_serial", "_returns", "_lengths", "_history")
 
 
 def search_segment_collector(
     make_games: Callable[[], Games], make_planner: Callable[[], Planner], **settings: Any
 ) -> SearchSegmentCollector:
     """Resumable if the games can be pickled; otherwise a restarted collector begins new ones."""
-    try:
-        cloudpickle.loads(cloudpickle.dumps(make_games()))
-    except Exception:  # noqa: BLE001 - whatever an environment raises here, it cannot be carried
-        return SearchSegmentCollector(make_games, make_planner, **settings)
-    return ResumableSearchSegmentCollector(make_games, make_planner, **settings)
-
-
-def _refuse_nan(payload: dict[str, np.ndarray], ticket: Ticket) -> None:
-    """Nothing, or one line that names the first value that is not a number."""
-    for name, what in (("obs", "observation"), ("rewards", "reward"), ("values", "root value")):
-        values = payload[name]
-        if not np.isfinite(values).all():
-            step, index = np.argwhere(~np.isfinite(values))[0][:2]
-            raise ValueError(f"{what} of environment {index} is not finite at step {step} of {ticket}")
+    kind = ResumableSearchSegmentCollector if can_be_carried(make_games()) else SearchSegmentCollector
+    return kind(make_games, make_planner, **settings)

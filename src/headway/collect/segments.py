@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import cloudpickle
 import numpy as np
 
+from headway.collect.carried import Carried, can_be_carried, refuse_nan
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import as_features, describe, legal_actions, to_environment
 
@@ -74,7 +74,7 @@ class SegmentCollector:
             self._step(noise[step], rows, finished)
         payload = {name: np.stack(values) for name, values in rows.items() if values}
         payload["obs"] = np.concatenate([payload["obs"], self._obs[None]])
-        refuse_nan(payload, ticket)
+        refuse_nan(payload, ticket, **NUMBERS)
         info = {"episodes": finished}
         return Rollout(payload, steps=int(payload["valid"].sum()), info=info)
 
@@ -104,37 +104,19 @@ class SegmentCollector:
         self._done = ended
 
 
+NUMBERS = {"obs": "observation", "rewards": "reward", "log_probs": "log-probability"}
 FIELDS = ("obs", "actions", "log_probs", "rewards", "terminated", "truncated", "valid", "masks")
-CARRIED = ("_env", "_obs", "_mask", "_done", "_returns", "_lengths")
 
 
-class ResumableSegmentCollector(SegmentCollector):
+class ResumableSegmentCollector(Carried, SegmentCollector):
     """The same for environments that can be pickled: they go on bit for bit after a restart."""
 
-    def state_dict(self) -> bytes:
-        state: bytes = cloudpickle.dumps({name: getattr(self, name) for name in CARRIED})
-        return state
-
-    def load_state_dict(self, state: bytes) -> None:
-        for name, value in cloudpickle.loads(state).items():
-            setattr(self, name, value)
+    CARRIED = ("_env", "_obs", "_mask", "_done", "_returns", "_lengths")
 
 
 def segment_collector(
     make_env: Callable[[], Any], make_policy: Callable[[Any], ActingPolicy], *, steps: int, seed: int
 ) -> SegmentCollector:
     """Resumable if the environment can be pickled; otherwise a restarted collector begins new episodes."""
-    try:
-        cloudpickle.loads(cloudpickle.dumps(make_env()))
-    except Exception:  # noqa: BLE001 - whatever an environment raises here, it cannot be carried
-        return SegmentCollector(make_env, make_policy, steps=steps, seed=seed)
-    return ResumableSegmentCollector(make_env, make_policy, steps=steps, seed=seed)
-
-
-def refuse_nan(payload: dict[str, np.ndarray], ticket: Ticket) -> None:
-    """Nothing, or one line that names the first value that is not a number."""
-    for name, what in (("obs", "observation"), ("rewards", "reward"), ("log_probs", "log-probability")):
-        values = payload[name]
-        if not np.isfinite(values).all():
-            step, index = np.argwhere(~np.isfinite(values))[0][:2]
-            raise ValueError(f"{what} of environment {index} is not finite at step {step} of {ticket}")
+    kind = ResumableSegmentCollector if can_be_carried(make_env()) else SegmentCollector
+    return kind(make_env, make_policy, steps=steps, seed=seed)

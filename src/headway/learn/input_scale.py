@@ -11,6 +11,14 @@ SMALLEST_VARIANCE = 1e-4
 """So that a feature that never changed does not explode when it does."""
 
 
+def require_observation(observation: tuple[int, ...], normalise: bool) -> None:
+    """What a network can be made for, and what can be brought to one scale."""
+    if len(observation) not in (1, 3):
+        raise ValueError(f"an observation is [features] or [planes, height, width], received {observation}")
+    if normalise and len(observation) != 1:
+        raise ValueError(f"normalise is for vectors, received observations {list(observation)}")
+
+
 class InputScale(nn.Module):
     """Moments that travel with the weights and are no weights: no gradient reaches them."""
 

@@ -207,6 +207,13 @@ def require_weights(weights: Any, *names: str) -> None:
             raise ValueError(f"the weight of {name} must be >= 0, received {getattr(weights, name)!r}")
 
 
+def total_loss(weights: Any, **parts: Tensor) -> Tensor:
+    """The sum of the parts, each times its weight; of entropy more is better."""
+    weighed = [(-1 if name == "entropy" else 1) * getattr(weights, name) * part for name, part in parts.items()]
+    total: Tensor = sum(weighed[1:], weighed[0])
+    return total
+
+
 def _metrics(losses: Any, errors: np.ndarray, norm: float) -> dict[str, float]:
     names = [name for name in losses._fields if name != "values"]
     parts = torch.stack([getattr(losses, name).detach() for name in names]).tolist()

@@ -15,7 +15,6 @@ whoever coordinates the run gets those too, and decides.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import multiprocessing
 import os
@@ -32,6 +31,7 @@ from typing import Any
 import torch
 
 from headway.core.memory import create_memory
+from headway.core.parents import die_with_parent
 from headway.learn.rank import Backend, Device, Rank
 from headway.learn.ranks import Answer, MakeLearner, RankHost, raised
 
@@ -137,9 +137,7 @@ def _command(rank: int, size: int, *fds: int) -> list[str]:
 def main(fd: int, progress: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    die_with_parent()
     # Rank 0 takes the end of the socket for the end of the process, so no child of this process may keep it.
     sock = socket.socket(fileno=fd)
     os.set_inheritable(fd, False)

@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from headway.core.protocols import Learner
+from headway.core.protocols import Learner, explain
 from headway.core.types import Batch, LearnReport
 from headway.learn.rank import Backend, Device, Meeting, Rank, RanksBroken, find_store, open_store
 from headway.observe.fingerprint import fingerprint
@@ -310,4 +309,5 @@ def _held_alike(learner: Any) -> Any:
 
 
 def raised(rank: int, error: Exception) -> Answer:
-    return Answer(rank, raised=(f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))))
+    what, details, _ = explain(error)
+    return Answer(rank, raised=(what, details))

@@ -71,8 +71,7 @@ def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:
     torch.set_num_threads(config.torch_threads)
     shape, kind = spec.observation, config.network
     if kind == "auto":
-        is_picture = len(shape) == 3 and min(shape[1:]) > 9
-        kind = "board" if config.is_board_game else "planes" if is_picture else "vector"
+        kind = "board" if config.is_board_game else "planes" if spec.is_picture else "vector"
     if kind != "vector" and len(shape) != 3:
         raise ValueError(f"network={kind!r} needs observations [C, height, width]; {config.env} has {list(shape)}")
     seen = (math.prod(shape),) if kind == "vector" else shape

@@ -97,6 +97,11 @@ class GameSpec:
     store_as: str
     """The smallest type its observations fit into."""
 
+    @property
+    def is_picture(self) -> bool:
+        """Planes that are no small board."""
+        return len(self.observation) == 3 and min(self.observation[1:]) > 9
+
 
 class SearchConfig(RunConfig):
     """Games, search, replay and reanalysis. For board games some defaults differ (BOARD_DEFAULTS of the recipe)."""

@@ -74,8 +74,7 @@ def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
 def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:
     torch.set_num_threads(config.torch_threads)
     shape = spec.observation
-    is_picture = len(shape) == 3 and min(shape[1:]) > 9  # a small board is a vector
-    seen = shape if is_picture else (math.prod(shape),)
+    seen = shape if spec.is_picture else (math.prod(shape),)
     architecture = Architecture(
         observation=seen,
         num_actions=spec.num_actions,

@@ -13,7 +13,6 @@ Ctrl-C, which goes to the driver as well: the driver decides.
 
 from __future__ import annotations
 
-import ctypes
 import marshal
 import multiprocessing
 import os
@@ -29,6 +28,7 @@ from functools import partial
 from multiprocessing import spawn
 from typing import Any, NamedTuple
 
+from headway.core.parents import die_with_parent
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
 from headway.runtime.channel import Channel, Frame
@@ -89,9 +89,7 @@ class Reply(NamedTuple):
 
 def main(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    die_with_parent()
     # The driver takes the end of the socket for the end of the process: the kernel, not an interpreter that is
     # still shutting down, must be the one to close `fd`, and no child of this process may keep it.
     channel = Channel(socket.socket(fileno=os.dup(fd)))

@@ -9,6 +9,7 @@ import numpy as np
 
 from headway.core.naming import unknown
 from headway.envs.board_games.rules import GAMES, Game, ended_all, first_illegal, masks_all, planes_all, step_all
+from headway.envs.states import require_state
 
 
 class BoardGames:
@@ -107,14 +108,7 @@ class BoardGames:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there, bit for bit. What is not a position of this game is refused."""
         mine = self._arrays()
-        if set(state) != set(mine):
-            raise ValueError(f"state must hold {sorted(mine)}, got {sorted(state)}")
-        for name, array in mine.items():
-            if state[name].shape != array.shape or state[name].dtype != array.dtype:
-                raise ValueError(
-                    f"{name} must be {array.dtype} of shape {array.shape}, "
-                    f"got {state[name].dtype} of shape {state[name].shape}"
-                )
+        require_state(state, mine)
         stones = np.ascontiguousarray(state["stones"])
         counts = np.unpackbits(stones.view(np.uint8), axis=1).reshape(-1, 2, 64).sum(axis=2, dtype=np.int64)
         column, board = (1 << self.game.rows) - 1, 0

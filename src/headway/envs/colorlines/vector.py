@@ -26,6 +26,7 @@ from headway.envs.colorlines.rules import (
     step_all,
     targets_all,
 )
+from headway.envs.states import require_state
 
 
 class ColorLines:
@@ -194,14 +195,7 @@ class ColorLines:
             "ended": self.ended,
             "rng": self._rng,
         }
-        if set(state) != set(mine):
-            raise ValueError(f"state must hold {sorted(mine)}, got {sorted(state)}")
-        for name, array in mine.items():
-            if state[name].shape != array.shape or state[name].dtype != array.dtype:
-                raise ValueError(
-                    f"{name} must be {array.dtype} of shape {array.shape}, "
-                    f"got {state[name].dtype} of shape {state[name].shape}"
-                )
+        require_state(state, mine)
         board, coming = state["board"], state["coming"]
         if board.max() > COLOURS or coming.max() > COLOURS or coming.min() < 1:
             raise ValueError(f"colours must lie in 1..{COLOURS} (0: empty cell)")

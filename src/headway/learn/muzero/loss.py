@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headway.learn.model_learner import Targets, cross_entropy, require_weights
+from headway.learn.model_learner import Targets, cross_entropy, require_weights, total_loss
 from headway.learn.muzero.network import MuZeroNetwork
 
 
@@ -79,21 +79,15 @@ def muzero_losses(network: MuZeroNetwork, targets: Targets, weights: LossWeights
     def mean(losses: Tensor, where: Tensor) -> Tensor:
         return ((losses * where).sum(0) * scale).sum()
 
-    parts = (
-        mean(policy, counted),
-        mean(value, valued),
-        mean(reward, valued[:-1]),
-        mean(consistency, counted[1:]),
-        mean(entropy, counted),
-    )
-    total = (
-        weights.policy * parts[0]
-        + weights.value * parts[1]
-        + weights.reward * parts[2]
-        + weights.consistency * parts[3]
-        - weights.entropy * parts[4]
-    )
-    return Losses(total, *parts, support.decode(value_logits[:batch].detach()))
+    parts = {
+        "policy": mean(policy, counted),
+        "value": mean(value, valued),
+        "reward": mean(reward, valued[:-1]),
+        "consistency": mean(consistency, counted[1:]),
+        "entropy": mean(entropy, counted),
+    }
+    values = support.decode(value_logits[:batch].detach())
+    return Losses(total=total_loss(weights, **parts), values=values, **parts)
 
 
 def _consistency(network: MuZeroNetwork, stepped: Tensor, observations: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from headway.learn.input_scale import InputScale
+from headway.learn.input_scale import InputScale, require_observation
 from headway.learn.two_hot import Support
 
 WINDOW = 4  # cells a side
@@ -50,10 +50,7 @@ class Architecture:
     reward_support: Support = field(default_factory=Support)
 
     def __post_init__(self) -> None:
-        if len(self.observation) not in (1, 3):
-            raise ValueError(f"an observation is [features] or [planes, height, width], received {self.observation}")
-        if self.normalise and len(self.observation) != 1:
-            raise ValueError(f"normalise is for vectors, received observations {list(self.observation)}")
+        require_observation(self.observation, self.normalise)
         if self.windows < 0 or (self.windows and len(self.observation) != 3):
             raise ValueError(f"windows are for boards, received windows={self.windows} and {list(self.observation)}")
         for name in ("num_actions", "latent", "hidden", "blocks", "projection"):

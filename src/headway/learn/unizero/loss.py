@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headway.learn.model_learner import Targets, cross_entropy, require_weights
+from headway.learn.model_learner import Targets, cross_entropy, require_weights, total_loss
 from headway.learn.unizero.network import UniZeroNetwork
 
 
@@ -73,21 +73,15 @@ def unizero_losses(network: UniZeroNetwork, target: UniZeroNetwork, targets: Tar
     def mean(losses: Tensor, where: Tensor) -> Tensor:
         return ((losses * where.T).sum(1) * scale).sum()
 
-    parts = (
-        mean(latent, valued[1:]),
-        mean(reward, valued[:-1]),
-        mean(value, valued),
-        mean(policy, counted),
-        mean(entropy, counted),
-    )
-    total = (
-        weights.latent * parts[0]
-        + weights.reward * parts[1]
-        + weights.value * parts[2]
-        + weights.policy * parts[3]
-        - weights.entropy * parts[4]
-    )
-    return Losses(total, *parts, supports[0].decode(value_logits[:, 0].detach()))
+    parts = {
+        "latent": mean(latent, valued[1:]),
+        "reward": mean(reward, valued[:-1]),
+        "value": mean(value, valued),
+        "policy": mean(policy, counted),
+        "entropy": mean(entropy, counted),
+    }
+    values = supports[0].decode(value_logits[:, 0].detach())
+    return Losses(total=total_loss(weights, **parts), values=values, **parts)
 
 
 def _latents(network: UniZeroNetwork, targets: Targets) -> Tensor:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headway.learn.input_scale import InputScale
+from headway.learn.input_scale import InputScale, require_observation
 from headway.learn.two_hot import Support
 
 SLOWEST_TURN = 1000.0  # tokens per radian of the slowest rotation: far longer than any path
@@ -50,10 +50,7 @@ class Architecture:
     reward_support: Support = field(default_factory=Support)
 
     def __post_init__(self) -> None:
-        if len(self.observation) not in (1, 3):
-            raise ValueError(f"an observation is [features] or [planes, height, width], received {self.observation}")
-        if self.normalise and len(self.observation) != 1:
-            raise ValueError(f"normalise is for vectors, received observations {list(self.observation)}")
+        require_observation(self.observation, self.normalise)
         for name in ("num_actions", "dim", "layers", "heads", "attention_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")

@@ -1,0 +1,42 @@
+"""What collectors of all kinds do alike: carry their environments over a restart, and refuse what is not a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import cloudpickle
+import numpy as np
+
+from headway.core.types import Ticket
+
+
+class Carried:
+    """A mixin: what the attributes named in CARRIED hold goes on bit for bit after a restart."""
+
+    CARRIED: ClassVar[tuple[str, ...]] = ()
+
+    def state_dict(self) -> bytes:
+        state: bytes = cloudpickle.dumps({name: getattr(self, name) for name in self.CARRIED})
+        return state
+
+    def load_state_dict(self, state: bytes) -> None:
+        for name, value in cloudpickle.loads(state).items():
+            setattr(self, name, value)
+
+
+def can_be_carried(environments: Any) -> bool:
+    try:
+        cloudpickle.loads(cloudpickle.dumps(environments))
+    except Exception:  # noqa: BLE001 - whatever an environment raises here, it cannot be carried
+        return False
+    return True
+
+
+def refuse_nan(payload: Mapping[str, np.ndarray], ticket: Ticket, **named: str) -> None:
+    """Nothing, or one line for the first value that is not a number, under the name it has for people."""
+    for name, what in named.items():
+        values = payload[name]
+        if not np.isfinite(values).all():
+            step, index = np.argwhere(~np.isfinite(values))[0][:2]
+            raise ValueError(f"{what} of environment {index} is not finite at step {step} of {ticket}")
