@@ -107,3 +107,12 @@ def test_planes_need_planes() -> None:
 def test_tic_tac_toe_is_learned() -> None:
     result = run(read(env="tictactoe", updates=1500, wall_s=900, evaluate_every=500))
     assert np.max([score.metrics["won_random"] for score in result.scores]) >= 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_connect_four_is_learned() -> None:
+    result = run(read(env="connect_four", wall_s=600, evaluate_every=3000, target_score=0.8))
+    best = max(result.scores, key=lambda score: score.value or 0.0)
+    assert best.metrics["won_random"] >= 0.95
+    assert best.metrics["won_depth_2"] >= 0.6

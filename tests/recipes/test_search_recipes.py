@@ -109,6 +109,15 @@ def test_board_games_have_defaults_of_their_own_that_the_user_may_change(recipe:
     assert read(recipe, wall_s=1, env="connect_four", gamma=0.9).gamma == 0.9
 
 
+@every_recipe
+def test_symmetries_change_what_is_learned_from(recipe: str) -> None:
+    with_them, without = (
+        run(recipe, tiny(recipe, env="tictactoe", symmetries=wanted, updates=3, evaluate_every=0))
+        for wanted in (True, False)
+    )
+    assert fingerprint(with_them.weights) != fingerprint(without.weights)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 @every_recipe

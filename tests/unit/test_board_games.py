@@ -20,6 +20,7 @@ from headway.envs.board_games import (
     perfect_player,
     play_match,
     random_player,
+    symmetries,
 )
 from headway.envs.board_games.players import values_of
 
@@ -312,3 +313,32 @@ def test_players_repeat_themselves_by_seed_and_refuse_to_look_nowhere() -> None:
     assert np.bincount(random_player(200, 5)(games), minlength=7).min() > 10
     with pytest.raises(ValueError, match="depth must be at least 1"):
         minimax_player(1, 0)
+
+
+# -- symmetries -------------------------------------------------------------------------------------
+
+
+@stable
+@games_and_seeds
+def test_a_game_that_is_seen_in_another_way_is_the_same_game(name: str, seed: int) -> None:
+    ways = symmetries(GAMES[name])
+    draw, num = random.Random(seed), len(ways.cells)
+    plain, seen = BoardGames(name, num), BoardGames(name, num)
+    for _ in range(40):
+        if plain.ended[0]:
+            break
+        action = draw.choice(np.flatnonzero(plain.masks()[0]).tolist())
+        one = plain.step(np.full(num, action))
+        other = seen.step(np.flatnonzero(ways.actions == action) % ways.actions.shape[1])  # in every way the same move
+        flat = one[0].reshape(num, 2, -1)
+        np.testing.assert_array_equal(np.take_along_axis(flat, ways.cells[:, None], 2).reshape(one[0].shape), other[0])
+        np.testing.assert_array_equal(one[1], other[1])
+        np.testing.assert_array_equal(np.take_along_axis(plain.masks(), ways.actions, 1), seen.masks())
+
+
+def test_a_square_has_eight_ways_and_what_drops_has_two() -> None:
+    for game, num in ((TIC_TAC_TOE, 8), (CONNECT_FOUR, 2), (Game("plain", 4, 5, 4, False), 4)):
+        ways = symmetries(game)
+        assert len(ways.cells) == len({tuple(way) for way in ways.cells.tolist()}) == num
+        np.testing.assert_array_equal(ways.cells[0], np.arange(game.num_cells))
+        np.testing.assert_array_equal(ways.actions[0], np.arange(game.num_actions))

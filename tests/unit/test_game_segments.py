@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headway.buffer.game_segments import GameSegments, Reanalysis, Windows
 from headway.core.types import Batch, Rollout, Span
+from headway.envs.board_games import CONNECT_FOUR, BoardGames, random_player, symmetries
 
 ACTIONS = 3
 pytestmark = pytest.mark.filterwarnings("error")
@@ -450,6 +451,70 @@ def test_memory_is_taken_once_and_reported() -> None:
         replay.insert(Batch(order, (rollout_of(streams, order, 4),)))
     assert replay.nbytes == before
     assert replay.statistics()["replay_mb"] == pytest.approx(before / 2**20)
+
+
+# -- symmetries ---------------------------------------------------------------------------------------
+
+
+def played(num_games: int, steps: int) -> Rollout:
+    """Connect-four by lot, as self-play gives it; the policy of a row is what was played there, and a little more."""
+    games, random = BoardGames("connect_four", num_games), random_player(num_games, 3)
+    rows: dict[str, list[np.ndarray]] = {}
+    for _ in range(steps):
+        valid, to_play, obs = ~games.ended, games.to_play.copy(), games.observation()
+        actions = random(games)
+        _, rewards, ended = games.step(actions)
+        policies = np.full((num_games, 7), 0.05, np.float32)
+        policies[np.arange(num_games), actions] = 0.7
+        row = {"obs": obs, "actions": actions.astype(np.int32), "rewards": rewards, "to_play": to_play, "valid": valid}
+        row |= {"terminated": ended & valid, "truncated": np.zeros(num_games, bool), "policies": policies}
+        for name, value in (row | {"values": np.zeros(num_games, np.float32)}).items():
+            rows.setdefault(name, []).append(value)
+    payload: dict[str, Any] = {name: np.stack(parts) for name, parts in rows.items()} | {"stream": 0, "serial": 0}
+    return Rollout(payload, steps=int(payload["valid"].sum()), span=Span(0, 0))
+
+
+def test_what_is_seen_in_another_way_is_still_the_game() -> None:
+    """Every window that is drawn can be played, and what is seen differs from what was played in half of them."""
+    replay = GameSegments(
+        2 * 4 * 300,
+        num_streams=4,
+        segment_steps=300,
+        observation=(2, 6, 7),
+        num_actions=7,
+        batch_size=256,
+        windows=Windows(num_unroll_steps=2, td_steps=2, discount=1.0),
+        store_as=np.uint8,
+        symmetries=symmetries(CONNECT_FOUR),
+    )
+    rollout = played(4, 300)
+    replay.insert(Batch(0, (rollout,)))
+    draw = replay.sample(0).payload
+    plain = replay._gather(replay._rows_of(draw["ids"]), np.zeros((2, 256), np.int64))
+    mirrored = (draw["policies"][0] != plain["policies"][0]).any(1)
+    played_in_the_middle = plain["actions"][0] == 3
+    assert 0.3 < mirrored[~played_in_the_middle].mean() < 0.7
+    goes_on = draw["mask"][1] > 0
+    before, after, actions = draw["obs"][0, goes_on], draw["obs"][1, goes_on], draw["actions"][0, goes_on]
+    changed = (after[:, 1] != before[:, 0]).sum(1)  # the stones of who moved, seen by the other: one more, in a column
+    assert (changed.sum(1) == 1).all()
+    np.testing.assert_array_equal(changed.argmax(1), actions)
+    np.testing.assert_array_equal(draw["policies"][0].argmax(1), draw["actions"][0])
+    again = draw["bootstrap_obs"][0][mirrored][..., ::-1]
+    np.testing.assert_array_equal(again, plain["bootstrap_obs"][0][mirrored])
+
+
+@pytest.mark.parametrize(
+    ("symmetries", "why"),
+    [
+        ((np.array([[0, 0, 2]]), np.array([[0, 1, 2]])), r"exchanges all 3 cells: \[S, 3\], received \[\[0, 0, 2\]\]"),
+        ((np.array([[0, 1, 2]]), np.array([[0, 1]])), "exchanges all 3 actions"),
+        ((np.array([[0, 1, 2]] * 2), np.array([[0, 1, 2]])), "2 symmetries of cells and 1 of actions"),
+    ],
+)
+def test_symmetries_that_are_none_are_refused(symmetries: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        a_replay(observation=(1, 1, 3), symmetries=symmetries)
 
 
 def test_what_cannot_work_is_refused_with_the_reason() -> None:

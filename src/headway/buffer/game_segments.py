@@ -110,7 +110,8 @@ class GameSegments:
 
     `total_draws` and `total_steps` say how long the run is: over it the exponent of the importance weights goes from
     `beta_start` to `beta_end`. `bootstrap_obs`: a draw brings the observations that values are to be computed for;
-    without, the stored root values are all there is.
+    without, the stored root values are all there is. `symmetries`: ways to see observations [..., cells] and actions
+    ([S, cells] and [S, A], which of the old is at each new place); each window that is drawn is seen in one, by lot.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class GameSegments:
         beta_end: float = 1.0,
         total_draws: int | None = None,
         total_steps: int | None = None,
+        symmetries: tuple[np.ndarray, np.ndarray] | None = None,
         seed: int = 0,
     ) -> None:
         for name, value in (("num_streams", num_streams), ("segment_steps", segment_steps), ("batch_size", batch_size)):
@@ -154,6 +156,7 @@ class GameSegments:
         self._alpha, self._beta_start, self._beta_end = alpha, beta_start, beta_end
         self._total_draws, self._total_steps = total_draws, total_steps
         self._bootstrap_obs = bootstrap_obs
+        self._symmetries = None if symmetries is None else _checked(symmetries, observation, num_actions)
         rows = num_streams * self.ring_rows
         self._rows = Rows(
             obs=np.zeros((rows, *observation), store_as),
@@ -303,6 +306,8 @@ class GameSegments:
         weights /= weights.max()  # of this draw: one forgotten leaf near 0 must not silence all the others
         fill = self._random.integers(self._rows.policies.shape[1], size=(self.windows.num_unroll_steps, size))
         draw = self._gather(rows, fill)
+        if self._symmetries is not None:
+            _see(draw, self._random.integers(len(self._symmetries[0]), size=size), *self._symmetries)
         slots = rows // self._steps
         made_by, targets = self._made_by[slots], self._target_versions[slots]
         self._ages["data_age"] = float(version - made_by.mean())
@@ -494,6 +499,30 @@ class GameSegments:
 
     def _of_streams(self) -> tuple[np.ndarray, ...]:
         return self._ends, self._serials, self._pending
+
+
+def _checked(
+    symmetries: tuple[np.ndarray, np.ndarray], observation: tuple[int, ...], num_actions: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both exchange places, as many as there are."""
+    named = ("cells", int(np.prod(observation[1:]))), ("actions", num_actions)
+    for of, (name, size) in zip(symmetries, named, strict=True):
+        if of.shape[1:] != (size,) or not np.array_equal(np.sort(of, 1), np.broadcast_to(np.arange(size), of.shape)):
+            raise ValueError(f"a symmetry exchanges all {size} {name}: [S, {size}], received {of.tolist()}")
+    cells, actions = symmetries
+    if len(cells) != len(actions):
+        raise ValueError(f"{len(cells)} symmetries of cells and {len(actions)} of actions: each needs both")
+    return cells, actions
+
+
+def _see(draw: dict[str, np.ndarray], ways: np.ndarray, cells: np.ndarray, actions: np.ndarray) -> None:
+    """Each window of a draw in its own way [B]."""
+    for name in ("obs", "bootstrap_obs"):
+        if name in draw:
+            flat = draw[name].reshape(*draw[name].shape[:3], -1)  # [H + 1, B, planes, cells]
+            draw[name] = np.take_along_axis(flat, cells[ways][None, :, None], -1).reshape(draw[name].shape)
+    draw["policies"] = np.take_along_axis(draw["policies"], actions[ways][None], -1)
+    draw["actions"] = np.take_along_axis(np.argsort(actions, 1)[ways], draw["actions"].T, 1).T.copy()
 
 
 def _begins(flags: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -30,10 +30,26 @@ from headway.search.planning import Planner
 class MuZeroConfig(SearchConfig):
     """The network and the losses, besides what every search has."""
 
+    own_board_defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "tic_tac_toe": {"latent": 16, "learning_rate": 4e-3},
+        "connect_four": {
+            "latent": 16,
+            "hidden": 128,
+            "learning_rate": 8e-3,
+            "batch_size": 128,
+            "num_envs": 64,
+            "segment_steps": 16,
+            "num_simulations": 25,
+            "replay_ratio": 0.04,
+            "replay_min_size": 8000,
+            "evaluate_every": 2000,
+        },
+    }
+
     network: Literal["auto", "vector", "board", "planes"] = "auto"
-    """vector: layers on the flat observation. board: layers behind a look at every window of 4 by 4 cells. planes:
-    convolutions on [C, height, width] all the way, much slower on a CPU. auto: planes for pictures, board for board
-    games, vector for everything else."""
+    """vector: layers on the flat observation. board: cells that moves change, and a look at every window of 4 by 4 of
+    them. planes: convolutions on [C, height, width] all the way. auto: planes for pictures, board for board games,
+    vector for everything else."""
     latent: int = Field(default=64, ge=1)
     """Features of a latent, of each cell where there are cells."""
     hidden: int = Field(default=64, ge=1)

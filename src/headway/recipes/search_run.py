@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -34,7 +34,7 @@ from headway.core.naming import unknown
 from headway.core.protocols import Learner, Placement
 from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
-from headway.envs.board_games import GAMES
+from headway.envs.board_games import GAMES, symmetries
 from headway.envs.gymnasium_vector import Discrete, describe, legal_actions, make_vector, registered
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.evaluate.matches import MatchEvaluator
@@ -74,8 +74,6 @@ BOARD_DEFAULTS: dict[str, dict[str, Any]] = {
         "replay_capacity": 200_000,
         "replay_min_size": 4000,
         "segment_steps": 32,
-        "latent": 128,
-        "hidden": 128,
         "batch_size": 256,
         "num_simulations": 50,
         "num_unroll_steps": 3,
@@ -105,6 +103,9 @@ class GameSpec:
 
 class SearchConfig(RunConfig):
     """Games, search, replay and reanalysis. For board games some defaults differ (BOARD_DEFAULTS of the recipe)."""
+
+    own_board_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Where a recipe wants others yet, by game."""
 
     env: str = "CartPole-v1"
     """A registered Gymnasium environment with discrete actions, or a board game: tictactoe, connect_four."""
@@ -215,6 +216,8 @@ class SearchConfig(RunConfig):
     """Play by a running average of the weights that keeps this share of itself at each update: 0.99 is about the last
     hundred. 0: by the newest weights, which play less evenly."""
 
+    symmetries: bool = True
+    """Board games: see each position drawn turned or mirrored in one of the ways that leave the game the same."""
     torch_threads: int = Field(default=1, ge=1)
     """Threads of torch in each process. One, where roles share the cores: more are slower, and differ in bits."""
 
@@ -224,7 +227,8 @@ class SearchConfig(RunConfig):
         game = BOARD_GAMES.get(values.get("env", "")) if isinstance(values, dict) else None
         if game is None:
             return values
-        defaults = {name: value for name, value in BOARD_DEFAULTS[game].items() if name in cls.model_fields}
+        every = {**BOARD_DEFAULTS[game], **cls.own_board_defaults.get(game, {})}
+        defaults = {name: value for name, value in every.items() if name in cls.model_fields}
         if values.get("update_per_collect") is not None:
             del defaults["replay_ratio"]
         return {**defaults, **values}
@@ -412,6 +416,7 @@ def _replay(config: SearchConfig, spec: GameSpec) -> GameSegments:
         beta_end=config.replay_beta_end,
         total_draws=config.updates,
         total_steps=config.steps,
+        symmetries=symmetries(GAMES[BOARD_GAMES[config.env]]) if config.is_board_game and config.symmetries else None,
         seed=derive_seed(config.seed, "replay"),
     )
 

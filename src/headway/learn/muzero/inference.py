@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headway.learn.input_scale import InputScale
 from headway.learn.muzero import vector_kernels as kernels
-from headway.learn.muzero.network import BoardNetwork, MuZeroNetwork, VectorNetwork
+from headway.learn.muzero.network import MuZeroNetwork, VectorNetwork
 from headway.learn.packed import load_weights
 from headway.search.interface import Leaves
 from headway.search.planning import SearchableModel
@@ -24,8 +24,7 @@ from headway.search.planning import SearchableModel
 
 def searchable(network: MuZeroNetwork, device: str = "cpu") -> SearchableModel:
     """The fastest way this network can be searched with."""
-    if type(network) in (VectorNetwork, BoardNetwork) and device == "cpu":  # others may compute something else
-        assert isinstance(network, VectorNetwork)
+    if type(network) is VectorNetwork and device == "cpu":  # a subclass may compute something else
         return VectorModel(network)
     return TorchModel(network, device)
 
@@ -49,18 +48,19 @@ class TorchModel:
             self._latents = torch.zeros(num_nodes, *latents.shape, device=self._device)
             self._rows = torch.arange(len(obs), device=self._device)
         self._latents[0] = latents
-        return self._leaves(latents, np.zeros(len(obs), np.float32))
+        return self._leaves(self._network.look(latents), np.zeros(len(obs), np.float32))
 
     @torch.no_grad()
     def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
         at, taken = self._index(parents), self._index(actions)
-        latents, reward_logits = self._network.step(self._latents[at, self._rows], taken)
+        latents, traces = self._network.step(self._latents[at, self._rows], taken)
         self._latents[simulation + 1] = latents
-        rewards = self._network.architecture.reward_support.decode(reward_logits)
-        return self._leaves(latents, rewards.cpu().numpy())
+        features = self._network.look(latents)
+        rewards = self._network.architecture.reward_support.decode(self._network.rewards(features, traces))
+        return self._leaves(features, rewards.cpu().numpy())
 
-    def _leaves(self, latents: Tensor, rewards: np.ndarray) -> Leaves:
-        logits, value_logits = self._network.predict(latents)
+    def _leaves(self, features: Tensor, rewards: np.ndarray) -> Leaves:
+        logits, value_logits = self._network.judge(features)
         values = self._network.architecture.value_support.decode(value_logits)
         return Leaves(rewards, values.cpu().numpy(), logits.cpu().numpy())
 
@@ -69,8 +69,7 @@ class TorchModel:
 
 
 class VectorModel:
-    """A `VectorNetwork`: products by torch, everything between by kernels, nothing allocated on the way. (Boards are
-    encoded by torch; that is once a search.)
+    """A `VectorNetwork`: products by torch, everything between by kernels, nothing allocated on the way.
 
     What it answers is its own memory, good until the next question.
     """
@@ -87,9 +86,8 @@ class VectorModel:
     def _read(self) -> None:
         """The network's weights as the products want them: [in, out], and what reads the same rows side by side."""
         net = self._network
-        *before, encoder_in, encoder_norm, _, encoder_out = net.encoder
+        encoder_in, encoder_norm, _, encoder_out = net.encoder
         prediction_in, prediction_norm, _ = net.prediction
-        self._before_encoder = nn.Sequential(*before)
         with torch.no_grad():
             self._encoder = _Function(encoder_in, encoder_norm, encoder_out, inputs=net.inputs)
             self._dynamics = _Function(net.dynamics_in, net.dynamics_norm, net.dynamics_out, net.reward_head)
@@ -102,7 +100,7 @@ class VectorModel:
             self._make_room(num_nodes, len(rows))
         function = self._encoder
         with torch.inference_mode():
-            torch.addmm(function.bias, self._before_encoder(torch.from_numpy(rows)), function.first, out=self._hidden)
+            torch.addmm(function.bias, torch.from_numpy(rows), function.first, out=self._hidden)
             kernels.activate(self._hidden_array, *function.norm)
             torch.addmm(function.last_bias, self._hidden, function.last, out=self._latent_tensors[0])
             kernels.normalise(self._latents[0])

@@ -57,20 +57,22 @@ def muzero_losses(network: MuZeroNetwork, targets: Targets, weights: LossWeights
     counted = targets.mask  # [H + 1, B]
     valued = torch.maximum(counted, targets.ended) if weights.learn_endings else counted
     latent = network.encode(targets.observations[0])
-    latents, rewards = [latent], []
+    latents, traces = [latent], []
     for k in range(steps):
-        latent, reward = network.step(latent, targets.actions[k])
+        latent, trace = network.step(latent, targets.actions[k])
         latents.append(latent)
-        rewards.append(reward)
+        traces.append(trace)
     every = torch.cat(latents)  # [(H + 1) * B, ...]
-    policy_logits, value_logits = network.predict(every)
+    features = network.look(every)
+    policy_logits, value_logits = network.judge(features)
+    reward_logits = network.rewards(features[batch:], torch.cat(traces))
     log_policy = functional.log_softmax(policy_logits, -1).view(steps + 1, batch, -1)
     support = network.architecture.value_support
     policy = -(targets.policies * log_policy).sum(-1)
     entropy = -(log_policy.exp() * log_policy).sum(-1)
     value = cross_entropy(value_logits.view(steps + 1, batch, -1), support.encode(targets.values))
     reward_hot = network.architecture.reward_support.encode(targets.rewards)
-    reward = cross_entropy(torch.stack(rewards), reward_hot)
+    reward = cross_entropy(reward_logits.view(steps, batch, -1), reward_hot)
     consistency = policy.new_zeros(steps, batch)
     if weights.consistency:
         consistency = _consistency(network, every[batch:], targets.observations[1:]).view(steps, batch)

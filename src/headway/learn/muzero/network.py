@@ -1,14 +1,17 @@
 """The three functions of MuZero, for vectors, for boards and for pictures.
 
-    observation --encode--> latent --predict--> policy, value
+    observation --encode--> latent --look--> features --heads--> policy, value
                               |  action
-                              +--step--> latent', reward --predict--> ...
+                              +--step--> latent', trace --look--> features' --heads--> policy, value
+                                           |                         |
+                                           +-------------------------+--rewards--> reward
 
     consistency    latent reached by steps --project, guess--> ~ <--project-- encode(observation seen there)
 
-A latent is normalised to [0, 1] (its least feature 0, its largest 1) wherever it is made, so that what `step` makes
-looks like what `encode` makes however often it is applied. Values and rewards are logits over a support. Heads begin at
-zero: every action is as likely, every value and reward 0.
+A latent is normalised wherever it is made, so that what `step` makes looks like what `encode` makes however often it is
+applied: to [0, 1] (its least feature 0, its largest 1), on boards to mean 0 and variance 1. A reward is read from the
+trace of the step, or on boards from what there is to see where it led. Values and rewards are logits over a support.
+Heads begin at zero: every action is as likely, every value and reward 0.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Architecture:
     blocks: int = 1
     """Residual blocks of the convolutional encoder and of its dynamics."""
     windows: int = 0
-    """For boards: features of every window of cells, of which a latent without cells is made. 0: latents have cells."""
+    """For boards: features of every window of cells, which everything is read from. 0: no board."""
     projection: int = 64
     """Width of the space in which latents are compared."""
     normalise: bool = False
@@ -59,7 +62,7 @@ class Architecture:
 
 
 def build_network(architecture: Architecture, *, seed: int) -> MuZeroNetwork:
-    """For vectors layers, for boards layers behind windows, for other planes convolutions."""
+    """For vectors layers, for boards cells and windows of them, for other planes convolutions all the way."""
     if len(architecture.observation) == 1:
         return VectorNetwork(architecture, seed=seed)
     return (BoardNetwork if architecture.windows else PlanesNetwork)(architecture, seed=seed)
@@ -76,6 +79,9 @@ class MuZeroNetwork(nn.Module, ABC):
     """What search and learning ask of a network. All first dimensions are rows."""
 
     latent_shape: tuple[int, ...]
+    policy_head: nn.Linear
+    value_head: nn.Linear
+    reward_head: nn.Linear
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -88,11 +94,23 @@ class MuZeroNetwork(nn.Module, ABC):
 
     @abstractmethod
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Latents [N, ...] and reward logits [N, bins] after actions [N]."""
+        """Latents [N, ...] after actions [N], and the trace [N, ...] that the steps leave for their rewards."""
 
     @abstractmethod
-    def predict(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+    def look(self, latents: Tensor) -> Tensor:
+        """Features [N, hidden] that the heads read."""
+
+    @abstractmethod
+    def rewards(self, features: Tensor, traces: Tensor) -> Tensor:
+        """Reward logits [N, bins] of steps, from the features of where they led and from their traces."""
+
+    def judge(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Policy logits [N, A] and value logits [N, bins]."""
+        return self.policy_head(features), self.value_head(features)
+
+    def predict(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of latents."""
+        return self.judge(self.look(latents))
 
     def project(self, latents: Tensor) -> Tensor:
         """[N, projection], where latents are compared."""
@@ -132,7 +150,8 @@ class VectorNetwork(MuZeroNetwork):
         super().__init__(architecture)
         a = architecture
         self.latent_shape = (a.latent,)
-        self.encoder = self._encoder(a)
+        layers = nn.Linear(math.prod(a.observation), a.hidden), nn.LayerNorm(a.hidden), nn.ReLU()
+        self.encoder = nn.Sequential(*layers, nn.Linear(a.hidden, a.latent))
         self.action = nn.Embedding(a.num_actions, a.hidden)
         self.dynamics_in = nn.Linear(a.latent, a.hidden, bias=False)
         self.dynamics_norm = nn.LayerNorm(a.hidden)
@@ -143,39 +162,76 @@ class VectorNetwork(MuZeroNetwork):
         self.value_head = nn.Linear(a.hidden, a.value_support.num_bins)
         self._finish(seed)
 
-    def _encoder(self, a: Architecture) -> nn.Sequential:
-        return nn.Sequential(*_to_latent(math.prod(a.observation), a))
-
     def encode(self, observations: Tensor) -> Tensor:
         flat = observations.flatten(1)
         return normalise(self.encoder(flat if self.inputs is None else self.inputs(flat)))
 
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         hidden = torch.relu(self.dynamics_norm(self.dynamics_in(latents) + self.action(actions)))
-        return normalise(latents + self.dynamics_out(hidden)), self.reward_head(hidden)
+        return normalise(latents + self.dynamics_out(hidden)), hidden
 
-    def predict(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.prediction(latents)
-        return self.policy_head(hidden), self.value_head(hidden)
+    def look(self, latents: Tensor) -> Tensor:
+        features: Tensor = self.prediction(latents)
+        return features
+
+    def rewards(self, features: Tensor, traces: Tensor) -> Tensor:
+        logits: Tensor = self.reward_head(traces)
+        return logits
 
 
-class BoardNetwork(VectorNetwork):
-    """Layers behind a look at every window of 4 by 4 cells, with the same weights everywhere on the board.
+class BoardNetwork(MuZeroNetwork):
+    """A board of cells that steps change, and a look at every window of 4 by 4 of them with the same weights.
 
-    What makes a line is learned once and not for each place, and a latent is a vector all the same: only the root of a
-    search pays for it.
+    What makes a line is learned once and not for each place, after a step as well as before it. Everything, rewards
+    too, is read from what the windows show: on a board a reward is for what is there, not for what was done.
     """
 
-    def _encoder(self, a: Architecture) -> nn.Sequential:
+    def __init__(self, architecture: Architecture, *, seed: int) -> None:
+        super().__init__(architecture)
+        a = architecture
         planes, height, width = a.observation
         side = min(WINDOW, height, width)
         places = (height - side + 1) * (width - side + 1)
-        look = (nn.Unflatten(1, (planes, height, width)), nn.Conv2d(planes, a.windows, side), nn.ReLU(), nn.Flatten())
-        return nn.Sequential(*look, *_to_latent(a.windows * places, a))
+        self.latent_shape = (a.latent, height, width)
+        self.encoder = nn.Conv2d(planes, a.latent, 3, padding=1)
+        self.action = nn.Embedding(a.num_actions, height * width)
+        self.dynamics_in = nn.Conv2d(a.latent + 1, a.latent, 3, padding=1)
+        self.dynamics_out = nn.Conv2d(a.latent, a.latent, 3, padding=1)
+        self.windows = nn.Conv2d(a.latent, a.windows, side)
+        self.prediction = nn.Sequential(nn.Linear(a.windows * places, a.hidden), nn.LayerNorm(a.hidden), nn.ReLU())
+        self.policy_head = nn.Linear(a.hidden, a.num_actions)
+        self.value_head = nn.Linear(a.hidden, a.value_support.num_bins)
+        self.reward_head = nn.Linear(a.hidden, a.reward_support.num_bins)
+        self._finish(seed)
+        with torch.no_grad():
+            self.action.weight.copy_(_where(a.num_actions, height, width))
+
+    def encode(self, observations: Tensor) -> Tensor:
+        return self._normalise(self.encoder(observations))
+
+    def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        plane = self.action(actions).view(len(latents), 1, *self.latent_shape[1:])
+        changed = self.dynamics_out(torch.relu(self.dynamics_in(torch.cat((latents, plane), 1))))
+        arrived = self._normalise(latents + changed)
+        return arrived, arrived
+
+    def look(self, latents: Tensor) -> Tensor:
+        features: Tensor = self.prediction(torch.relu(self.windows(latents)).flatten(1))
+        return features
+
+    def rewards(self, features: Tensor, traces: Tensor) -> Tensor:
+        logits: Tensor = self.reward_head(features)
+        return logits
+
+    def _normalise(self, latents: Tensor) -> Tensor:
+        return nn.functional.layer_norm(latents, self.latent_shape)
 
 
-def _to_latent(size: int, a: Architecture) -> tuple[nn.Module, ...]:
-    return nn.Linear(size, a.hidden), nn.LayerNorm(a.hidden), nn.ReLU(), nn.Linear(a.hidden, a.latent)
+def _where(num_actions: int, height: int, width: int) -> Tensor:
+    """Where on the board an action is at first, [A, cells]: a column or a cell, if there are as many of them."""
+    if num_actions == width:
+        return torch.eye(width).repeat(1, height)
+    return torch.eye(num_actions, height * width)
 
 
 class PlanesNetwork(MuZeroNetwork):
@@ -211,11 +267,15 @@ class PlanesNetwork(MuZeroNetwork):
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         plane = self.action(actions).view(len(latents), 1, *self.latent_shape[1:])
         changed = self.dynamics_out(torch.relu(self.dynamics_in(torch.cat((latents, plane), 1)) + latents))
-        return normalise(changed), self.reward_head(self.reward_layer(changed))
+        return normalise(changed), changed
 
-    def predict(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.prediction(latents)
-        return self.policy_head(hidden), self.value_head(hidden)
+    def look(self, latents: Tensor) -> Tensor:
+        features: Tensor = self.prediction(latents)
+        return features
+
+    def rewards(self, features: Tensor, traces: Tensor) -> Tensor:
+        logits: Tensor = self.reward_head(self.reward_layer(traces))
+        return logits
 
 
 class _Block(nn.Module):
