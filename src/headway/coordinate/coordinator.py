@@ -46,6 +46,7 @@ from headway.coordinate.shelf import Shelf
 from headway.coordinate.waits import Board, Stalled, TimeSpent
 from headway.core.lead import Interval
 from headway.core.ledger import WAIT, LedgerError, LedgerStatistics
+from headway.core.lent import Lent, LentLost
 from headway.core.order import OnStale
 from headway.core.protocols import PayloadLost, RoleError, RoleRaised, Runtime
 from headway.core.rules import MaxLead
@@ -124,7 +125,7 @@ class Coordinator:
         self._lead_rule = MaxLead(self._lead.current, settings.tickets_per_version)
         self._lead_watch = _LeadWatch(settings)
         self.ledger = settings.build_ledger(self._lead_rule)
-        self._shelf = Shelf(runtime.release)
+        self._shelf = Shelf(self._release_weights)
         self._recorder = recorder or NoRecorder()
         self._is_recorded = recorder is not None
         self._record: Callable[..., None] = self._write_down if recorder else _ignore
@@ -779,7 +780,7 @@ class Coordinator:
             return
         snapshot = await self._crew.stage(lost.version, waiter=role)
         if self._shelf.newest is not lost:
-            self.runtime.release(snapshot.payload)
+            self._release_weights(snapshot.payload)
             return
         self._record("restage", v=snapshot.version)
         if self._shelf.replace(snapshot) > self.settings.retries.publish_attempts:
@@ -790,9 +791,30 @@ class Coordinator:
         while True:
             newest = self._shelf.newest
             try:
-                return self.runtime.fetch(newest.payload)
+                return await self._weights_of(newest, LEARNER)
             except PayloadLost:
                 await self._stage_again(LEARNER, newest)
+
+    async def _weights_of(self, snapshot: Snapshot, role: str) -> Any:
+        """The weights themselves, here. What the learner has lent is taken beside the loops; `role` waits for it."""
+        payload = self.runtime.fetch(snapshot.payload)
+        if not isinstance(payload, Lent):
+            return payload
+        self._shelf.hold(snapshot.version)
+        self.board.begin(role, "weights", f"version {snapshot.version}", self.settings.deadlines.publish_s)
+        try:
+            return await self.runtime.offload(payload.take)
+        except LentLost as error:
+            raise PayloadLost("driver", "fetch", str(error), versions=[snapshot.version]) from error
+        finally:
+            self.board.end(role)
+            self._shelf.let_go(snapshot.version)
+
+    def _release_weights(self, payload: Any) -> None:
+        if isinstance(payload, Lent):
+            payload.give_back()
+        else:
+            self.runtime.release(payload)
 
     def _drop(self, index: int, reason: DropReason, why: str = "") -> None:
         self.ledger.drop(index, reason)
@@ -907,7 +929,7 @@ class Coordinator:
     async def _keep_best(self, best: BestWeights, score: Score) -> None:
         """Only a new best brings its weights here from where they are. The shelf still holds them."""
         try:
-            weights = self.runtime.fetch(self._shelf.get(score.version).payload)
+            weights = await self._weights_of(self._shelf.get(score.version), EVALUATOR)
         except PayloadLost:
             return  # gone with their node since the evaluation: the best before stays
         self.board.begin(EVALUATOR, "save", f"the best weights so far, version {score.version}", float("inf"))
@@ -987,9 +1009,11 @@ class Coordinator:
             return
         learner = await self._crew.call(LEARNER, "state", "its state", self.settings.deadlines.learn_s)
         replay = await self._draws.state()
-        newest = await self._newest_weights()
+        weights = {self.version: await self._newest_weights()}
+        for snapshot in self._shelf.all():
+            if snapshot.version not in weights and self._shelf.has(snapshot.version):
+                weights[snapshot.version] = await self._weights_of(snapshot, LEARNER)
         rollouts = self._fetch_ready()  # before the ledger is looked at: what is lost is open again
-        older = [snapshot for snapshot in self._shelf.all() if snapshot.version != self.version]
         state = RunState(
             version=self.version,
             updates=self.updates,
@@ -999,7 +1023,7 @@ class Coordinator:
             lead=self._lead.state_dict(),
             learner=learner,
             rollouts=rollouts,
-            snapshots={s.version: self.runtime.fetch(s.payload) for s in older} | {self.version: newest},
+            snapshots={snapshot.version: weights[snapshot.version] for snapshot in self._shelf.all()},
             collectors=dict(self._crew.carried),
             evaluations_due=self.evaluations.unfinished,
             scores=tuple(self.evaluations.scores),

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.coordinate.roles import CollectorRole, LearnerRole, ReanalyzerRole, ReplayRole, Stations
+from headway.core.lent import Lent, taken
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 
 
@@ -112,8 +113,10 @@ class _Replayer:
 
     def _publish(self, event: dict[str, Any]) -> None:
         self._version = event["v"]
-        snapshot = self._learner.snapshot(self._version)
-        self._snapshots[self._version] = Snapshot(self._version, copy.deepcopy(snapshot.payload))
+        staged = self._learner.snapshot(self._version).payload
+        self._snapshots[self._version] = Snapshot(self._version, copy.deepcopy(taken(staged)))
+        if isinstance(staged, Lent):
+            staged.give_back()
 
     def _start(self, event: dict[str, Any]) -> None:
         self._flights[event["k"]] = (event["c"], event["v"], self._snapshots.get(event["v"]))

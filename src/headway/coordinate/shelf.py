@@ -52,6 +52,9 @@ class Shelf:
     def newest(self) -> Snapshot:
         return self._snapshots[self._newest]
 
+    def has(self, version: int) -> bool:
+        return version in self._snapshots
+
     def get(self, version: int) -> Snapshot:
         return self._snapshots[version]
 

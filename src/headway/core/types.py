@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headway.core.lent import Lent
+
 
 class Phase(enum.Enum):
     """Where a ticket is in its life. `LEARNED` and `DROPPED` are settled: final, the slot is free."""
@@ -84,7 +86,8 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The immutable weights of one version. `payload` is the weights, or a runtime's reference to them."""
+    """The immutable weights of one version. `payload` is the weights, a runtime's reference to them, or a handle of
+    the learner's own (`Lent`)."""
 
     version: int
     payload: Any
@@ -178,7 +181,7 @@ def size_of(payload: Any) -> int:
 
 def carriers(value: Any) -> Iterator[Rollout | Snapshot]:
     """Every Rollout and Snapshot in `value`, tuples and batches too: what `map_payloads` changes the payloads of."""
-    if isinstance(value, Rollout | Snapshot):
+    if isinstance(value, Rollout | Snapshot) and not isinstance(value.payload, Lent):
         yield value
     for item in value.rollouts if isinstance(value, Batch) else value if type(value) is tuple else ():
         yield from carriers(item)
@@ -188,10 +191,11 @@ def map_payloads(value: Any, change: Callable[[Any], Any]) -> Any:
     """`value` with the payload of every Rollout and Snapshot in it (tuples and batches too) changed,
     and the feedback of a LearnReport.
 
-    This is how runtimes put references in place of big values and back, without knowing the stations.
+    This is how runtimes put references in place of big values and back, without knowing the stations. What is lent is
+    a reference already and stays as it is.
     """
     if isinstance(value, Rollout | Snapshot):
-        return replace(value, payload=change(value.payload))
+        return value if isinstance(value.payload, Lent) else replace(value, payload=change(value.payload))
     if isinstance(value, Batch):
         return replace(value, rollouts=tuple(map_payloads(r, change) for r in value.rollouts))
     if type(value) is tuple:
