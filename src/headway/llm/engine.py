@@ -141,7 +141,11 @@ class Engine(Protocol):
     def generate_all(self, requests: Sequence[Request]) -> list[list[Sample]]: ...
 
     def apply(self, version: int, weights: Any) -> None:
-        """Use these weights from the next step on. Returns when every later token will be made by them."""
+        """Use these weights from the next step on. Returns when every later token will be made by them.
+
+        Weights by name, all or those that changed; or a handle of them (weight_link.py), which the engine follows.
+        What cannot be had, or does not fit, raises and changes nothing.
+        """
         ...
 
     def pause(self) -> None: ...

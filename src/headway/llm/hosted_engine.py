@@ -19,6 +19,7 @@ from headway.core.naming import unknown
 from headway.llm.engine import EngineHealth, Request, Sample, check_fits
 from headway.llm.engine_keeper import Keeper, Told
 from headway.llm.host_process import HostSettings, SharedWeights
+from headway.llm.weight_link import Intake
 
 
 class HostedEngine:
@@ -42,6 +43,7 @@ class HostedEngine:
         self._shapes = dict(shapes)
         self._own_weights = own_weights
         self._applying = threading.Lock()
+        self._intake = Intake("cpu")  # the process gets them through shared memory, from here
         spec = {
             **settings.spec,
             "stop_tokens": tuple(int(token) for token in stop_tokens),
@@ -74,7 +76,8 @@ class HostedEngine:
         jobs = self._keeper.ask(requests)
         return [[self._sample(told) for told in job.told if told is not None] for job in self._keeper.wait_for(jobs)]
 
-    def apply(self, version: int, weights: Mapping[str, Any]) -> None:
+    def apply(self, version: int, weights: Any) -> None:
+        weights = self._intake.plain(weights)
         for name, part in weights.items():
             if name not in self._shapes:
                 raise ValueError(unknown("weight", name, self._shapes))
@@ -97,6 +100,7 @@ class HostedEngine:
 
     def close(self) -> None:
         self._finish()
+        self._intake.close()
 
     # -- in the caller's thread ---------------------------------------------------------------------
 

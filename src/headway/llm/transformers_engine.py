@@ -43,6 +43,7 @@ from headway.llm.llama_decoder import LlamaDecoder, why_not
 from headway.llm.models import context_length
 from headway.llm.padded_decoder import PaddedDecoder
 from headway.llm.sampling import draw, uniform
+from headway.llm.weight_link import Intake
 
 
 class Decoder(Protocol):
@@ -186,6 +187,7 @@ class TransformersEngine:
         self._clock = clock
         self._stepped_at = clock()
         self._timed: list[_Job] = []  # those with a deadline
+        self._intake = Intake(decoder.device)
         self._stream: torch.cuda.Stream | None = None
         if decoder.device.type == "cuda":  # one of its own: a trainer on the same GPU computes beside it
             self._stream = torch.cuda.Stream(decoder.device, priority=-1)
@@ -214,7 +216,8 @@ class TransformersEngine:
                 raise job.error
         return [[sample for sample in job.samples if sample is not None] for job in jobs]
 
-    def apply(self, version: int, weights: Mapping[str, Any]) -> None:
+    def apply(self, version: int, weights: Any) -> None:
+        weights = self._intake.plain(weights)  # beside the steps: while they are on their way, generation goes on
         with self._between_steps():
             if self._stream is not None:  # the weights may still be being made, on the stream everybody uses
                 self._stream.wait_stream(torch.cuda.default_stream(self._decoder.device))
@@ -252,6 +255,7 @@ class TransformersEngine:
             self._is_closed = True
             self._is_paused = False  # who comes now is to be told, not to wait
             self._abort("the engine was closed", None)
+        self._intake.close()
 
     # -- driving ------------------------------------------------------------------------------------
 

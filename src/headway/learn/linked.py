@@ -1,0 +1,40 @@
+"""A learner whose weights stay with it: it publishes a handle, and engines come for them (llm/weight_link.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headway.core.protocols import Learner
+from headway.core.types import Batch, LearnReport
+from headway.llm.weight_source import WeightSource
+
+
+class LinkedLearner:
+    """`learner` may be one of several ranks as a whole: rank 0 publishes. With `only_gpu`, weights in the memory of the
+    machine are published as they are: a runtime hands those on as quickly."""
+
+    def __init__(
+        self, learner: Learner, make_source: Callable[[], WeightSource] = WeightSource, *, only_gpu: bool = False
+    ) -> None:
+        self._learner = learner
+        self._make_source = make_source
+        self._only_gpu = only_gpu
+        self._source: WeightSource | None = None
+
+    def learn(self, batch: Batch) -> LearnReport:
+        return self._learner.learn(batch)
+
+    def snapshot(self) -> Any:
+        weights = self._learner.snapshot()
+        if self._only_gpu and not any(tensor.is_cuda for tensor in weights.values()):
+            return weights
+        if self._source is None:
+            self._source = self._make_source()
+        return self._source.offer(weights)
+
+    def state_dict(self) -> Any:
+        return self._learner.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self._learner.load_state_dict(state)

@@ -1,0 +1,272 @@
+"""Weights that go from the learner's device straight to the engine's, and never through the driver.
+
+      learner's process                    driver                     engine's process
+      WeightSource.offer(weights)                                     Intake.plain(handle)
+        frozen copy on the device  --- LinkedWeights, < 1 KB --->       |
+        a thread serves            <-------- wire: which weights? ------+
+                                   --------- wire: names, dtypes, shapes -->
+                                   ========= pair: buckets of bytes =======> fresh memory on the device
+                                   --------- wire: checksums -------------->   all there? then the engine applies it
+
+      connected --> paired --> bringing --> paired ...     one link, for every version that follows
+           whatever fails or is late --> closed; the next attempt connects anew
+
+A *handle* names a copy that the source keeps until it is told that nobody needs it (`give_back`). A *pair* is a process
+group of two (weight_pair.py): NCCL where both ends have a GPU of their own, gloo otherwise; where neither works the
+bytes go over the wire itself. Training goes on meanwhile: what is sent is a copy, by a thread and a stream of its own.
+
+Invariants: what `plain` returns came whole, with the source's checksums, or it raises LinkBroken in one line; nothing
+waits longer than the handle's deadline; after a failure nothing of the link is used again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDone
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headway.core.lent import Lent
+from headway.llm.weight_layout import Layout, checksum
+from headway.llm.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
+from headway.llm.weight_wire import Deadline, LinkBroken, Source, Wire
+
+T = TypeVar("T")
+
+GIVE_BACK_S = 5.0
+GRACE_S = 0.5
+"""Every step keeps the deadline itself. A call into a backend that does not come back at all is left so much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedWeights(Lent):
+    """A handle of weights that their source keeps."""
+
+    source: Source
+    token: bytes = field(repr=False)
+    key: int
+    num_bytes: int
+    deadline_s: float
+    """Of one attempt to have them."""
+
+    def take(self) -> dict[str, Tensor]:
+        """In the memory of this machine, over the wire alone."""
+        until = Deadline(self.deadline_s)
+        wire = _connect(self.source, self.token, until)
+        try:
+            wire.say({"do": BYTES, "key": self.key, "seconds": until.left_s}, until)
+            layout, buckets = _receive(wire, None, torch.device("cpu"), until)
+            return {name: tensor.clone() for name, tensor in layout.read(buckets).items()}  # a bucket is pickled whole
+        except (OSError, PairBroken, ValueError) as error:
+            raise LinkBroken(_line(self, error)) from error
+        finally:
+            wire.close()
+
+    def give_back(self) -> None:
+        threading.Thread(target=_give_back, args=(self,), name="headway weights back", daemon=True).start()
+
+
+def _give_back(weights: LinkedWeights) -> None:
+    until = Deadline(GIVE_BACK_S)
+    try:
+        wire = _connect(weights.source, weights.token, until)
+    except LinkBroken:
+        return  # gone, and what it kept with it
+    try:
+        wire.say({"do": "drop", "key": weights.key}, until)
+    except OSError:
+        pass
+    finally:
+        wire.close()
+
+
+class Intake:
+    """The engine's end: one link to the source that the last weights came from. For one thread at a time."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._device = torch.device(device)
+        if self._device.type == "cuda" and self._device.index is None:
+            self._device = torch.device("cuda", torch.cuda.current_device())
+        self._link: _Link | None = None
+        self._links: list[_Link] = []  # whatever is open, also where pairing is under way or was given up
+        self._end = weakref.finalize(self, _close_all, self._links)
+
+    def plain(self, weights: Any) -> Any:
+        """Weights by name, on the device. What is not linked is plain already."""
+        if not isinstance(weights, LinkedWeights):
+            return weights
+        until = Deadline(weights.deadline_s)
+        try:
+            return _within(until, lambda: self._bring(weights, until))
+        except (OSError, PairBroken, ValueError) as error:
+            line = _line(weights, error, self._link)
+            self.close()
+            raise LinkBroken(line) from error
+        except LinkBroken:
+            self.close()
+            raise
+
+    @property
+    def backend(self) -> str:
+        """What the last weights came by: nccl, gloo or bytes; nothing before the first."""
+        return "" if self._link is None else self._link.backend
+
+    @property
+    def num_buckets(self) -> int:
+        """How many have come of the weights on their way."""
+        return 0 if self._link is None or self._link.pair is None else self._link.pair.num_done
+
+    def close(self) -> None:
+        self._link = None
+        _close_all(self._links)
+
+    def _bring(self, weights: LinkedWeights, until: Deadline) -> dict[str, Tensor]:
+        if self._link is None or self._link.source != weights.source:
+            self.close()
+            self._link = self._open(weights, until)
+        link = self._link
+        do = BYTES
+        if link.pair is not None:
+            do, link.pair.num_done = "send", 0
+        link.wire.say({"do": do, "key": weights.key, "seconds": until.left_s}, until)
+        with on_stream(self._device, link.stream):
+            layout, buckets = _receive(link.wire, link.pair, self._device, until)
+        return layout.read(buckets)
+
+    def _open(self, weights: LinkedWeights, until: Deadline) -> _Link:
+        """Connect, and pair by the best backend that works."""
+        barred: list[str] = []
+        while True:
+            wire = _connect(weights.source, weights.token, until)
+            link = _Link(weights.source, wire, None, new_stream(self._device))
+            self._links.append(link)
+            limit = until.part(0.5)  # if it does not work, the rest is for another way
+            end = this_end(self._device, barred).as_message()
+            wire.say({"do": "pair", "end": end, "seconds": limit.left_s}, limit)
+            answer = wire.hear(limit)
+            if answer["backend"] == BYTES:
+                return link
+            try:
+                link.pair = self._pair(answer, weights.source, wire, limit)
+                return link
+            except PairBroken as error:
+                until.check()
+                _say(f"weights cannot come from {weights.source} by {answer['backend']}: {error}")
+                barred.append(answer["backend"])
+                wire.close()
+
+    def _pair(self, answer: dict[str, Any], source: Source, wire: Wire, until: Deadline) -> Pair:
+        try:
+            with socket.create_connection((source.host, answer["port"]), until.left_s):
+                pass  # somebody is there: a TCPStore would try longer than it is told to
+            limit = timedelta(seconds=until.left_s)
+            store = dist.TCPStore(source.host, answer["port"], None, False, limit, wait_for_workers=False)
+        except (RuntimeError, OSError) as error:
+            raise PairBroken(f"where the pair meets: {str(error).splitlines()[0]}") from error
+        return open_pair(
+            answer["backend"],
+            dist.PrefixStore(answer["name"], store),
+            ENGINE,
+            self._device,
+            here=wire.here,
+            until=until,
+            is_peer_up=lambda: wire.is_up,
+        )
+
+
+@dataclass(slots=True)
+class _Link:
+    source: Source
+    wire: Wire
+    pair: Pair | None
+    stream: torch.cuda.Stream | None
+
+    @property
+    def backend(self) -> str:
+        return BYTES if self.pair is None else self.pair.backend
+
+    def close(self) -> None:
+        self.wire.close()
+        if self.pair is not None:
+            self.pair.close()
+
+
+def _close_all(links: list[_Link]) -> None:
+    while links:
+        links.pop().close()
+
+
+def _connect(source: Source, token: bytes, until: Deadline) -> Wire:
+    try:
+        wire = Wire(socket.create_connection(source, until.left_s))
+    except OSError as error:
+        raise LinkBroken(f"{source} does not answer: {error}") from error
+    try:
+        wire.greet_as_engine(token, secrets.token_bytes(32), until)
+    except OSError as error:
+        wire.close()
+        raise LinkBroken(f"{source} does not let us in: {error}") from error
+    return wire
+
+
+def _receive(wire: Wire, pair: Pair | None, device: torch.device, until: Deadline) -> tuple[Layout, Sequence[Tensor]]:
+    """What was asked for: all of it, or an error."""
+    answer = wire.hear(until)
+    if "error" in answer:
+        raise ConnectionError(answer["error"])
+    layout = Layout([(name, dtype, tuple(shape)) for name, dtype, shape in answer["specs"]], answer["bucket_bytes"])
+    if layout.sizes != answer["sizes"]:
+        raise ValueError(f"its layout has buckets of {answer['sizes']} bytes, ours {layout.sizes}")
+    if pair is not None:
+        buckets = layout.empty(device)
+        pair.receive(buckets, until)
+    else:
+        buckets = layout.empty("cpu")
+        for bucket in buckets:
+            wire.read_into(bucket.numpy().data, until)
+        buckets = [bucket.to(device) for bucket in buckets]
+    sums = wire.hear(until)["sums"]
+    for number, bucket in enumerate(buckets):
+        if (found := checksum(bucket)) != sums[number]:
+            raise ValueError(f"bucket {number} of {len(buckets)} has the checksum {found}, not {sums[number]}")
+    return layout, buckets
+
+
+def _within(until: Deadline, work: Callable[[], T]) -> T:
+    """Do it in a thread that can be left behind. It ends when what it waits for is closed."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where somebody waits for it
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="headway weights", daemon=True).start()
+    try:
+        return done.result(until.left_s + GRACE_S)
+    except NotDone:
+        raise TimeoutError(f"not within {until.seconds:g} s") from None
+
+
+def _line(weights: LinkedWeights, error: Exception, link: _Link | None = None) -> str:
+    line = f"weights {weights.key} did not come from {weights.source}"
+    if link is not None and link.pair is not None:
+        line += f" by {link.backend} ({link.pair.num_done} messages did)"
+    why = f"not within {weights.deadline_s:g} s" if isinstance(error, TimeoutError) else str(error)
+    return f"{line}: {why}"
+
+
+def _say(line: str) -> None:
+    print(f"headway: {line}", file=sys.stderr, flush=True)
