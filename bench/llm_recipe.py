@@ -12,17 +12,14 @@ what nvidia-smi says, sampled ten times a second; it counts a moment as busy if 
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
-import subprocess
-import threading
 import time
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import torch
-from figures import spread
+from figures import Busy, spread
 from generation import Words, load
 
 from headway.collect.groups import GroupCollector, GroupSettings
@@ -57,36 +54,6 @@ def reward_of(tokens: np.ndarray) -> float:
 class Collector(GroupCollector):
     def reward(self, prompt: Prompt, sample: Sample) -> float:
         return reward_of(sample.tokens)
-
-
-class Busy:
-    """How busy the GPU was meanwhile, by nvidia-smi."""
-
-    def __enter__(self) -> Busy:
-        self._shares: list[float] = []
-        self._process = None
-        if shutil.which("nvidia-smi"):
-            words = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "100"]
-            self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-            self._reader = threading.Thread(target=self._read, daemon=True)
-            self._reader.start()
-        return self
-
-    def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._shares.append(float(line))
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
-            self._reader.join()
-
-    @property
-    def share(self) -> float:
-        return statistics.fmean(self._shares) / 100 if self._shares else float("nan")
 
 
 def plain_loop(given: argparse.Namespace, device: str) -> list[float]:

@@ -4,6 +4,8 @@
     python bench/muzero.py --recipe unizero             UniZero instead
     python bench/muzero.py --peer 2                     LightZero beside, its own configuration, so many seeds
     python bench/muzero.py --leads 0,1,4,auto           the same recipe at several leads, with the overlap efficiency
+    python bench/muzero.py --updates 1000               so many updates instead of a target, and the return after them
+    python bench/muzero.py --jobs 8                     so many runs at once, two cores for each
     python bench/muzero.py --search                     what one simulation of the network costs, kernels and torch
 
 Each run in a process of its own. Time starts with the first ticket, imports and compilation excluded: a run of a few
@@ -17,12 +19,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import queue
 import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from figures import spread
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-lightzero" / "bin" / "python"
@@ -54,21 +60,46 @@ def run_one(settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "solved": bool(reached),
         "wall": until - first,
+        "run_s": recorder.events[-1]["t"] - first,
         "cpu": time.process_time() - cpu,
         "steps": sum(event["n"] for event in recorder.events if event["e"] == "land" and event["t"] <= until),
         "updates": sum(event["e"] == "learn" and event["t"] <= until for event in recorder.events),
         "best": max((score.value or 0.0 for score in result.scores), default=0.0),
+        "last": result.scores[-1].value if result.scores else 0.0,
+        "staleness": result.ledger.mean_staleness,
         "overlap": max(0.0, min(1.0, hidden)),
     }
 
 
-def in_a_process(settings: dict[str, Any]) -> dict[str, Any]:
+def in_a_process(settings: dict[str, Any], place: int | None = None) -> dict[str, Any]:
+    """One training in a process of its own; with a place, on two cores of its own."""
     words = [sys.executable, __file__, "--one", json.dumps(settings)]
+    if place is not None:
+        words = ["taskset", "-c", f"{2 * place},{2 * place + 1}", *words]
     answer = subprocess.run(words, capture_output=True, text=True, check=False)
     if answer.returncode:
         raise SystemExit(answer.stderr[-2000:])
     result: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
     return result
+
+
+def in_processes(runs: list[dict[str, Any]], jobs: int) -> list[dict[str, Any]]:
+    """All of them, so many at once."""
+    if jobs == 1:
+        return [in_a_process(settings) for settings in runs]
+    places: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for place in range(jobs):
+        places.put(place)
+
+    def one(settings: dict[str, Any]) -> dict[str, Any]:
+        place = places.get()
+        try:
+            return in_a_process(settings, place)
+        finally:
+            places.put(place)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one, runs))
 
 
 def peer(limit_s: float, seed: int) -> dict[str, Any]:
@@ -82,23 +113,24 @@ def peer(limit_s: float, seed: int) -> dict[str, Any]:
     until = reached[0] if reached else found
     best = max((one["score"] for one in found["scores"]), default=0.0)
     counts = {"wall": until["seconds"], "steps": until["steps"], "updates": until["updates"]}
-    return {"solved": bool(reached), "best": best, "overlap": 0.0, **counts}
+    nothing = {"overlap": 0.0, "staleness": 0.0, "run_s": found["seconds"], "last": found["scores"][-1]["score"]}
+    return {"solved": bool(reached), "best": best, **nothing, **counts}
+
+
+TITLES = """\
+| | solved | seconds to it | last return | seconds in all | steps | updates | age | overlap |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> None:
+    """Medians with the least and the most; of the runs that got there if any did."""
     solved = [row for row in rows if row["solved"]]
-    line = f"| {title} | {len(solved)} of {len(rows)} |"
-    if solved:
-        walls = sorted(row["wall"] for row in solved)
-        line += f" {statistics.median(walls):.1f} ({walls[0]:.1f}..{walls[-1]:.1f}) |"
-        line += f" {statistics.median(row['steps'] for row in solved):,.0f} |"
-        line += f" {statistics.median(row['updates'] for row in solved):,.0f} |"
-        line += f" {statistics.median(row['overlap'] for row in solved):.2f} |"
-    else:
-        line += f" best {max(row['best'] for row in rows):.0f} in {max(row['wall'] for row in rows):.0f} |"
-        line += f" {statistics.median(row['steps'] for row in rows):,.0f} |"
-        line += f" {statistics.median(row['updates'] for row in rows):,.0f} | |"
-    print(line, flush=True)
+    shown = solved or rows
+    cells = [title, f"{len(solved)} of {len(rows)}", spread([row["wall"] for row in solved], 1)]
+    cells += [spread([row["last"] for row in rows], 0), spread([row["run_s"] for row in rows], 1)]
+    cells += [f"{statistics.median(row[name] for row in shown):,.0f}" for name in ("steps", "updates")]
+    cells += [f"{statistics.median(row[name] for row in shown):.2f}" for name in ("staleness", "overlap")]
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def search_cost() -> None:
@@ -137,6 +169,9 @@ def main() -> None:
     parser.add_argument("--lead", default="1")
     parser.add_argument("--leads", default="")
     parser.add_argument("--reanalyze", type=float, default=0.0)
+    parser.add_argument("--shared", action="store_true", help="replay in a role of its own, as reanalysis has it")
+    parser.add_argument("--updates", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--runtime", default="threads")
     parser.add_argument("--recipe", default="muzero", choices=["muzero", "unizero"])
     parser.add_argument("--peer", type=int, default=0, help="seeds of LightZero (make bench-peers)")
@@ -152,18 +187,23 @@ def main() -> None:
     if chosen.peer and not PEER.exists():
         raise SystemExit("LightZero is not there: make bench-peers")
     in_a_process({**WARM, "recipe": chosen.recipe})
-    print("| | solved | seconds, median (least..most) | steps | updates | overlap |\n|---|---|---|---|---|---|")
-    for lead in chosen.leads.split(",") if chosen.leads else [chosen.lead]:
-        settings: dict[str, Any] = {"target_score": TARGET, "wall_s": chosen.limit_s, "runtime": chosen.runtime}
-        settings["max_lead"] = lead if lead == "auto" else float(lead)
-        if chosen.reanalyze:
-            settings |= {"reanalyze_ratio": chosen.reanalyze, "replay_mode": "shared", "dispatch": "free"}
-        rows = []
-        for seed in range(chosen.seeds):
-            rows.append(in_a_process({**settings, "recipe": chosen.recipe, "seed": seed}))
-            print(f"{chosen.recipe}, lead {lead}, seed {seed}: {rows[-1]}", file=sys.stderr, flush=True)
-        reanalyzed = f", reanalyze {chosen.reanalyze:g}" if chosen.reanalyze else ""
-        table(f"{chosen.recipe}, lead {lead}{reanalyzed}", rows)
+    leads = chosen.leads.split(",") if chosen.leads else [chosen.lead]
+    settings: dict[str, Any] = {"recipe": chosen.recipe, "wall_s": chosen.limit_s, "runtime": chosen.runtime}
+    settings |= {"updates": chosen.updates} if chosen.updates else {"target_score": TARGET}
+    if chosen.shared or chosen.reanalyze:
+        settings |= {"reanalyze_ratio": chosen.reanalyze, "replay_mode": "shared", "dispatch": "free"}
+    runs = [
+        settings | {"max_lead": lead if lead == "auto" else float(lead), "seed": seed}
+        for lead in leads
+        for seed in range(chosen.seeds)
+    ]
+    rows = in_processes(runs, chosen.jobs)
+    for run, row in zip(runs, rows, strict=True):
+        print(f"{chosen.recipe}, lead {run['max_lead']}, seed {run['seed']}: {row}", file=sys.stderr, flush=True)
+    print(TITLES)
+    named = f", reanalyze {chosen.reanalyze:g}" if chosen.shared or chosen.reanalyze else ""
+    for number, lead in enumerate(leads):
+        table(f"{chosen.recipe}, lead {lead}{named}", rows[number * chosen.seeds : (number + 1) * chosen.seeds])
     if chosen.peer:
         table("LightZero, MuZero", [peer(chosen.limit_s, seed) for seed in range(chosen.peer)])
 

@@ -4,7 +4,8 @@
 
 A whole search: the root's observation encoded, every simulation through the transformer with the keys and values of its
 path, the tree, the visits. Random weights; one thread of torch for both. LightZero with its own CartPole configuration
-(`make bench-peers`; without, or on a GPU, ours alone).
+(`make bench-peers`; without, or on a GPU, ours alone). On a GPU also without graphs, every kernel launched by itself;
+`--tf32` for products in TF32; the GPU's busy share is what nvidia-smi says while it searches.
 """
 
 from __future__ import annotations
@@ -16,24 +17,35 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from figures import spread
+from figures import Busy, spread
 
+from headway.learn.device_calls import unpack
 from headway.learn.packed import pack_weights
-from headway.learn.unizero.inference import searchable
+from headway.learn.unizero.inference import UniZeroModel, searchable
 from headway.learn.unizero.network import Architecture, UniZeroNetwork
-from headway.search.interface import SearchSettings
+from headway.search.interface import Leaves, SearchSettings
 from headway.search.planning import Planner
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-lightzero" / "bin" / "python"
 
 
+class Launched(UniZeroModel):
+    """Without graphs."""
+
+    @torch.inference_mode()
+    def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
+        words = [torch.from_numpy(given).to(self._device, torch.long) for given in (parents, actions)]
+        return unpack(self._expand(simulation + 1, *words).cpu())
+
+
 class Ours:
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, given: argparse.Namespace, *, is_launched: bool = False) -> None:
         architecture = Architecture(observation=(4,), num_actions=2, dim=given.dim, layers=given.layers)
         network = UniZeroNetwork(architecture, seed=0)
         settings = SearchSettings(num_simulations=given.simulations, discount=0.997)
-        self._planner = Planner(searchable(network, device=given.device), settings)
+        model = Launched(network, device=given.device) if is_launched else searchable(network, device=given.device)
+        self._planner = Planner(model, settings)
         self._planner.load({"network": pack_weights(network)})
         self._rng = np.random.default_rng(0)
         self._roots, self._per_search = given.roots, given.roots * given.simulations
@@ -82,21 +94,31 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--tf32", action="store_true", help="products with 10 bits of mantissa, on a GPU")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each repeat")
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    ours = Ours(given)
-    peer = Peer(given) if PEER.exists() and given.device == "cpu" else None
-    mine, theirs = [], []
+    torch.backends.cuda.matmul.allow_tf32 = given.tf32
+    is_gpu = given.device == "cuda"
+    ours, launched = Ours(given), Ours(given, is_launched=True) if is_gpu else None
+    peer = Peer(given) if PEER.exists() and not is_gpu else None
+    mine, plain, theirs, busy = [], [], [], []
     for _ in range(given.repeats):
-        mine.append(ours.repeat(given.seconds))
+        with Busy() as watched:
+            mine.append(ours.repeat(given.seconds))
+        busy.append(100 * watched.share)
+        if launched is not None:
+            plain.append(launched.repeat(given.seconds))
         if peer is not None:
             theirs.append(peer.repeat(given.seconds))
-    print(
-        f"{given.roots} roots, {given.simulations} simulations, {given.layers} layers, dim {given.dim}, {given.device}"
-    )
+    words = f"{given.device}{', tf32' if given.tf32 else ''}"
+    print(f"{given.roots} roots, {given.simulations} simulations, {given.layers} layers, dim {given.dim}, {words}")
     print(f"headway    {spread(mine, 0)} simulations/s")
+    if launched is not None:
+        print(f"GPU busy   {spread(busy, 0)} %")
+        print(f"launched   {spread(plain, 0)} simulations/s")
+        print(f"ratio      {spread([one / other for one, other in zip(mine, plain, strict=True)], 1)}")
     if peer is not None:
         peer.close()
         print(f"LightZero  {spread(theirs, 0)} simulations/s")

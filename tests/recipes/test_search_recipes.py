@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("gymnasium")
 
@@ -15,6 +16,7 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import Snapshot
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
+from headway.recipes.search_run import device_for
 from headway.testing.shared_replay import plain_replay_loop
 
 every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])
@@ -107,6 +109,14 @@ def test_board_games_have_defaults_of_their_own_that_the_user_may_change(recipe:
     assert (config.gamma, config.replay_alpha, config.value_weight) == (1.0, 0.0, 1.0)
     assert config.opponents == ("random", "depth_2")
     assert read(recipe, wall_s=1, env="connect_four", gamma=0.9).gamma == 0.9
+
+
+@every_recipe
+def test_roles_are_given_the_gpus_they_are_to_compute_on(recipe: str) -> None:
+    stations = load_recipe(recipe).stations(tiny(recipe, learner_gpus=1, search_gpus=0.25))
+    assert (stations.learner_placement.num_gpus, stations.collector_placement.num_gpus) == (1, 0.25)
+    assert stations.evaluator_placement.num_gpus == 0.25
+    assert [device_for(0), device_for(1)] == ["cpu", "cuda" if torch.cuda.is_available() else "cpu"]
 
 
 @every_recipe

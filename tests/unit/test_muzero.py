@@ -189,6 +189,27 @@ def test_the_kernels_say_what_torch_says(rows: int) -> None:
         ours, theirs = quick.expand(simulation, parents, actions), plain.expand(simulation, parents, actions)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("architecture", [SMALL, BOARD, PLANES], ids=["vector", "board", "planes"])
+def test_a_gpu_says_what_the_cpu_says_however_often_it_is_asked(architecture: Architecture) -> None:
+    """Run, captured, replayed, and replayed with other weights."""
+    here, there = TorchModel(a_network(architecture)), searchable(a_network(architecture), "cuda")
+    rng = np.random.default_rng(0)
+    for round in range(5):
+        if round == 3:
+            for model in (here, there):
+                model.load({"network": pack_weights(a_network(architecture, seed=5))})
+        obs = rng.normal(size=(6, *architecture.observation)).astype(np.float32)
+        told = [(here.begin(obs, 5), there.begin(obs, 5))]
+        for simulation in range(4):
+            parents = rng.integers(simulation + 1, size=6).astype(np.int32)
+            actions = rng.integers(3, size=6).astype(np.int32)
+            told.append(tuple(model.expand(simulation, parents, actions) for model in (here, there)))  # type: ignore[arg-type]
+        for one, other in told:
+            for name in ("rewards", "values", "logits"):
+                np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=2e-3, rtol=1e-3)
+
+
 def test_a_model_steps_from_the_parent_it_is_asked_about() -> None:
     """Node 3 after actions 0 and 2 from the root is what the network says about exactly those steps."""
     network = a_network()

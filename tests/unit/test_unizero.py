@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -139,17 +140,24 @@ def recomputed(
     return reward, network.architecture.value_support.decode(value[0]), policy[0]
 
 
-@pytest.mark.parametrize("kind", [UniZeroModel, CompiledModel])
+def on_a_gpu(network: UniZeroNetwork, *, context_steps: int) -> UniZeroModel:
+    return searchable(network, context_steps=context_steps, device="cuda")
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("kind", [UniZeroModel, CompiledModel, pytest.param(on_a_gpu, marks=needs_gpu)])
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 3), st.sampled_from([1, 2, 4, 20]), st.integers(1, 3))
 def test_search_by_path_is_a_pass_over_the_whole_sequence(
-    kind: type[UniZeroModel], seed: int, context: int, width: int, layers: int
+    kind: Callable[..., UniZeroModel], seed: int, context: int, width: int, layers: int
 ) -> None:
     rng = np.random.default_rng(seed)
     network = a_network(seed=seed % 7, attention_steps=width, layers=layers)
     model = kind(copy.deepcopy(network), context_steps=context)
     rows, num_nodes = 2, 6
-    for _ in range(2):  # the second search finds the memory of the first
+    for _ in range(3):  # the second search finds the memory of the first, the third is replayed on a GPU
         obs = rng.normal(size=(rows, 4)).astype(np.float32)
         past = Past(
             rng.normal(size=(rows, context, 4)).astype(np.float32),

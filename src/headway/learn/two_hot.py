@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ class Support:
     def step(self) -> float:
         return (self.high - self.low) / (self.num_bins - 1)
 
-    @cached_property
+    @property
     def bins(self) -> Tensor:
         """[num_bins] float32, where each bin is."""
         return torch.linspace(self.low, self.high, self.num_bins)
@@ -73,4 +73,11 @@ class Support:
 
     def decode(self, logits: Tensor) -> Tensor:
         """Values [...] of logits [..., num_bins]."""
-        return unsquash(logits.softmax(-1) @ self.bins.to(logits.device))
+        return unsquash(logits.softmax(-1) @ _bins_on(self, logits.device))
+
+
+@cache
+def _bins_on(support: Support, device: torch.device) -> Tensor:
+    """Taken there once: a copy for every question would stand in the way of whatever is captured on a GPU."""
+    with torch.inference_mode(False):
+        return support.bins.to(device)

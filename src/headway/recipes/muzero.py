@@ -23,7 +23,7 @@ from headway.learn.muzero.inference import searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
 from headway.learn.muzero.loss import LossWeights
 from headway.learn.muzero.network import Architecture, MuZeroNetwork, build_network
-from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, search_stations
+from headway.recipes.search_run import GameSpec, SearchConfig, device_for, game_spec, search_stations
 from headway.search.planning import Planner
 
 
@@ -80,7 +80,7 @@ def stations(config: MuZeroConfig) -> Stations:
 def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
     """The acting side, before weights are loaded."""
     settings = config.search_settings(spec.players, num_simulations)
-    return Planner(searchable(_network(config, spec)), settings)
+    return Planner(searchable(_network(config, spec), device=device_for(config.search_gpus)), settings)
 
 
 def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:
@@ -116,4 +116,4 @@ def _learner(config: MuZeroConfig, spec: GameSpec) -> MuZeroLearner:
             learn_endings=config.learn_endings,
         ),
     )
-    return MuZeroLearner(partial(_network, config, spec), settings)
+    return MuZeroLearner(partial(_network, config, spec), settings, device=device_for(config.learner_gpus))

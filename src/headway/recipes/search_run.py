@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
 
 from headway.buffer.game_segments import GameSegments, Reanalysis, Windows
@@ -218,6 +219,11 @@ class SearchConfig(RunConfig):
 
     symmetries: bool = True
     """Board games: see each position drawn turned or mirrored in one of the ways that leave the game the same."""
+    learner_gpus: float = Field(default=0.0, ge=0)
+    """GPUs for the learner, if there are any: 0 is the CPU, which small networks are faster on."""
+    search_gpus: float = Field(default=0.0, ge=0)
+    """GPUs for each role that searches (collectors, evaluator, reanalyzer), if there are any. Worth it for large
+    networks and many games at once (`num_envs`)."""
     torch_threads: int = Field(default=1, ge=1)
     """Threads of torch in each process. One, where roles share the cores: more are slower, and differ in bits."""
 
@@ -351,11 +357,16 @@ def search_stations(
         evaluator=partial(_evaluator, config, spec, make_planner),
         reanalyzer=partial(_reanalyzer, config, spec, make_planner) if config.reanalyze_ratio else None,
         replay=make_replay if is_shared else None,
-        collector_placement=config.placement,
-        learner_placement=config.placement,
-        evaluator_placement=config.placement,
+        collector_placement=replace(config.placement, num_gpus=config.search_gpus),
+        learner_placement=replace(config.placement, num_gpus=config.learner_gpus),
+        evaluator_placement=replace(config.placement, num_gpus=config.search_gpus),
         replay_placement=config.placement,
     )
+
+
+def device_for(num_gpus: float) -> str:
+    """Where a role with so many GPUs computes, in its own process."""
+    return "cuda" if num_gpus and torch.cuda.is_available() else "cpu"
 
 
 def game_spec(config: SearchConfig) -> GameSpec:

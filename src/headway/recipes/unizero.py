@@ -20,7 +20,7 @@ from headway.learn.unizero.inference import searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
 from headway.learn.unizero.loss import LossWeights
 from headway.learn.unizero.network import Architecture, UniZeroNetwork
-from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, search_stations
+from headway.recipes.search_run import GameSpec, SearchConfig, device_for, game_spec, search_stations
 from headway.search.planning import Planner
 
 
@@ -68,7 +68,9 @@ def stations(config: UniZeroConfig) -> Stations:
 def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
     """The acting side, before weights are loaded."""
     settings = config.search_settings(spec.players, num_simulations)
-    return Planner(searchable(_network(config, spec), context_steps=config.context_steps), settings)
+    device = device_for(config.search_gpus)
+    model = searchable(_network(config, spec), context_steps=config.context_steps, device=device)
+    return Planner(model, settings)
 
 
 def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:
@@ -99,4 +101,4 @@ def _learner(config: UniZeroConfig, spec: GameSpec) -> UniZeroLearner:
             learn_endings=config.learn_endings,
         ),
     )
-    return UniZeroLearner(partial(_network, config, spec), settings)
+    return UniZeroLearner(partial(_network, config, spec), settings, device=device_for(config.learner_gpus))

@@ -2,18 +2,20 @@
 
     begin(obs) --> node 0 of every row        expand(s, parents, actions) --> node s + 1 of every row
 
-For vectors everything but the products is computed by kernels (vector_kernels.py), for everything else all of it by
-torch, without a graph. Both give the same numbers up to rounding.
+For vectors on a CPU everything but the products is computed by kernels (vector_kernels.py), else all of it by torch.
+Both give the same numbers up to rounding.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headway.learn.device_calls import DeviceCalls, pack, unpack
 from headway.learn.input_scale import InputScale
 from headway.learn.muzero import vector_kernels as kernels
 from headway.learn.muzero.network import MuZeroNetwork, VectorNetwork
@@ -35,37 +37,37 @@ class TorchModel:
     def __init__(self, network: MuZeroNetwork, device: str = "cpu") -> None:
         self._network = network.to(device).eval()
         self._device = device
+        self._calls = DeviceCalls(device)
         self._latents = torch.zeros(0, 0, device=device)
-        self._rows = torch.arange(0, device=device)
 
     def load(self, weights: Any) -> None:
         load_weights(self._network, weights)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def begin(self, obs: np.ndarray, num_nodes: int) -> Leaves:
         latents = self._network.encode(torch.from_numpy(obs).to(self._device, torch.float32))
         if self._latents.shape[:2] != (num_nodes, len(obs)):
             self._latents = torch.zeros(num_nodes, *latents.shape, device=self._device)
             self._rows = torch.arange(len(obs), device=self._device)
+            self._calls.make_room(len(obs))
         self._latents[0] = latents
-        return self._leaves(self._network.look(latents), np.zeros(len(obs), np.float32))
-
-    @torch.no_grad()
-    def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
-        at, taken = self._index(parents), self._index(actions)
-        latents, traces = self._network.step(self._latents[at, self._rows], taken)
-        self._latents[simulation + 1] = latents
         features = self._network.look(latents)
-        rewards = self._network.architecture.reward_support.decode(self._network.rewards(features, traces))
-        return self._leaves(features, rewards.cpu().numpy())
+        return unpack(self._answer(features, features.new_zeros(len(obs))).cpu())
 
-    def _leaves(self, features: Tensor, rewards: np.ndarray) -> Leaves:
+    @torch.inference_mode()
+    def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
+        return self._calls.ask(simulation, partial(self._expand, simulation + 1), parents, actions)
+
+    def _expand(self, node: int, parents: Tensor, actions: Tensor) -> Tensor:
+        latents, traces = self._network.step(self._latents[parents, self._rows], actions)
+        self._latents[node] = latents
+        features = self._network.look(latents)
+        reward_logits = self._network.rewards(features, traces)
+        return self._answer(features, self._network.architecture.reward_support.decode(reward_logits))
+
+    def _answer(self, features: Tensor, rewards: Tensor) -> Tensor:
         logits, value_logits = self._network.judge(features)
-        values = self._network.architecture.value_support.decode(value_logits)
-        return Leaves(rewards, values.cpu().numpy(), logits.cpu().numpy())
-
-    def _index(self, numbers: np.ndarray) -> Tensor:
-        return torch.from_numpy(numbers).to(self._device, torch.long)
+        return pack(rewards, self._network.architecture.value_support.decode(value_logits), logits)
 
 
 class VectorModel:

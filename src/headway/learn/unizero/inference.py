@@ -19,12 +19,14 @@ Both give the same numbers up to rounding.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headway.learn.device_calls import DeviceCalls, pack, unpack
 from headway.learn.muzero.vector_kernels import announce
 from headway.learn.packed import load_weights
 from headway.learn.unizero import path_kernels as kernels
@@ -49,6 +51,7 @@ class UniZeroModel:
         self._network = network.to(device).eval()
         self._blocks = [block for block in network.blocks if isinstance(block, Block)]
         self._device = device
+        self._calls = DeviceCalls(device)
         self._shape = (0, 0)
 
     def load(self, weights: Any) -> None:
@@ -69,7 +72,8 @@ class UniZeroModel:
         self._look_back(lengths)
         self._latents[0] = latents[:, -1]
         self._depths[0] = 0
-        return self._leaves(sequence.seen[:, -1], np.zeros(num, np.float32))
+        seen = sequence.seen[:, -1]
+        return unpack(self._judge(seen, seen.new_zeros(num)).cpu())
 
     def _sequence(self, obs: np.ndarray, past: Past | None) -> tuple[Tensor, Tensor, Tensor]:
         """Observations [B, C + 1, ...], actions [B, C] and how many of the observations there are [B]."""
@@ -98,8 +102,11 @@ class UniZeroModel:
 
     @torch.inference_mode()
     def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
-        network, node, num = self._network, simulation + 1, len(parents)
-        at = self._index(parents) * num + self._rows
+        return self._calls.ask(simulation, partial(self._expand, simulation + 1), parents, actions)
+
+    def _expand(self, node: int, parents: Tensor, actions: Tensor) -> Tensor:
+        network, num = self._network, len(parents)
+        at = parents * num + self._rows
         path = self._paths[node]
         path[:, :-1] = self._paths.view(-1, path.shape[1]).index_select(0, at)[:, 1:]
         path[:, -1] = self._rows + (self.context_steps + 1 + node) * num
@@ -112,14 +119,13 @@ class UniZeroModel:
         before = self._latents.view(-1, self._latents.shape[2]).index_select(0, at)
 
         own = known.shape[1] - 2
-        done = self._token(network.action(self._index(actions)), own, phases[:, 0], known, bias)
+        done = self._token(network.action(actions), own, phases[:, 0], known, bias)
         latents, reward_logits = network.expect(done, before)
         seen = self._token(latents, own + 1, phases[:, 1], known, bias)
         slot = (self.context_steps + 1 + node) * num
         self._memory[slot : slot + num] = known[:, own:]
         self._latents[node] = latents
-        rewards = network.architecture.reward_support.decode(reward_logits)
-        return self._leaves(seen, rewards.cpu().numpy())
+        return self._judge(seen, network.architecture.reward_support.decode(reward_logits))
 
     def _token(self, token: Tensor, place: int, phases: Tensor, known: Tensor, bias: Tensor) -> Tensor:
         """What becomes of a token [B, D] that looks at all places up to its own; its keys and values go there."""
@@ -130,10 +136,9 @@ class UniZeroModel:
         last: Tensor = self._network.last(x[:, 0])
         return last
 
-    def _leaves(self, seen: Tensor, rewards: np.ndarray) -> Leaves:
+    def _judge(self, seen: Tensor, rewards: Tensor) -> Tensor:
         logits, value_logits = self._network.judge(seen)
-        values = self._network.architecture.value_support.decode(value_logits)
-        return Leaves(rewards, values.cpu().numpy(), logits.cpu().numpy())
+        return pack(rewards, self._network.architecture.value_support.decode(value_logits), logits)
 
     def _make_room(self, num_nodes: int, num_rows: int) -> None:
         a, slots = self._network.architecture, self.context_steps + 1 + num_nodes
@@ -148,6 +153,7 @@ class UniZeroModel:
         self._ones = torch.ones(num_rows, dtype=torch.long, **room)
         places = 2 * torch.arange(num_nodes, **room)[:, None] + torch.tensor([-1, 0], **room)
         self._turns = turns(places, a.head_dim)
+        self._calls.make_room(num_rows)
         self._shape = (num_nodes, num_rows)
 
     def _index(self, numbers: np.ndarray) -> Tensor:
