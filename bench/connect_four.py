@@ -1,0 +1,107 @@
+"""MuZero on connect-four: games won against a random player and one that looks two moves ahead, minute by minute.
+
+    python bench/connect_four.py [--seeds 1] [--limit_s 900] [--runtime threads] [--lead 1]
+    python bench/connect_four.py --plot-only          the picture from what is there (needs matplotlib)
+
+Defaults of the recipe; each seed in a process of its own, 100 games an evaluation against each, 200 simulations a move.
+Evaluations run beside the training and count with the time at which they were done. Results: one line a run in
+bench/results/connect-four.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results" / "connect-four.jsonl"
+PICTURE = ROOT / "docs" / "pictures" / "connect-four.svg"
+
+
+def run_one(settings: dict[str, Any]) -> dict[str, Any]:
+    """One training, in this process."""
+    import torch
+
+    from headway.coordinate.coordinator import Coordinator
+    from headway.launching import build_runtime
+    from headway.observe.recorder import MemoryRecorder
+    from headway.recipes import muzero
+    from headway.recipes.config import read_values
+
+    torch.set_num_threads(1)
+    config = read_values(muzero.CONFIG, {"env": "connect_four", **settings})
+    runtime, recorder = build_runtime(config.runtime), MemoryRecorder()
+    result = runtime.run(Coordinator(muzero.stations(config), config.settings(), runtime, recorder=recorder).run())
+    first = next(event["t"] for event in recorder.events if event["e"] == "open")
+    scores = [
+        {"s": event["t"] - first, "version": event["v"], **event["m"]}
+        for event in recorder.events
+        if event["e"] == "score" and event["value"] is not None
+    ]
+    steps = sum(event["n"] for event in recorder.events if event["e"] == "land")
+    return {**settings, "scores": scores, "updates": result.updates, "steps": steps}
+
+
+def show(runs: list[dict[str, Any]]) -> None:
+    print(
+        "| seed | minutes | updates | won against random | against depth 2 | lost to depth 2 |\n|---|---|---|---|---|---|"
+    )
+    for run in runs:
+        for score in run["scores"]:
+            shares = [f"{score[name]:.0%}" for name in ("won_random", "won_depth_2", "lost_depth_2")]
+            print(f"| {run['seed']} | {score['s'] / 60:.1f} | {score['version']:,} | {' | '.join(shares)} |")
+
+
+def draw(runs: list[dict[str, Any]]) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+    for number, run in enumerate(runs):
+        minutes = [score["s"] / 60 for score in run["scores"]]
+        for name, colour, label in (("won_random", "#0072b2", "random"), ("won_depth_2", "#d55e00", "two moves ahead")):
+            shares = [100 * score[name] for score in run["scores"]]
+            axes.plot([0, *minutes], [None, *shares], "o-", color=colour, ms=3, label=None if number else label)
+    axes.axhline(60, color="#888888", lw=0.8, ls=":")
+    axes.set(xlabel="minutes on two cores", ylabel="games won, %", ylim=(0, 103), xlim=(0, None))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right", title="against")
+    figure.savefig(PICTURE, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first_seed", type=int, default=0)
+    parser.add_argument("--limit_s", type=float, default=900.0)
+    parser.add_argument("--runtime", default="threads")
+    parser.add_argument("--lead", type=int, default=1)
+    parser.add_argument("--plot-only", action="store_true")
+    parser.add_argument("--one", default="")
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(run_one(json.loads(given.one))))
+        return
+    if not given.plot_only:
+        for seed in range(given.first_seed, given.first_seed + given.seeds):
+            settings = {"wall_s": given.limit_s, "runtime": given.runtime, "max_lead": given.lead, "seed": seed}
+            words = [sys.executable, __file__, "--one", json.dumps(settings)]
+            answer = subprocess.run(words, capture_output=True, text=True, check=False)
+            if answer.returncode:
+                raise SystemExit(answer.stderr[-2000:])
+            with RESULTS.open("a") as file:
+                file.write(answer.stdout.splitlines()[-1] + "\n")
+    runs = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    show(runs)
+    if given.plot_only:
+        draw(runs)
+
+
+if __name__ == "__main__":
+    main()
