@@ -11,6 +11,7 @@ or in the middle of its replies (`on_publish`). Every token carries the version 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -21,17 +22,19 @@ from pydantic import Field, model_validator
 from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
-from headway.core.protocols import Placement
+from headway.core.protocols import Learner, Placement
 from headway.core.types import derive_seed
 from headway.evaluate.answers import AnswerEvaluator
 from headway.learn.grpo.advantages import GAE
 from headway.learn.grpo.learner import GRPOLearner
+from headway.learn.linked import LinkedLearner
 from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
 from headway.llm.engine import Engine, EngineError, Sampling
 from headway.llm.rewards import overlong_penalty
 from headway.llm.tasks import Prompt, Task, load_task
-from headway.recipes.learner_ranks import over_ranks
+from headway.llm.weight_source import WeightSource
+from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
 from headway.recipes.llm_update import UpdateConfig
 
 
@@ -92,6 +95,10 @@ class GRPOConfig(UpdateConfig):
     new ones from the next token. partial wastes no time and mixes versions within a reply."""
     recompute_cache: bool = False
     """With partial: read replies under way again with the new weights, instead of keeping the old ones' cache."""
+    weight_transport: Literal["auto", "store", "direct"] = "auto"
+    """How new weights reach an engine. store: through shared memory, or Ray's object store. direct: from the trainer's
+    device straight to the engine's, by NCCL where each has a GPU of its own, else by gloo. auto: direct on ray where
+    trainer and engines are on whole GPUs, else store."""
     generation_deadline_s: float | None = Field(default=None, gt=0)
     """A group that is not whole in this time is ended, in the engine too. Raising it waits longer for stragglers; None:
     as long as they take."""
@@ -157,6 +164,11 @@ class GRPOConfig(UpdateConfig):
                 f"generation_deadline_s={limit:g} must be below collect_deadline_s={self.collect_deadline_s:g}, "
                 "or the collector is restarted first"
             )
+        if self.weight_transport == "direct" and self.runtime not in ("processes", "ray"):
+            raise ValueError(
+                f"weight_transport='direct' needs runtime='processes' or 'ray', received runtime={self.runtime!r}, "
+                "where trainer and engine are in one process and weights do not travel"
+            )
         if self.engine != "vllm":
             for name in ("engine_deadline_s", "engine_restarts", "vllm_python", "vllm_options"):
                 default = type(self).model_fields[name].get_default(call_default_factory=True)
@@ -199,7 +211,7 @@ def stations(
     engine, trainer = (_with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
     return Stations(
         collector=partial(_collector, config, collector),
-        learner=over_ranks(config, partial(_learner, config, learner), trainer, _ranks_on(config)),
+        learner=_linked(config, over_ranks(config, partial(_learner, config, learner), trainer, _ranks_on(config))),
         evaluator=partial(_evaluator, config) if config.evaluate_every else None,  # it has an engine of its own
         collector_placement=engine,
         learner_placement=trainer,
@@ -253,6 +265,29 @@ def _ranks_on(config: GRPOConfig) -> Device:
     if config.runtime == "ray" and config.device == "cuda":  # where the run is started there need not be one
         return "cuda"
     return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _linked(config: GRPOConfig, make_learner: Callable[[], Learner]) -> Callable[[], Learner]:
+    """Engines come for the weights themselves, where that is asked for or quicker."""
+    have_own_gpus = config.device != "cpu" and min(config.engine_gpus, config.learner_gpus) >= 1
+    if config.weight_transport == "direct":
+        return partial(_linked_learner, config, make_learner, only_gpu=False)
+    if config.weight_transport == "auto" and config.runtime == "ray" and config.engine != "vllm" and have_own_gpus:
+        return partial(_linked_learner, config, make_learner, only_gpu=True)  # the cluster may have none after all
+    return make_learner
+
+
+def _linked_learner(config: GRPOConfig, make_learner: Callable[[], Learner], *, only_gpu: bool) -> LinkedLearner:
+    return LinkedLearner(make_learner(), partial(_source, config), only_gpu=only_gpu)
+
+
+def _source(config: GRPOConfig) -> WeightSource:
+    host = "127.0.0.1"
+    if config.runtime == "ray":
+        import ray
+
+        host = ray.util.get_node_ip_address()
+    return WeightSource(host, deadline_s=BEFORE_THE_DEADLINE * config.publish_deadline_s)
 
 
 def _learner(config: GRPOConfig, kind: type[GRPOLearner], rank: Rank) -> GRPOLearner:

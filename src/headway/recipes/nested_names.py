@@ -153,6 +153,12 @@ def _engine(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"engine": ENGINES[value]}
 
 
+def _weight_transport(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if value not in ("naive", "nccl"):
+        raise ValueError("only naive or nccl is possible here: both are auto, which is NCCL between GPUs")
+    return {"weight_transport": "auto"}
+
+
 def _aggregation(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"loss_aggregation": "seq-mean-token-sum" if value == "seq-mean-token-sum-norm" else value}
 
@@ -345,6 +351,7 @@ def _paths() -> list[KnownPath]:
         same(f"{rollout}.response_length", "max_tokens", 256),
         same(f"{rollout}.prompt_length", "max_prompt_tokens", 384),
         same(f"{rollout}.max_num_seqs", "engine_rows", 64),
+        KnownPath(f"{rollout}.checkpoint_engine.backend", "weight_transport (auto)", _weight_transport, "nccl"),
         same(f"{val}.n", "eval_samples", 1),
         KnownPath(VAL_TEMPERATURE, "eval_temperature (if do_sample)", _eval_temperature, 0.0, (VAL_SAMPLE,)),
         KnownPath(VAL_SAMPLE, "eval_temperature (0 when off)", _do_sample, False),
@@ -467,7 +474,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     "actor_rollout_ref.rollout.engine_kwargs.*": _ENGINE,
     "actor_rollout_ref.rollout.agent.*": "a ticket is one prompt and its replies",
     "actor_rollout_ref.rollout.multi_turn.*": "a ticket is one prompt and its replies",
-    "actor_rollout_ref.rollout.update_weights_bucket_megabytes": "weights are handed on by the runtime",
+    "actor_rollout_ref.rollout.checkpoint_engine.*": "weights travel in messages of 64 MB",
+    "actor_rollout_ref.rollout.update_weights_bucket_megabytes": "weights travel in messages of 64 MB, or in one piece",
     "algorithm.kl_penalty": "one estimate of the divergence is used",
     "algorithm.kl_ctrl.*": "the weight of the penalty stays as it is",
     "algorithm.filter_groups.metric": "groups are filtered by their reward",
@@ -496,7 +504,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "trainer.resume_from_path": "`headway resume RUN` goes on from the last checkpoint",
     "trainer.del_local_ckpt_after_load": "keep_checkpoints says how many are kept",
     "trainer.max_critic_ckpt_to_keep": "a checkpoint holds the critic too",
-    "trainer.nccl_timeout": "nothing waits for NCCL: publish_deadline_s and learn_deadline_s bound those waits",
+    "trainer.nccl_timeout": "nothing waits for NCCL alone: publish_deadline_s and learn_deadline_s bound those waits",
     "trainer.ray_wait_register_center_timeout": "start_deadline_s bounds the start of every role",
     "trainer.balance_batch": _TOKENS,
     "trainer.log_val_generations": _LOGS,

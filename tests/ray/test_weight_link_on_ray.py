@@ -1,0 +1,73 @@
+"""GRPO on Ray whose engines fetch the weights from the trainer's actor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs headway[llm]")
+
+from headway.coordinate.coordinator import Coordinator
+from headway.observe.fingerprint import fingerprint
+from headway.recipes.config import read_values
+from headway.recipes.grpo import GRPOConfig, stations
+from headway.runtime.inline import Inline
+from headway.runtime.ray_actors import RayActors
+from headway.testing.tiny_models import save_tiny_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("local_ray")]
+
+REWARD = (
+    "def share(prompt, response, truth, info):\n    return sum(c.isdigit() for c in response) / max(len(response), 1)\n"
+)
+
+
+class Weighed(RayActors):
+    """Notes how large what the trainer publishes is, where the driver sees it."""
+
+    published: list[int]
+
+    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+        answer = await super().call(role, method, *args, deadline_s=deadline_s)
+        if method == "learn":
+            self.published.append(getattr(answer[1].payload, "size", 0))
+        return answer
+
+
+def test_the_bits_are_the_same_and_the_object_store_sees_no_weights(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model")
+    (tmp_path / "rewards.py").write_text(REWARD)
+    lines = [json.dumps({"prompt": f"Count to {n}.", "truth": str(n)}) for n in range(40)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
+    values = {
+        "model": str(tmp_path / "model"),
+        "task": f"jsonl:{tmp_path / 'prompts.jsonl'}",
+        "task_options": {"reward": f"{tmp_path / 'rewards.py'}:share"},
+        "max_tokens": 8,
+        "max_prompt_tokens": 64,
+        "tickets_per_batch": 3,
+        "group_size": 4,
+        "learning_rate": 1e-2,
+        "updates": 3,
+        "max_lead": 1,
+        "evaluate_every": 0,
+        "device": "cpu",
+    }
+    found = {}
+    for way in ("direct", "store"):
+        config = read_values(GRPOConfig, {**values, "runtime": "ray", "weight_transport": way})
+        assert isinstance(config, GRPOConfig)
+        runtime = Weighed()
+        runtime.published = []
+        found[way] = runtime.run(Coordinator(stations(config), config.settings(), runtime).run())
+        assert len(runtime.published) == 3 and (min(runtime.published) > 1000) == (way == "store")
+    plain = read_values(GRPOConfig, values)
+    assert isinstance(plain, GRPOConfig)
+    torch.set_num_threads(1)
+    inline = Inline()
+    here = inline.run(Coordinator(stations(plain), plain.settings(), inline).run())
+    assert fingerprint(found["direct"].weights) == fingerprint(found["store"].weights) == fingerprint(here.weights)
