@@ -47,9 +47,8 @@ def run_one(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def show(runs: list[dict[str, Any]]) -> None:
-    print(
-        "| seed | minutes | updates | won against random | against depth 2 | lost to depth 2 |\n|---|---|---|---|---|---|"
-    )
+    print("| seed | minutes | updates | won against random | against depth 2 | lost to depth 2 |")
+    print("|---|---|---|---|---|---|")
     for run in runs:
         for score in run["scores"]:
             shares = [f"{score[name]:.0%}" for name in ("won_random", "won_depth_2", "lost_depth_2")]
