@@ -37,8 +37,9 @@ NCCL, GLOO, BYTES = "nccl", "gloo", "bytes"
 WINDOW = 4
 """Messages under way at a time: staging one overlaps with sending another, and takes bounded memory."""
 POLL_S = 2e-4
-ABORT_S = 5.0
-"""A group that lets itself be aborted is gone in milliseconds."""
+ABORT_S = 1.0
+"""A group that lets itself be aborted is gone in milliseconds. One whose other end is stopped is not, for as long as that
+is: it is left to a thread, and what is under way with it."""
 SOURCE, ENGINE = 0, 1
 
 
@@ -102,6 +103,7 @@ class Pair:
         self._peer = 1 - rank
         self.num_done = 0
         """Messages that came through in the last `send` or `receive`."""
+        self._under_way: deque[_Message] = deque()
 
     def send(self, tensors: Iterable[Tensor], until: Deadline) -> None:
         """One message each. Returns when none of them is needed any more."""
@@ -129,7 +131,7 @@ class Pair:
 
     def _pass(self, tensors: Iterable[Tensor], post: Callable[[Tensor, int], _Message], until: Deadline) -> None:
         self.num_done = 0
-        under_way: deque[_Message] = deque()
+        self._under_way = under_way = deque()
         try:
             for number, tensor in enumerate(tensors):
                 under_way.append(post(tensor, number))
@@ -219,8 +221,9 @@ class NcclPair(Pair):
         groups, self._group = [self._group], None
         if groups[0] is not None:
             # In a thread, with the last reference: a group that is just being connected, or whose other end is
-            # stopped, may keep whoever aborts and destroys it.
-            thread = threading.Thread(target=_abort, args=(groups,), name="headway weights abort", daemon=True)
+            # stopped, may keep whoever aborts and destroys it. The tensors stay with it: a kernel may write to them.
+            held = list(self._under_way)
+            thread = threading.Thread(target=_abort, args=(groups, held), name="headway weights abort", daemon=True)
             thread.start()
             thread.join(ABORT_S)
 
@@ -238,9 +241,10 @@ class NcclPair(Pair):
             time.sleep(POLL_S)
 
 
-def _abort(groups: list[Any]) -> None:
+def _abort(groups: list[Any], held: list[_Message]) -> None:
     group = groups.pop()
     (getattr(group, "abort", None) or group._shutdown)()  # its name before torch 2.6
+    held.clear()
 
 
 _BUILDING = threading.Lock()
