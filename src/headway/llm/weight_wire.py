@@ -83,8 +83,9 @@ class Wire:
     def is_up(self) -> bool:
         """False when the other end has closed it. Never blocks."""
         try:
-            readable, _, _ = select.select([self._socket], [], [], 0)
-            return not readable or bool(self._socket.recv(1, socket.MSG_PEEK))
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            return not poll.poll(0) or bool(self._socket.recv(1, socket.MSG_PEEK))
         except (OSError, ValueError):  # reset; or closed here
             return False
 
