@@ -38,8 +38,8 @@ WINDOW = 4
 """Messages under way at a time: staging one overlaps with sending another, and takes bounded memory."""
 POLL_S = 2e-4
 ABORT_S = 1.0
-"""A group that lets itself be aborted is gone in milliseconds. One whose other end is stopped is not, for as long as that
-is: it is left to a thread, and what is under way with it."""
+"""A group that lets itself be aborted is gone in milliseconds. One whose other end is stopped is not, for as long as
+that is: it is left to a thread, and what is under way with it."""
 SOURCE, ENGINE = 0, 1
 
 
@@ -131,14 +131,15 @@ class Pair:
 
     def _pass(self, tensors: Iterable[Tensor], post: Callable[[Tensor, int], _Message], until: Deadline) -> None:
         self.num_done = 0
-        self._under_way = under_way = deque()
+        under_way = self._under_way
+        under_way.clear()
         try:
             for number, tensor in enumerate(tensors):
                 under_way.append(post(tensor, number))
                 if len(under_way) > WINDOW:
-                    self._complete(*under_way.popleft(), until)
+                    self._complete_oldest(until)
             while under_way:
-                self._complete(*under_way.popleft(), until)
+                self._complete_oldest(until)
         except TimeoutError:
             self.close()  # before the tensors are let go: something may still read or write them
             raise
@@ -146,9 +147,12 @@ class Pair:
             self.close()
             raise PairBroken(f"{self.backend}: {_first_line(error)}") from error
 
-    def _complete(self, work: Any, then: Callable[[], object], until: Deadline) -> None:
+    def _complete_oldest(self, until: Deadline) -> None:
+        """It is under way until it is done: if it fails, its tensor is kept with the group."""
+        work, then = self._under_way[0]
         self._finish(work, until)
         then()
+        self._under_way.popleft()
         self.num_done += 1
 
     def _post_send(self, tensor: Tensor, number: int) -> _Message:
