@@ -4,18 +4,21 @@
 
 Threads; collecting and learning sleep, so that about 2,000 tickets a second are learned, one or eight at a time, and
 whatever the coordinator does between two updates makes the run slower. With a folder it writes the event log, the
-metrics and the log file, and watches the alarms; the trace at the end is left out. The ratio is that of the throughputs
-within a pair; `cpu` is the difference of processor time per ticket.
+metrics and the log file, and watches the alarms; the trace at the end is left out. The cost is one minus the ratio of
+the throughputs within a pair. Processor time a ticket, with a folder less without: of the thread that runs the
+coordinator, of the whole process of the run, and what the process that writes takes besides.
 """
 
 from __future__ import annotations
 
 import io
+import resource
 import statistics
 import sys
 import tempfile
 import time
 from contextlib import redirect_stderr
+from dataclasses import dataclass
 from pathlib import Path
 
 from headway import launching
@@ -27,7 +30,7 @@ from headway.observe.folder import RunFolder
 COLLECT_S = 0.0006
 LEARN_S = {1: 0.00025, 8: 0.0036}
 """Tickets per update -> seconds of one."""
-TICKETS = 6000
+TICKETS = 8000
 launching.TRACE_UP_TO_BYTES = 0
 
 
@@ -55,12 +58,21 @@ class SleepingLearner:
         pass
 
 
-def measured(batch: int, *, records: bool) -> tuple[float, float]:
-    """Tickets per second, and seconds of processor time per ticket."""
+@dataclass(frozen=True)
+class Measured:
+    """Tickets per second, and microseconds of processor time a ticket."""
+
+    rate: float
+    coordinator: float
+    process: float
+    writer: float
+
+
+def measured(batch: int, *, records: bool) -> Measured:
     settings = Settings(plan=Plan(updates=TICKETS // batch), collectors=4, max_lead=8, tickets_per_batch=batch)
     with tempfile.TemporaryDirectory() as path, redirect_stderr(io.StringIO()):
         folder = RunFolder(Path(path)) if records else None
-        cpu = time.process_time()
+        before = spent()
         result = launching.launch(
             Stations(SleepingCollector, SleepingLearner),
             settings,
@@ -68,30 +80,40 @@ def measured(batch: int, *, records: bool) -> tuple[float, float]:
             folder=folder,
             alarms={"stale_samples_ratio": 1.0, "effective_sample_size": 0.5} if records else None,
         )
-        cpu = time.process_time() - cpu
-    return result.ledger.learned / result.wall_s, cpu / TICKETS
+        times = [1e6 * (now - then) / TICKETS for now, then in zip(spent(), before, strict=True)]
+    return Measured(result.ledger.learned / result.wall_s, *times)
+
+
+def spent() -> tuple[float, float, float]:
+    """Seconds of this thread, of this process and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time(), time.process_time(), children.ru_utime + children.ru_stime
 
 
 def compare(batch: int, repeats: int) -> None:
-    ratios, cpus, rates = [], [], []
+    pairs = []
     for repeat in range(repeats):
         turns = (False, True) if repeat % 2 else (True, False)
         seen = {records: measured(batch, records=records) for records in turns}
-        (plain, plain_cpu), (recorded, recorded_cpu) = seen[False], seen[True]
-        ratios.append(recorded / plain)
-        cpus.append(1e6 * (recorded_cpu - plain_cpu))
-        rates.append(plain)
-    costs = sorted(100 * (1 - ratio) for ratio in ratios)
+        pairs.append((seen[False], seen[True]))
+    costs = sorted(100 * (1 - recorded.rate / plain.rate) for plain, recorded in pairs)
+    low, _, high = statistics.quantiles(costs, n=4)
+    median = statistics.median
     print(
-        f"{batch} tickets an update: recording costs {statistics.median(costs):.2f} % of the throughput "
-        f"(min {costs[0]:.2f}, max {costs[-1]:.2f}) at {statistics.median(rates):.0f} tickets/s, "
-        f"{statistics.median(cpus):.1f} us of processor time a ticket",
+        f"{batch} tickets an update, {median(plain.rate for plain, _ in pairs):.0f} tickets/s: recording costs "
+        f"{median(costs):.2f} % of the throughput (quartiles {low:.2f} and {high:.2f}, "
+        f"mean {statistics.mean(costs):.2f} +- {statistics.stdev(costs) / len(costs) ** 0.5:.2f}); "
+        f"us of processor time a ticket: "
+        f"coordinator {median(r.coordinator - p.coordinator for p, r in pairs):.1f} "
+        f"of {median(p.coordinator for p, _ in pairs):.0f}, "
+        f"process {median(r.process - p.process for p, r in pairs):.1f} of {median(p.process for p, _ in pairs):.0f}, "
+        f"writer {median(r.writer for _, r in pairs):.1f}",
         flush=True,
     )
 
 
 def main() -> None:
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     measured(8, records=True)  # imports, first files
     for batch in LEARN_S:
         compare(batch, repeats)

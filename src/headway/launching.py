@@ -268,6 +268,7 @@ def launch(
                 aliases=metric_aliases,
                 alarms=watch,
                 in_background=not print_events,
+                metrics_path=None if folder is None else folder.metrics,
             )
         coordinator = Coordinator(
             stations, settings, place, recorder=recorder, checkpoints=store, best=best, resume=state

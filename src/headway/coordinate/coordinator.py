@@ -63,7 +63,7 @@ from headway.core.types import (
     map_payloads,
 )
 from headway.observe.activities import WAITS
-from headway.observe.recorder import NoRecorder, Recorder
+from headway.observe.recorder import NoRecorder, Recorder, in_brief, settled
 
 INTERRUPTED = "interrupted"
 
@@ -129,6 +129,7 @@ class Coordinator:
         self._recorder = recorder or NoRecorder()
         self._is_recorded = recorder is not None
         self._record: Callable[..., None] = self._write_down if recorder else _ignore
+        self._append, self._look_if_due = in_brief(self._recorder)  # for what comes with every ticket
         self._crew = Crew(runtime, self.board, settings, self._record)
         self._seat_names = self._crew.names
         self._has_lanes = settings.lanes > 1
@@ -374,7 +375,7 @@ class Coordinator:
             ticket = self.ledger.start(ticket.index, version, number)
             snapshot = self._shelf.get(version) if self._is_pinned else self._shelf.hold(version)
             if self._is_recorded:
-                self._record("start", k=ticket.index, c=number, v=version)
+                self._append((self._now() + self._clock_offset, "start", ticket.index, number, version))
             try:
                 rollout = await self._crew.collect(number, ticket, snapshot)
             except RoleError as error:
@@ -457,10 +458,9 @@ class Coordinator:
         index = ticket.index
         length = float(rollout.steps) if rollout.length is None else rollout.length
         size = rollout.size or 0
+        now = self._now()
         try:
-            span = self.ledger.land(
-                index, span=rollout.span, steps=rollout.steps, length=length, size=size, now_s=self.runtime.now()
-            )
+            span = self.ledger.land(index, span=rollout.span, steps=rollout.steps, length=length, size=size, now_s=now)
         except LedgerError as error:
             raise RunFailed(f"{ticket} on {self._seat_names[ticket.collector or 0]}: {error}") from error
         assert ticket.version is not None
@@ -469,13 +469,19 @@ class Coordinator:
         if HEALTH in rollout.info:
             self.engines[self._crew.post(ticket.collector or 0).role] = self.runtime.now(), rollout.info[HEALTH]
         if self._is_recorded:
-            self._record("land", k=index, v=[span.oldest, span.newest], n=rollout.steps, l=length, b=size)
+            self._record_landing(now, index, [span.oldest, span.newest], rollout.steps, length, size)
         if rollout.filtered and not self._is_pinned:
             self._drop(index, DropReason.FILTERED)
         elif self.settings.queue_bytes_limit is not None:
             self._admit()  # how big it is may be news, or smaller than was expected
         if self._paused or self.settings.replay is not None or self.ledger.may_choose():
             self.board.wake(LEARNER)
+
+    def _record_landing(self, now: float, index: int, span: list[int], steps: int, length: float, size: int) -> None:
+        if type(steps) is type(size) is int and type(length) is float:
+            self._append((now + self._clock_offset, "land", index, span, steps, length, size))
+        else:  # a number of numpy's, say
+            self._record("land", k=index, v=span, n=steps, l=length, b=size)
 
     async def _collect_failed(self, number: int, ticket: Ticket, snapshot: Snapshot, error: RoleError) -> None:
         """Fly the ticket again, or give it up; then bring the collector back."""
@@ -514,7 +520,7 @@ class Coordinator:
             if ticket.version is not None:
                 self._shelf.hold(ticket.version)
             if self._is_recorded:
-                self._record("open", k=ticket.index)
+                self._append((self._now() + self._clock_offset, "open", ticket.index))
             self._put(ticket)
 
     def _put(self, ticket: Ticket, *, first: bool = False) -> None:
@@ -651,10 +657,10 @@ class Coordinator:
     async def _learn(self, batch: Batch) -> None:
         """One update; publish if it completes a version."""
         completes = self._updates_in_version + 1 >= self.settings.publish_every
+        tickets = [] if self._draws.is_shared else [rollout.ticket for rollout in batch.rollouts]
+        began = self._now()
         if self._is_recorded:
-            tickets = [] if self._draws.is_shared else [rollout.ticket for rollout in batch.rollouts]
-            self._record("update", u=self.updates + 1, v=batch.version, k=tickets)
-        began = self.runtime.now()
+            self._append((began + self._clock_offset, "update", self.updates + 1, batch.version, tickets))
         learning = self._crew.learn(batch, self.version + 1 if completes else None)
         if self._may_draw_ahead(batch):
             learning = self._draws.beside(learning, self.version)
@@ -665,11 +671,18 @@ class Coordinator:
             return
         self.updates += 1
         self._updates_in_version += 1
-        self._account(batch, report, self.runtime.now() - began)
+        ended = self._now()
+        self._account(batch, report)
+        if self._is_recorded:
+            seconds, metrics = round(ended - began, 6), settled(self.metrics)
+            event = ended + self._clock_offset, "learn", self.updates, batch.version, tickets, seconds, metrics
+            self._append(event)
         if self._draws.is_shared or report.feedback is not None:
             self._draws.give_back(batch, report)
         if snapshot is not None:
             await self._publish(snapshot)
+        else:
+            self._look_if_due(self._elapsed_s)
 
     def _may_draw_ahead(self, batch: Batch) -> bool:
         """Is the next update sure to come, and may its draw depend on when? A pinned run draws in turn."""
@@ -679,7 +692,7 @@ class Coordinator:
         drawn = sum(draw.steps for draw in batch.rollouts)
         return self.ledger.rule.may_learn(replace(tally, sampled=tally.sampled + drawn))
 
-    def _account(self, batch: Batch, report: LearnReport, seconds: float) -> None:
+    def _account(self, batch: Batch, report: LearnReport) -> None:
         samples, draws = report.samples, batch.rollouts if self._draws.is_shared else ()
         if samples is None:
             if self.settings.replay is not None and not draws:
@@ -690,21 +703,16 @@ class Coordinator:
         for draw in draws:
             self.metrics.update(draw.info[STATISTICS])
         self._lead_watch.note(report.effective_sample_size)
-        self._record(
-            "learn",
-            u=self.updates,
-            v=batch.version,
-            k=[] if draws else [rollout.ticket for rollout in batch.rollouts],
-            d=round(seconds, 6),
-            m=self.metrics,
-        )
 
     async def _publish(self, snapshot: Snapshot) -> None:
         """The version exists: settle what made it, free its slots, then evaluate and save if due."""
         self.version = snapshot.version
         self._updates_in_version = 0
         self._shelf.put(snapshot)
-        self._record("publish", v=self.version)
+        if self._is_recorded:
+            now_s = self._now() + self._clock_offset
+            self._append((now_s, "publish", self.version))
+            self._look_if_due(now_s)
         if self.settings.replay is None or not self.ledger.rule.may_learn(self.ledger.tally):
             self._settle()
         evaluates = self.evaluations.is_due(self.version)
@@ -729,8 +737,8 @@ class Coordinator:
             rollout = self._rollouts.pop(index, None)  # none if it was taken before the run was resumed
             if rollout is not None:
                 self.runtime.release(rollout.payload)
-        if settled:
-            self._record("settle", k=settled)
+        if settled and self._is_recorded:
+            self._append((self._now() + self._clock_offset, "settle", settled))
 
     def _expire(self, index: int, now: float) -> None:
         """A rollout is too old to be taken."""
@@ -1094,10 +1102,8 @@ class Coordinator:
 
     def _tell(self, role: str, activity: str) -> None:
         """A role turns to something that no other event tells of."""
-        if activity in WAITS:
-            self._record("wait", r=role, w=activity)
-        else:
-            self._record("busy", r=role, w=activity)
+        kind = "wait" if activity in WAITS else "busy"
+        self._append((self._now() + self._clock_offset, kind, role, activity))
 
 
 def check_same_run(state: RunState, settings: Settings) -> None:

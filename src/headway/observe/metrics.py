@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headway.observe.activities import BETWEEN, CAUSES
+from headway.observe.recorder import as_number
 
 MEANINGS = {
     # -- at every look: where the run is
@@ -545,11 +546,3 @@ class _Interval:
             shares[f"waiting/{name}"] = in_all / whole
             shares |= {f"waiting/{name}_for_{cause}": waited.get(cause, 0.0) / whole for cause in FOR[name]}
         return shares
-
-
-def as_number(value: Any) -> float | None:
-    """A float, or None for what is no number: text is left to the event log."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # a tensor of several elements raises the last
-        return None

@@ -1,18 +1,21 @@
 """The event log: every ticket's life and every version, one JSON object a line.
 
     coordinator --record--> [ list ] --thread, ten times a second--> EventLog --> events.jsonl
-                            InBackground
+                --append--> InBackground                             or, where there are many events, the same in a
+                                                                     process of its own (`writer_process.py`)
 
 `events.jsonl` is append-only. A line is `{"t": seconds, "e": kind, ...}`; `docs/events.md` lists the kinds.
 Lines are buffered and written in order; `flush` is called at every checkpoint, which remembers the size
 of the file, so that a resumed run can cut off what happened after it.
 
-The coordinator only puts events on a list. A process that is killed loses what is younger than a tenth of a second; one
-that ends, however it ends, loses nothing.
+The coordinator only puts events on a list, those that come with every ticket in brief: their values alone, `FIELDS` has
+the names. A process that is killed loses what is younger than a tenth of a second; one that ends, however it ends,
+loses nothing.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
@@ -20,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 
 class Recorder(Protocol):
@@ -36,12 +39,73 @@ class Recorder(Protocol):
 
 
 Event = tuple[float, str, dict[str, Any]]
+Brief = tuple[Any, ...]
+"""An event, or one in brief: time, kind, then the values of its fields in the order of `FIELDS`."""
+FIELDS: dict[str, tuple[str, ...]] = {
+    "open": ("k",),
+    "start": ("k", "c", "v"),
+    "land": ("k", "v", "n", "l", "b"),
+    "update": ("u", "v", "k"),
+    "learn": ("u", "v", "k", "d", "m"),
+    "publish": ("v",),
+    "settle": ("k",),
+    "wait": ("r", "w"),
+    "busy": ("r", "w"),
+}
+"""The kinds that come with every ticket, and the names of what they say."""
+
+
+def named(event: Brief) -> Event:
+    """The event with the names of its fields. None of the values of one in brief that stand first is a dictionary."""
+    if type(event[2]) is dict:
+        return event
+    return event[0], event[1], dict(zip(FIELDS[event[1]], event[2:], strict=True))
 
 
 class TakesMany(Recorder, Protocol):
-    """Takes several events at once too: a call for each would cost more than what is done about it."""
+    """Takes several events at once too, in brief or not: a call for each would cost more than what is done about it."""
 
-    def record_many(self, events: Sequence[Event]) -> None: ...
+    def record_many(self, events: Sequence[Brief]) -> None: ...
+
+
+@runtime_checkable
+class TakesBrief(Protocol):
+    """Takes events in brief without a word: for whoever counts microseconds. It looks at the run when it is told that
+    an update is over; with `record` it finds out by itself."""
+
+    append: Callable[[Brief], None]
+
+    def look_if_due(self, time_s: float) -> None: ...
+
+
+def in_brief(recorder: Recorder) -> tuple[Callable[[Brief], None], Callable[[float], None]]:
+    """Its `append` and `look_if_due`; or an `append` that gives the fields their names first."""
+    if isinstance(recorder, TakesBrief):
+        return recorder.append, recorder.look_if_due
+    return lambda event: recorder.record(*named(event)), lambda time_s: None
+
+
+PLAIN_TYPES = frozenset((float, int, str, bool, type(None)))
+
+
+def settled(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A learner's metrics as they are now: a tensor among them might change before it is written."""
+    if PLAIN_TYPES.issuperset(map(type, metrics.values())):
+        return metrics
+    return {name: v if type(v) in PLAIN_TYPES else number_or_text(v) for name, v in metrics.items()}
+
+
+def number_or_text(value: Any) -> float | str:
+    number = as_number(value)
+    return str(value) if number is None else number
+
+
+def as_number(value: Any) -> float | None:
+    """A float, or None for what is no number: text is left to the event log."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # a tensor of several elements raises the last
+        return None
 
 
 class NoRecorder:
@@ -50,7 +114,7 @@ class NoRecorder:
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
         pass
 
-    def record_many(self, events: Sequence[Event]) -> None:
+    def record_many(self, events: Sequence[Brief]) -> None:
         pass
 
     def flush(self) -> int:
@@ -69,9 +133,9 @@ class MemoryRecorder:
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
         self.events.append({"t": time_s, "e": kind, **fields})
 
-    def record_many(self, events: Sequence[Event]) -> None:
+    def record_many(self, events: Sequence[Brief]) -> None:
         for event in events:
-            self.record(*event)
+            self.record(*named(event))
 
     def flush(self) -> int:
         return len(self.events)
@@ -91,9 +155,9 @@ class PrintingRecorder:
         print(f"[{time_s:.3f}] {kind} {details}", file=sys.stderr)
         self._behind.record(time_s, kind, fields)
 
-    def record_many(self, events: Sequence[Event]) -> None:
+    def record_many(self, events: Sequence[Brief]) -> None:
         for event in events:
-            self.record(*event)
+            self.record(*named(event))
 
     def flush(self) -> int:
         return self._behind.flush()
@@ -104,6 +168,11 @@ class PrintingRecorder:
 
 WRITE_EVERY_S = 0.1
 IN_ONE_GO = 16  # events between two moments in which other threads may go on
+MANY_IN_A_ROUND = 100  # events: writing them takes about two milliseconds of the interpreter's lock
+ROUNDS_TO_MOVE = 3
+IN_A_MESSAGE = 512  # events for another process: one that is cut off by a kill is lost
+ALL = 1 << 62
+LAST_LINES_WITHIN_S = 30.0
 
 
 class InBackground:
@@ -112,13 +181,24 @@ class InBackground:
     What it is given must not change afterwards. `flush` and `close` return when everything has been passed on.
     """
 
-    def __init__(self, behind: TakesMany, *, write: Callable[[], None] = lambda: None) -> None:
-        """`write` is called after each round: what was passed on should leave the process now."""
+    def __init__(
+        self,
+        behind: TakesMany,
+        *,
+        write: Callable[[], None] = lambda: None,
+        move: Callable[[], TakesMany] | None = None,
+    ) -> None:
+        """`write` is called after each round: what was passed on should leave the process now. `move` is called once,
+        if rounds with many events follow each other: what it returns takes all that comes later, and needs no
+        `write`."""
         self._behind = behind
         self._write = write
-        self._events: list[Event] = []
+        self._move = move
+        self._full_rounds = 0
+        self._in_one_go = IN_ONE_GO
+        self._events: list[Brief] = []
         self.append = self._events.append
-        """`record` for whoever counts microseconds: the event as a tuple, no thread is started, nothing is raised."""
+        """`record` for whoever counts microseconds: an event in brief, no thread is started, nothing is raised."""
         self._turn = threading.Lock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -126,7 +206,11 @@ class InBackground:
         self._is_under_way = False
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        self._events.append((time_s, kind, fields))
+        self.take((time_s, kind, fields))
+
+    def take(self, event: Brief) -> None:
+        """`record` for an event in brief."""
+        self._events.append(event)
         if not self._is_under_way:
             self._start_or_raise()
 
@@ -156,12 +240,19 @@ class InBackground:
         try:
             while not self._over.wait(WRITE_EVERY_S):
                 with self._turn:
-                    self._pass_on(IN_ONE_GO)
+                    self._full_rounds = self._full_rounds + 1 if len(self._events) >= MANY_IN_A_ROUND else 0
+                    if self._full_rounds == ROUNDS_TO_MOVE and self._move is not None:
+                        self._go_elsewhere(self._move)
+                    self._pass_on(self._in_one_go)
                     self._write()
         except OSError as error:
             self._error, self._is_under_way = error, False
 
-    def _pass_on(self, in_one_go: int = 1 << 62) -> None:
+    def _go_elsewhere(self, move: Callable[[], TakesMany]) -> None:
+        self._behind, self._write, self._move = move(), _nothing, None
+        self._in_one_go = IN_A_MESSAGE
+
+    def _pass_on(self, in_one_go: int = ALL) -> None:
         """With the turn: whoever has it is the only one who speaks to what is behind."""
         events = self._events
         num = len(events)
@@ -172,14 +263,19 @@ class InBackground:
         del events[:num]
 
 
+def _nothing() -> None:
+    pass
+
+
 class EventLog:
     """Writes events to a file, in batches."""
 
     def __init__(self, path: Path, *, position: int | None = None, batch: int = 256) -> None:
         """With `position`, go on there: what lies behind it is moved to `<name>.discarded-<n>`."""
+        self.path = path
         self._batch = batch
         self._lines: list[str] = []
-        if position is not None and path.exists() and path.stat().st_size > position:
+        if position is not None and path.exists():
             _set_tail_aside(path, position)
         self._file = open(path, "ab")  # noqa: SIM115 - open for the life of the run
         self._encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
@@ -187,9 +283,10 @@ class EventLog:
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
         self.record_many(((time_s, kind, fields),))
 
-    def record_many(self, events: Sequence[Event]) -> None:
+    def record_many(self, events: Sequence[Brief]) -> None:
         lines = self._lines
-        for time_s, kind, fields in events:
+        for event in events:
+            time_s, kind, fields = named(event)
             time_s = round(time_s, 6)
             line = plain_line(time_s, kind, fields)
             if line is None:
@@ -207,6 +304,10 @@ class EventLog:
         if not self._file.closed:
             self.flush()
             self._file.close()
+
+    def lock(self) -> None:
+        """For a process that may outlive the run by a moment: whoever resumes the run waits until it is closed."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def write(self) -> None:
         """Hand what there is to the operating system: it survives this process."""
@@ -333,13 +434,29 @@ PLAIN: dict[str, tuple[int, Callable[[float, Fields], str | None]]] = {
 
 
 def _set_tail_aside(path: Path, position: int) -> None:
-    number = 0
-    while (aside := path.with_suffix(f".discarded-{number}.jsonl")).exists():
-        number += 1
     with open(path, "r+b") as file:
+        _wait_for_lock(file, path)
         file.seek(position)
-        aside.write_bytes(file.read())
-        file.truncate(position)
+        tail = file.read()
+        if tail:
+            number = 0
+            while (aside := path.with_suffix(f".discarded-{number}.jsonl")).exists():
+                number += 1
+            aside.write_bytes(tail)
+            file.truncate(position)
+
+
+def _wait_for_lock(file: BinaryIO, path: Path) -> None:
+    """The process that wrote for the session before may still be at its last lines."""
+    until = time.monotonic() + LAST_LINES_WITHIN_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise ValueError(f"another process is still writing {path}") from None
+            time.sleep(0.01)
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:

@@ -5,19 +5,21 @@
                             look                          |    +--> alarms
                                                           +--> the event log
 
+Where there are many events, metrics, alarms and the log move to a process of their own (`writer_process.py`). Points
+come back from there: sinks are always in the run's process.
+
 A sink is anything with `write` and `close`. Each has a bounded queue and a thread of its own: a slow sink loses
 points, which are counted, and never time of the run; one that raises is named in one line and is off from then on.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,13 +27,15 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from headway.observe.alarms import Alarms
-from headway.observe.metrics import Metrics, Moment, Point, as_number, with_aliases
-from headway.observe.recorder import Event, EventLog, InBackground, Recorder, TakesMany
+from headway.observe.json_lines import JsonLines as JsonLines
+from headway.observe.metrics import Metrics, Moment, Point
+from headway.observe.points import Points, Say
+from headway.observe.recorder import Brief, EventLog, InBackground, NoRecorder, Recorder, TakesMany, settled
+from headway.observe.writer_process import WriterProcess
 
 INTERVAL_S = 1.0
 QUEUE_POINTS = 256
 CLOSE_WITHIN_S = 30.0
-Say = Callable[[str], None]
 
 
 class Sink(Protocol):
@@ -40,39 +44,6 @@ class Sink(Protocol):
     def write(self, moment: Moment, values: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
-
-
-class JsonLines:
-    """`metrics.jsonl`: a line a point. What is no finite number is null there."""
-
-    def __init__(self, path: Path, *, until_s: float | None = None) -> None:
-        """With `until_s`, go on there: later points are cut off, they will be made again."""
-        if until_s is not None and path.exists():
-            _cut(path, until_s)
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - a line is one write: whole, or not there
-
-    def write(self, moment: Moment, values: Mapping[str, float]) -> None:
-        where = {"time_s": moment.time_s, "update": moment.update, "version": moment.version}
-        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._file.write(json.dumps({**where, **finite}, separators=(",", ":")).encode() + b"\n")
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _cut(path: Path, until_s: float) -> None:
-    """Drop the lines of later moments, and a last one that a crash has cut off."""
-    keep = 0
-    with open(path, "r+b") as file:
-        for line in file:
-            try:
-                is_later = json.loads(line)["time_s"] > until_s + 1e-6  # as far as times are rounded
-            except (ValueError, KeyError, TypeError):
-                break
-            if is_later or not line.endswith(b"\n"):
-                break
-            keep += len(line)
-        file.truncate(keep)
 
 
 def _to_stderr(line: str) -> None:
@@ -198,31 +169,52 @@ class MetricsRecorder:
         alarms: Alarms | None = None,
         say: Say = _to_stderr,
         in_background: bool = False,
+        metrics_path: Path | None = None,
     ) -> None:
+        """`metrics_path` is where a `JsonLines` among the sinks writes: if the run is killed, whoever writes for it
+        completes that file."""
         if not (math.isfinite(interval_s) and interval_s >= 0):
             raise ValueError(f"metrics_interval_s must be a finite number >= 0, received {interval_s!r}")
-        points = _Points(behind, put, metrics or Metrics(), aliases=aliases, alarms=alarms, say=say)
-        write = behind.write if isinstance(behind, EventLog) else _nothing
+        metrics = metrics or Metrics()
+        points = Points(behind, put, metrics, aliases=aliases, alarms=alarms, say=say)
         self._behind: Recorder = points
-        self._pass_on = points.record
-        self._append: Callable[[Event], None] | None = None
+        self._pass_on: Callable[[Brief], None] = points.take
+        self.append: Callable[[Brief], None] = points.take
         if in_background:
-            self._behind = thread = InBackground(points, write=write)
-            self._pass_on, self._append = thread.record, thread.append
+
+            def move() -> WriterProcess:
+                behind.close()
+                path = behind.path if isinstance(behind, EventLog) else None
+                return WriterProcess(
+                    path, metrics, put=put, say=say, aliases=aliases, alarms=alarms, metrics_path=metrics_path
+                )
+
+            self._behind = thread = InBackground(
+                points,
+                write=behind.write if isinstance(behind, EventLog) else _nothing,
+                move=move if isinstance(behind, EventLog | NoRecorder) and may_move() else None,
+            )
+            self._pass_on, self.append = thread.take, thread.append
         self._look = look
         self._interval_s = interval_s
         self._publish_every = 1
-        self._updates = 0  # since the last look
-        self._now_s = 0.0
-        self._next_look_s: float | None = None  # set by the first event of the session
+        self._is_updated = False  # since the last look
+        self._next_look_s = 0.0  # the first event of a session sets it
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        if kind in LOOKED_AT:
-            self._record_and_look(time_s, kind, fields)
-        elif self._append is not None:
-            self._append((time_s, kind, fields))
-        else:
-            self._pass_on(time_s, kind, fields)
+        if kind == "run":
+            self._publish_every = fields.get("publish_every", 1)
+            self._next_look_s = time_s + self._interval_s
+        elif kind == "learn":
+            fields = {**fields, "m": settled(fields["m"])}
+            self._is_updated = True
+        elif kind in ("end", "fail"):
+            self._take_look(time_s)
+        self._pass_on((time_s, kind, fields))
+        # Not at the publish of the first version, and not before one that comes at once.
+        is_over = kind == "publish" or (kind == "learn" and fields["u"] % self._publish_every)
+        if is_over and self._is_updated:
+            self.look_if_due(time_s)
 
     def flush(self) -> int:
         return self._behind.flush()
@@ -230,111 +222,26 @@ class MetricsRecorder:
     def close(self) -> None:
         self._behind.close()
 
-    def _record_and_look(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        now_s = self._now_s = round(time_s, 6)
-        if self._next_look_s is None:
-            self._next_look_s = now_s + self._interval_s
-        if kind == "run":
-            self._publish_every = fields.get("publish_every", 1)
-        elif kind in ("end", "fail"):
-            self._take_look()
-        is_done = kind == "publish"
-        if kind == "learn":
-            self._updates += 1
-            is_done = fields["u"] % self._publish_every != 0  # if not, the publish comes at once
-            fields = {**fields, "m": _settled(fields["m"])}
-        self._pass_on(now_s, kind, fields)
-        if is_done and self._updates and now_s >= self._next_look_s:
-            self._take_look()
+    def look_if_due(self, time_s: float) -> None:
+        """An update is over, with its publish if there is one."""
+        if time_s >= self._next_look_s:
+            self._take_look(time_s)
 
-    def _take_look(self) -> None:
+    def _take_look(self, time_s: float) -> None:
         seen = self._look()
-        self._record("look", lead=seen.lead, spent=seen.spent, rss=seen.rss, memory=seen.memory)
-        self._next_look_s = self._now_s + self._interval_s
-        self._updates = 0
-
-    def _record(self, kind: str, **fields: Any) -> None:
-        self._pass_on(self._now_s, kind, fields)
-
-
-LOOKED_AT = frozenset(("run", "learn", "publish", "end", "fail"))
-PLAIN = frozenset((float, int, str, bool, type(None)))
-
-
-def _settled(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A learner's metrics as they are now: a tensor among them might change before it is written."""
-    for value in metrics.values():
-        if type(value) not in PLAIN:
-            return {name: v if type(v) in PLAIN else _number_or_text(v) for name, v in metrics.items()}
-    return metrics
-
-
-def _number_or_text(value: Any) -> float | str:
-    number = as_number(value)
-    return str(value) if number is None else number
+        fields = {"lead": seen.lead, "spent": seen.spent, "rss": seen.rss, "memory": seen.memory}
+        self._pass_on((time_s, "look", fields))
+        self._next_look_s = time_s + self._interval_s
+        self._is_updated = False
 
 
 def _nothing() -> None:
     pass
 
 
-class _Points:
-    """Passes every event on; makes points of them, and looks at the alarms."""
-
-    def __init__(
-        self,
-        behind: TakesMany,
-        put: Callable[[Point], None],
-        metrics: Metrics,
-        *,
-        aliases: bool,
-        alarms: Alarms | None,
-        say: Say,
-    ) -> None:
-        self._behind = behind
-        self._put = put
-        self._metrics = metrics
-        self._aliases = aliases
-        self._alarms = alarms
-        self._say = say
-        self._now_s = 0.0
-
-    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        self.record_many(((time_s, kind, fields),))
-
-    def record_many(self, events: Sequence[Event]) -> None:
-        """An alarm stands in the log right after its look."""
-        begin = 0
-        for place, event in enumerate(events, 1):
-            if event[1] == "look":
-                self._take(events[begin:place])
-                begin = place
-        self._take(events[begin:])
-
-    def _take(self, events: Sequence[Event]) -> None:
-        self._behind.record_many(events)
-        for time_s, kind, fields in events:
-            time_s = round(time_s, 6)  # as in the log, so that the log gives the same numbers
-            point = self._metrics.note(time_s, kind, fields)
-            if point is not None:
-                self._give(point, time_s, kind)
-
-    def _give(self, point: Point, time_s: float, kind: str) -> None:
-        self._put(Point(point.moment, with_aliases(point.values)) if self._aliases else point)
-        if kind == "look" and self._alarms is not None:
-            for ring in self._alarms.note(point.values):
-                self._say(ring.line())
-                self._now_s = time_s
-                self._record("alarm", name=ring.name, on=ring.on, value=ring.value, threshold=ring.threshold)
-
-    def _record(self, kind: str, **fields: Any) -> None:
-        self.record(self._now_s, kind, fields)
-
-    def flush(self) -> int:
-        return self._behind.flush()
-
-    def close(self) -> None:
-        self._behind.close()
+def may_move() -> bool:
+    """Can another interpreter be started? Not where Python is embedded."""
+    return bool(sys.executable)
 
 
 def resident_bytes_of(pid: int | str) -> int | None:
