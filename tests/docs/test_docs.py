@@ -28,6 +28,7 @@ from headway.coordinate.facade import AsyncTrainingCoordinator
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.types import DropReason, Rollout
 from headway.demo import demo
+from headway.observe.recorder import FIELDS
 from headway.recipes.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -239,8 +240,10 @@ def resolves(dotted: str) -> bool:
 # -- the event log ------------------------------------------------------------------------------------------------
 
 SOURCES = [ROOT / "src/headway/coordinate" / name for name in ("coordinator.py", "crew.py")]
-SOURCES.append(ROOT / "src/headway/observe/sinks.py")
-EVENT_KINDS = {kind for path in SOURCES for kind in re.findall(r"_record\(\s*\"(\w+)\"", path.read_text())}
+SOURCES += [ROOT / "src/headway/observe" / name for name in ("sinks.py", "points.py")]
+EVENT_KINDS = {kind for path in SOURCES for kind in re.findall(r"_record\(\s*\"(\w+)\"", path.read_text())} | set(
+    FIELDS
+)
 
 
 def test_the_page_on_events_lists_exactly_the_kinds_that_are_written() -> None:
@@ -249,7 +252,7 @@ def test_the_page_on_events_lists_exactly_the_kinds_that_are_written() -> None:
 
 
 def test_the_page_on_events_lists_exactly_the_fields_that_are_written() -> None:
-    written: dict[str, set[str]] = {kind: set() for kind in EVENT_KINDS}
+    written: dict[str, set[str]] = {kind: set(FIELDS.get(kind, ())) for kind in EVENT_KINDS}
     for path in SOURCES:
         for kind, rest in re.findall(r"_record\(\s*\"(\w+)\",?((?:[^()]|\([^()]*\))*)\)", path.read_text()):
             written[kind] |= set(re.findall(r"(?<![\w.])(\w+)=(?!=)", rest))

@@ -67,8 +67,10 @@ class Points:
         if kind == "look" and self._alarms is not None:
             for ring in self._alarms.note(point.values):
                 self._say(ring.line())
-                fields = {"name": ring.name, "on": ring.on, "value": ring.value, "threshold": ring.threshold}
-                self.record(time_s, "alarm", fields)
+                self._record("alarm", time_s, name=ring.name, on=ring.on, value=ring.value, threshold=ring.threshold)
+
+    def _record(self, kind: str, time_s: float, **fields: Any) -> None:
+        self.record(time_s, kind, fields)
 
     def flush(self) -> int:
         return self._behind.flush()

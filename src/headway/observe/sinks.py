@@ -229,10 +229,12 @@ class MetricsRecorder:
 
     def _take_look(self, time_s: float) -> None:
         seen = self._look()
-        fields = {"lead": seen.lead, "spent": seen.spent, "rss": seen.rss, "memory": seen.memory}
-        self._pass_on((time_s, "look", fields))
+        self._record("look", time_s, lead=seen.lead, spent=seen.spent, rss=seen.rss, memory=seen.memory)
         self._next_look_s = time_s + self._interval_s
         self._is_updated = False
+
+    def _record(self, kind: str, time_s: float, **fields: Any) -> None:
+        self._pass_on((time_s, kind, fields))
 
 
 def _nothing() -> None:
