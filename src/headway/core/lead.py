@@ -9,9 +9,16 @@ The auto lead answers two questions in turn.
 2. *Does staleness hurt?* If the effective sample size of the importance weights falls under its target,
    halve the lead at once, and remember where that was.
 
-The lead rises by the share of the time the learner waited, and at least by one. Until the learner has been seen not
-waiting for the first time, nobody knows how much is needed: so far it grows by half. What is too much is given back
-step by step, an eighth at a time, and at least one.
+At first nobody knows how much is needed, and the lead grows as the queue's arithmetic says: a learner that waits for a
+share w of the time gets through 1 - w of what it could, so it wants 1 / (1 - w) times the slots; three times as many at
+most, twice where the effective sample size is known, half as many more where that is near its target. This search ends
+when the learner has not waited for several looks in a row. From then on the lead rises by the share of the time the
+learner waited, by half at most, and at least by one.
+
+What is too much is given back step by step, an eighth at a time, and at least one; but only where the learner has
+hardly waited for long. Where durations have a heavy tail it waits seldom, and then for a long time: the quiet between
+two such times says nothing about the lead. So the waiting that a larger lead would have spared is averaged over many
+looks. A raise takes its part of that average away: the waiting it answers is expected to shrink by as much.
 """
 
 from __future__ import annotations
@@ -19,6 +26,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+MOST = 0.5  # of the lead, that it is raised by when one time of waiting is all that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,8 @@ class AutoLead:
         self._quiet = 0  # intervals since the lead was moved, or should have been
         self._caution = patience // 2  # as many of them before it is lowered
         self._lowered_from = 0.0  # the lead before that was last done
+        self._waited = 0.0  # share of the time, mean over many looks, of what a larger lead would have spared
+        self._calm_looks = 0  # in a row
         self.is_searching = True
 
     def observe(self, interval: Interval) -> float:
@@ -117,6 +128,8 @@ class AutoLead:
         idle = interval.learner_idle > self.negligible_idle
         blocked = interval.collectors_blocked > 2 * self.negligible_idle  # what a larger lead could win at most
         self._forget()
+        spared = min(MOST, interval.learner_idle) if blocked else 0.0
+        self._waited += (spared - self._waited) / (4 * self.patience)
         if ess is not None and ess < self.target_effective_sample_size:
             self._too_large = self.current
             self.current = max(1.0, math.floor(self.current / 2))
@@ -124,16 +137,31 @@ class AutoLead:
             self.is_searching = False
         elif idle and blocked:
             self._too_small = self.current
-            self._calm = self._quiet = 0
+            self._calm = self._quiet = self._calm_looks = 0
             if self.current < self._lowered_from:  # that was a mistake
                 self._caution, self._lowered_from = min(4 * self.patience, 2 * self._caution), 0.0
-            share = 0.5 if self.is_searching else interval.learner_idle
-            wanted = self.current + max(1.0, math.floor(share * self.current))
-            self.current = max(self.current, min(self.limit, wanted, self._too_large - 1))
+            wanted = self.current + max(1.0, math.floor(self._growth(interval) * self.current))
+            before, self.current = self.current, max(self.current, min(self.limit, wanted, self._too_large - 1))
+            self._waited *= before / self.current
         else:  # enough, or collection is the bottleneck and no lead helps
-            self.is_searching = self.is_searching and idle
+            self._calm_looks += 1
+            if self.is_searching and (self._calm_looks >= self.patience // 2 or self._is_near_hurting(ess)):
+                self.is_searching, self._waited = False, 0.0  # what was waited was at smaller leads
             self._lower()
         return self.current
+
+    def _growth(self, interval: Interval) -> float:
+        """By which share of itself the lead is raised."""
+        if not self.is_searching:
+            return min(MOST, interval.learner_idle)
+        if self._is_near_hurting(interval.effective_sample_size):
+            return MOST
+        most = 2.0 if interval.effective_sample_size is None else 1.0
+        return min(most, interval.learner_idle / max(1e-9, 1 - interval.learner_idle))
+
+    def _is_near_hurting(self, ess: float | None) -> bool:
+        """Half of what may be lost is."""
+        return ess is not None and ess < (1 + self.target_effective_sample_size) / 2
 
     def _forget(self) -> None:
         """Durations drift, and so does the policy: ask again what was answered long ago."""
@@ -152,6 +180,8 @@ class AutoLead:
         Each mistake makes it twice as careful, each time that went well half as careful again.
         """
         self._quiet += 1
+        if self._waited > self.negligible_idle / 4:
+            return
         if self._quiet >= self._caution and self.current - 1 > self._too_small:
             if self._lowered_from:
                 self._caution = max(self.patience // 2, self._caution // 2)
@@ -169,6 +199,8 @@ class AutoLead:
             "quiet": self._quiet,
             "caution": self._caution,
             "lowered_from": self._lowered_from,
+            "waited": self._waited,
+            "calm_looks": self._calm_looks,
             "is_searching": self.is_searching,
         }
 
@@ -177,4 +209,5 @@ class AutoLead:
         self._too_small, self._calm = state["too_small"], state["calm"]
         self._too_large, self._unhurt = state["too_large"], state["unhurt"]
         self._quiet, self._caution, self._lowered_from = state["quiet"], state["caution"], state["lowered_from"]
+        self._waited, self._calm_looks = state["waited"], state["calm_looks"]
         self.is_searching = state["is_searching"]
