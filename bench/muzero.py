@@ -194,8 +194,8 @@ def main() -> None:
         settings |= {"reanalyze_ratio": chosen.reanalyze, "replay_mode": "shared", "dispatch": "free"}
     runs = [
         settings | {"max_lead": lead if lead == "auto" else float(lead), "seed": seed}
+        for seed in range(chosen.seeds)  # in turns, so that whatever else goes on meets all leads
         for lead in leads
-        for seed in range(chosen.seeds)
     ]
     rows = in_processes(runs, chosen.jobs)
     for run, row in zip(runs, rows, strict=True):
@@ -203,7 +203,7 @@ def main() -> None:
     print(TITLES)
     named = f", reanalyze {chosen.reanalyze:g}" if chosen.shared or chosen.reanalyze else ""
     for number, lead in enumerate(leads):
-        table(f"{chosen.recipe}, lead {lead}{named}", rows[number * chosen.seeds : (number + 1) * chosen.seeds])
+        table(f"{chosen.recipe}, lead {lead}{named}", rows[number :: len(leads)])
     if chosen.peer:
         table("LightZero, MuZero", [peer(chosen.limit_s, seed) for seed in range(chosen.peer)])
 
