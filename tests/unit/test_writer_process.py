@@ -209,6 +209,7 @@ def test_a_run_with_many_events_moves_and_leaves_what_it_always_leaves(
 
     monkeypatch.setattr(WriterProcess, "__init__", noted)
     monkeypatch.setattr(recording, "ROUNDS_TO_MOVE", 1)
+    monkeypatch.setattr(recording, "MANY_IN_A_ROUND", 1)
     result = headway.run(
         collect,
         train,
