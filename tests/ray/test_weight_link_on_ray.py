@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,16 @@ import torch
 
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
+from grpo_runs import make_material, tiny_values
+
 from headway.coordinate.coordinator import Coordinator
 from headway.observe.fingerprint import fingerprint
 from headway.recipes.config import read_values
 from headway.recipes.grpo import GRPOConfig, stations
 from headway.runtime.inline import Inline
 from headway.runtime.ray_actors import RayActors
-from headway.testing.tiny_models import save_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("local_ray")]
-
-REWARD = (
-    "def share(prompt, response, truth, info):\n    return sum(c.isdigit() for c in response) / max(len(response), 1)\n"
-)
 
 
 class Weighed(RayActors):
@@ -39,24 +35,7 @@ class Weighed(RayActors):
 
 
 def test_the_bits_are_the_same_and_the_object_store_sees_no_weights(tmp_path: Path) -> None:
-    save_tiny_model(tmp_path / "model")
-    (tmp_path / "rewards.py").write_text(REWARD)
-    lines = [json.dumps({"prompt": f"Count to {n}.", "truth": str(n)}) for n in range(40)]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
-    values = {
-        "model": str(tmp_path / "model"),
-        "task": f"jsonl:{tmp_path / 'prompts.jsonl'}",
-        "task_options": {"reward": f"{tmp_path / 'rewards.py'}:share"},
-        "max_tokens": 8,
-        "max_prompt_tokens": 64,
-        "tickets_per_batch": 3,
-        "group_size": 4,
-        "learning_rate": 1e-2,
-        "updates": 3,
-        "max_lead": 1,
-        "evaluate_every": 0,
-        "device": "cpu",
-    }
+    values = tiny_values(make_material(tmp_path), updates=3)
     found = {}
     for way in ("direct", "store"):
         config = read_values(GRPOConfig, {**values, "runtime": "ray", "weight_transport": way})

@@ -13,11 +13,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
+from grpo_runs import make_material  # noqa: E402
+
 from headway.cli import main  # noqa: E402
 from headway.core.types import Snapshot, Ticket  # noqa: E402
 from headway.recipes import load_recipe  # noqa: E402
 from headway.recipes.config import read_values  # noqa: E402
-from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 REWARD = """
@@ -37,12 +38,7 @@ def _as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("examples")
-    save_tiny_model(root / "model")
-    (root / "rewards.py").write_text(REWARD)
-    lines = [json.dumps({"prompt": f"Count to {n}.", "truth": str(n)}) for n in range(40)]
-    (root / "prompts.jsonl").write_text("\n".join(lines))
-    return root
+    return make_material(tmp_path_factory.mktemp("examples"), REWARD)
 
 
 def words(folder: Path, **more: Any) -> list[str]:

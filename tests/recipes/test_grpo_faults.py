@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from audit import audit
+from grpo_runs import make_material, tiny_values
 from left_behind import all_children, title, wait_until_gone
 from with_vllm import needs_vllm, vllm_python
 
@@ -32,40 +33,15 @@ from headway.testing.tiny_models import save_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-REWARD = """
-def share_of_digits(prompt, response, truth, info):
-    return sum(c.isdigit() for c in response) / max(len(response), 1)
-"""
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("grpo_faults")
-    save_tiny_model(root / "model")
-    (root / "rewards.py").write_text(REWARD)
-    lines = [json.dumps({"prompt": f"Count to {n}.", "truth": str(n)}) for n in range(40)]
-    (root / "prompts.jsonl").write_text("\n".join(lines))
-    return root
+    return make_material(tmp_path_factory.mktemp("grpo_faults"))
 
 
 def values_of(folder: Path, **more: Any) -> dict[str, Any]:
-    return {
-        "model": str(folder / "model"),
-        "task": f"jsonl:{folder / 'prompts.jsonl'}",
-        "task_options": {"reward": f"{folder / 'rewards.py'}:share_of_digits"},
-        "max_tokens": 8,
-        "max_prompt_tokens": 64,
-        "tickets_per_batch": 3,
-        "group_size": 4,
-        "learning_rate": 1e-2,
-        "updates": 8,
-        "max_lead": 1,
-        "evaluate_every": 4,
-        "eval_prompts": 4,
-        "device": "cpu",
-        "start_deadline_s": 480,
-        **more,
-    }
+    settled = {"updates": 8, "evaluate_every": 4, "eval_prompts": 4, "start_deadline_s": 480}
+    return tiny_values(folder, **{**settled, **more})
 
 
 class Saboteur(MemoryRecorder):

@@ -13,6 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
+from grpo_runs import make_material, tiny  # noqa: E402
+
 from headway.coordinate.coordinator import RunResult  # noqa: E402
 from headway.core.types import Batch, Snapshot, Span, Ticket, derive_seed  # noqa: E402
 from headway.launching import launch  # noqa: E402
@@ -21,12 +23,6 @@ from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.recipes.config import ConfigError, read_values  # noqa: E402
 from headway.recipes.grpo import GRPOConfig, stations  # noqa: E402
 from headway.recipes.gsm8k import GSM8KConfig  # noqa: E402
-from headway.testing.tiny_models import save_tiny_model  # noqa: E402
-
-REWARD = """
-def share_of_digits(prompt, response, truth, info):
-    return sum(c.isdigit() for c in response) / max(len(response), 1)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -39,32 +35,11 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("grpo")
-    save_tiny_model(root / "model")
-    (root / "rewards.py").write_text(REWARD)
-    lines = [json.dumps({"prompt": f"Count to {n}.", "truth": str(n)}) for n in range(40)]
-    (root / "prompts.jsonl").write_text("\n".join(lines))
-    return root
+    return make_material(tmp_path_factory.mktemp("grpo"))
 
 
 def config_of(folder: Path, **values: Any) -> GRPOConfig:
-    defaults: dict[str, Any] = {
-        "model": str(folder / "model"),
-        "task": f"jsonl:{folder / 'prompts.jsonl'}",
-        "task_options": {"reward": f"{folder / 'rewards.py'}:share_of_digits"},
-        "max_tokens": 8,
-        "max_prompt_tokens": 64,
-        "tickets_per_batch": 3,
-        "group_size": 6,
-        "learning_rate": 1e-2,
-        "updates": 4,
-        "max_lead": 0,
-        "evaluate_every": 0,
-        "device": "cpu",
-    }
-    config = read_values(GRPOConfig, {**defaults, **values})
-    assert isinstance(config, GRPOConfig)
-    return config
+    return tiny(folder, **{"group_size": 6, "updates": 4, "max_lead": 0, **values})
 
 
 def run(config: GRPOConfig, runtime: str = "inline") -> RunResult:

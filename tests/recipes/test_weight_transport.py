@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import signal
@@ -15,6 +14,7 @@ import torch
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from audit import audit
+from grpo_runs import make_material, tiny
 
 from headway.coordinate.best import BestWeights, kept_weights
 from headway.coordinate.checkpoint import CheckpointStore
@@ -23,49 +23,20 @@ from headway.coordinate.replay import replay
 from headway.llm.weight_link import LinkedWeights
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.recipes.config import ConfigError, read_values
+from headway.recipes.config import ConfigError
 from headway.recipes.grpo import GRPOConfig, stations
 from headway.runtime.inline import Inline
 from headway.runtime.processes import Processes
 from headway.runtime.transport import SharedRef
-from headway.testing.tiny_models import save_tiny_model
-
-REWARD = """
-def share_of_digits(prompt, response, truth, info):
-    return sum(c.isdigit() for c in response) / max(len(response), 1)
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("weight_transport")
-    save_tiny_model(root / "model")
-    (root / "rewards.py").write_text(REWARD)
-    lines = [json.dumps({"prompt": f"Count to {n}.", "truth": str(n)}) for n in range(40)]
-    (root / "prompts.jsonl").write_text("\n".join(lines))
-    return root
+    return make_material(tmp_path_factory.mktemp("weight_transport"))
 
 
 def config_of(folder: Path, **values: Any) -> GRPOConfig:
-    defaults: dict[str, Any] = {
-        "model": str(folder / "model"),
-        "task": f"jsonl:{folder / 'prompts.jsonl'}",
-        "task_options": {"reward": f"{folder / 'rewards.py'}:share_of_digits"},
-        "max_tokens": 8,
-        "max_prompt_tokens": 64,
-        "tickets_per_batch": 3,
-        "group_size": 4,
-        "learning_rate": 1e-2,
-        "updates": 6,
-        "max_lead": 1,
-        "evaluate_every": 0,
-        "eval_prompts": 4,
-        "device": "cpu",
-        "publish_deadline_s": 20,
-    }
-    config = read_values(GRPOConfig, {**defaults, **values})
-    assert isinstance(config, GRPOConfig)
-    return config
+    return tiny(folder, **{"updates": 6, "eval_prompts": 4, "publish_deadline_s": 20, **values})
 
 
 def in_one_process(folder: Path, **values: Any) -> RunResult:

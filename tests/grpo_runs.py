@@ -1,0 +1,48 @@
+"""GRPO small enough for a test: a tiny model, forty prompts, and a reward for digits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headway.recipes.config import read_values
+from headway.recipes.grpo import GRPOConfig
+from headway.testing.tiny_models import save_tiny_model
+
+REWARD = """
+def share_of_digits(prompt, response, truth, info):
+    return sum(c.isdigit() for c in response) / max(len(response), 1)
+"""
+
+
+def make_material(root: Path, reward: str = REWARD) -> Path:
+    """What such a run reads, in this folder."""
+    save_tiny_model(root / "model")
+    (root / "rewards.py").write_text(reward)
+    lines = [json.dumps({"prompt": f"Count to {n}.", "truth": str(n)}) for n in range(40)]
+    (root / "prompts.jsonl").write_text("\n".join(lines))
+    return root
+
+
+def tiny_values(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "model": str(folder / "model"),
+        "task": f"jsonl:{folder / 'prompts.jsonl'}",
+        "task_options": {"reward": f"{folder / 'rewards.py'}:share_of_digits"},
+        "max_tokens": 8,
+        "max_prompt_tokens": 64,
+        "tickets_per_batch": 3,
+        "group_size": 4,
+        "learning_rate": 1e-2,
+        "max_lead": 1,
+        "evaluate_every": 0,
+        "device": "cpu",
+        **changes,
+    }
+
+
+def tiny(folder: Path, **changes: Any) -> GRPOConfig:
+    config = read_values(GRPOConfig, tiny_values(folder, **changes))
+    assert isinstance(config, GRPOConfig)
+    return config
