@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from runs import last_line, recorded
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "connect-four.jsonl"
@@ -24,25 +25,14 @@ PICTURE = ROOT / "docs" / "pictures" / "connect-four.svg"
 
 def run_one(settings: dict[str, Any]) -> dict[str, Any]:
     """One training, in this process."""
-    import torch
-
-    from headway.coordinate.coordinator import Coordinator
-    from headway.launching import build_runtime
-    from headway.observe.recorder import MemoryRecorder
-    from headway.recipes import muzero
-    from headway.recipes.config import read_values
-
-    torch.set_num_threads(1)
-    config = read_values(muzero.CONFIG, {"env": "connect_four", **settings})
-    runtime, recorder = build_runtime(config.runtime), MemoryRecorder()
-    result = runtime.run(Coordinator(muzero.stations(config), config.settings(), runtime, recorder=recorder).run())
-    first = next(event["t"] for event in recorder.events if event["e"] == "open")
+    result, events = recorded("muzero", {"env": "connect_four", **settings})
+    first = next(event["t"] for event in events if event["e"] == "open")
     scores = [
         {"s": event["t"] - first, "version": event["v"], **event["m"]}
-        for event in recorder.events
+        for event in events
         if event["e"] == "score" and event["value"] is not None
     ]
-    steps = sum(event["n"] for event in recorder.events if event["e"] == "land")
+    steps = sum(event["n"] for event in events if event["e"] == "land")
     return {**settings, "scores": scores, "updates": result.updates, "steps": steps}
 
 
@@ -91,11 +81,9 @@ def main() -> None:
         for seed in range(given.first_seed, given.first_seed + given.seeds):
             settings = {"wall_s": given.limit_s, "runtime": given.runtime, "max_lead": given.lead, "seed": seed}
             words = [sys.executable, __file__, "--one", json.dumps(settings)]
-            answer = subprocess.run(words, capture_output=True, text=True, check=False)
-            if answer.returncode:
-                raise SystemExit(answer.stderr[-2000:])
+            found = last_line(words)
             with RESULTS.open("a") as file:
-                file.write(answer.stdout.splitlines()[-1] + "\n")
+                file.write(json.dumps(found) + "\n")
     runs = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     show(runs)
     if given.plot_only:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from itertools import pairwise
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from figures import spread
+from runs import last_line
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-trl" / "bin" / "python"
@@ -81,14 +81,6 @@ def run_peer(updates: int, seed: int) -> dict[str, Any]:
         file.flush()
         words = [str(PEER), str(ROOT / "bench" / "peers" / "trl_grpo.py"), locate("smollm2"), file.name]
         return last_line(words)
-
-
-def last_line(words: list[str]) -> dict[str, Any]:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{words[1]} failed: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
 
 
 def speed(found: dict[str, Any]) -> float:

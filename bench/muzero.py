@@ -17,11 +17,9 @@ Overlap efficiency: how much of the shorter of the two sides (collecting, learni
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import queue
 import statistics
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from figures import spread
+from runs import last_line, recorded
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-lightzero" / "bin" / "python"
@@ -38,32 +37,21 @@ WARM = {"updates": 3, "evaluate_every": 3, "eval_episodes": 2, "eval_simulations
 
 def run_one(settings: dict[str, Any]) -> dict[str, Any]:
     """One training, in this process."""
-    import torch
-
-    from headway.coordinate.coordinator import Coordinator
-    from headway.launching import build_runtime
-    from headway.observe.recorder import MemoryRecorder
-    from headway.recipes.config import read_values
-
-    torch.set_num_threads(1)
-    recipe = importlib.import_module(f"headway.recipes.{settings.pop('recipe')}")
-    config = read_values(recipe.CONFIG, settings)
-    runtime, recorder = build_runtime(config.runtime), MemoryRecorder()
     cpu = time.process_time()
-    result = runtime.run(Coordinator(recipe.stations(config), config.settings(), runtime, recorder=recorder).run())
-    first = next(event["t"] for event in recorder.events if event["e"] == "open")
-    reached = [event for event in recorder.events if event["e"] == "score" and (event["value"] or 0.0) >= TARGET]
-    until = reached[0]["t"] if reached else recorder.events[-1]["t"]
+    result, events = recorded(settings.pop("recipe"), settings)
+    first = next(event["t"] for event in events if event["e"] == "open")
+    reached = [event for event in events if event["e"] == "score" and (event["value"] or 0.0) >= TARGET]
+    until = reached[0]["t"] if reached else events[-1]["t"]
     spent = result.time_spent
     collecting, learning = spent.total("collector", "collect"), spent.total("learner", "learn")
-    hidden = (collecting + learning - (recorder.events[-1]["t"] - first)) / max(min(collecting, learning), 1e-9)
+    hidden = (collecting + learning - (events[-1]["t"] - first)) / max(min(collecting, learning), 1e-9)
     return {
         "solved": bool(reached),
         "wall": until - first,
-        "run_s": recorder.events[-1]["t"] - first,
+        "run_s": events[-1]["t"] - first,
         "cpu": time.process_time() - cpu,
-        "steps": sum(event["n"] for event in recorder.events if event["e"] == "land" and event["t"] <= until),
-        "updates": sum(event["e"] == "learn" and event["t"] <= until for event in recorder.events),
+        "steps": sum(event["n"] for event in events if event["e"] == "land" and event["t"] <= until),
+        "updates": sum(event["e"] == "learn" and event["t"] <= until for event in events),
         "best": max((score.value or 0.0 for score in result.scores), default=0.0),
         "last": result.scores[-1].value if result.scores else 0.0,
         "staleness": result.ledger.mean_staleness,
@@ -76,11 +64,7 @@ def in_a_process(settings: dict[str, Any], place: int | None = None) -> dict[str
     words = [sys.executable, __file__, "--one", json.dumps(settings)]
     if place is not None:
         words = ["taskset", "-c", f"{2 * place},{2 * place + 1}", *words]
-    answer = subprocess.run(words, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise SystemExit(answer.stderr[-2000:])
-    result: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
-    return result
+    return last_line(words)
 
 
 def in_processes(runs: list[dict[str, Any]], jobs: int) -> list[dict[str, Any]]:
@@ -105,15 +89,13 @@ def in_processes(runs: list[dict[str, Any]], jobs: int) -> list[dict[str, Any]]:
 def peer(limit_s: float, seed: int) -> dict[str, Any]:
     """LightZero for as long."""
     words = [str(PEER), str(ROOT / "bench" / "peers" / "lightzero_muzero.py"), str(limit_s), str(seed)]
-    answer = subprocess.run(words, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise SystemExit(answer.stderr[-2000:])
-    found = json.loads(answer.stdout.splitlines()[-1])
+    found = last_line(words)
     reached = [one for one in found["scores"] if one["score"] >= TARGET]
     until = reached[0] if reached else found
     best = max((one["score"] for one in found["scores"]), default=0.0)
     counts = {"wall": until["seconds"], "steps": until["steps"], "updates": until["updates"]}
-    nothing = {"overlap": 0.0, "staleness": 0.0, "run_s": found["seconds"], "last": found["scores"][-1]["score"]}
+    last = found["scores"][-1]["score"] if found["scores"] else 0.0
+    nothing = {"overlap": 0.0, "staleness": 0.0, "run_s": found["seconds"], "last": last}
     return {"solved": bool(reached), "best": best, **nothing, **counts}
 
 

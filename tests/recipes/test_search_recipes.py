@@ -14,9 +14,9 @@ from search_runs import read, run, tiny
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import Snapshot
+from headway.learn.rank import device_for
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
-from headway.recipes.search_run import device_for
 from headway.testing.shared_replay import plain_replay_loop
 
 every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])

@@ -503,8 +503,8 @@ class GameSegments:
 
 def _checked(
     symmetries: tuple[np.ndarray, np.ndarray], observation: tuple[int, ...], num_actions: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Both exchange places, as many as there are."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Both exchange places, as many as there are; and where each of the old actions is."""
     named = ("cells", int(np.prod(observation[1:]))), ("actions", num_actions)
     for of, (name, size) in zip(symmetries, named, strict=True):
         if of.shape[1:] != (size,) or not np.array_equal(np.sort(of, 1), np.broadcast_to(np.arange(size), of.shape)):
@@ -512,17 +512,19 @@ def _checked(
     cells, actions = symmetries
     if len(cells) != len(actions):
         raise ValueError(f"{len(cells)} symmetries of cells and {len(actions)} of actions: each needs both")
-    return cells, actions
+    return cells, actions, np.argsort(actions, 1)
 
 
-def _see(draw: dict[str, np.ndarray], ways: np.ndarray, cells: np.ndarray, actions: np.ndarray) -> None:
+def _see(
+    draw: dict[str, np.ndarray], ways: np.ndarray, cells: np.ndarray, actions: np.ndarray, places: np.ndarray
+) -> None:
     """Each window of a draw in its own way [B]."""
     for name in ("obs", "bootstrap_obs"):
         if name in draw:
             flat = draw[name].reshape(*draw[name].shape[:3], -1)  # [H + 1, B, planes, cells]
             draw[name] = np.take_along_axis(flat, cells[ways][None, :, None], -1).reshape(draw[name].shape)
     draw["policies"] = np.take_along_axis(draw["policies"], actions[ways][None], -1)
-    draw["actions"] = np.take_along_axis(np.argsort(actions, 1)[ways], draw["actions"].T, 1).T.copy()
+    draw["actions"] = np.take_along_axis(places[ways], draw["actions"].T, 1).T.copy()
 
 
 def _begins(flags: np.ndarray) -> np.ndarray:

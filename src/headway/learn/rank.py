@@ -28,6 +28,11 @@ Device = Literal["cpu", "cuda"]
 Backend = Literal["gloo", "nccl"]
 
 
+def device_for(num_gpus: float) -> Device:
+    """Where a role that asked for so many GPUs computes, in its own process: there need not be one."""
+    return "cuda" if num_gpus and torch.cuda.is_available() else "cpu"
+
+
 class RanksBroken(ConnectionError):
     """A sum could not be made: another rank failed, or cannot be reached. The others know more."""
 

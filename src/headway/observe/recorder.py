@@ -175,6 +175,10 @@ ALL = 1 << 62
 LAST_LINES_WITHIN_S = 30.0
 
 
+def nothing() -> None:
+    """What there is to do where there is nothing."""
+
+
 class InBackground:
     """Takes events at once and passes them on from a thread of its own, in order.
 
@@ -185,7 +189,7 @@ class InBackground:
         self,
         behind: TakesMany,
         *,
-        write: Callable[[], None] = lambda: None,
+        write: Callable[[], None] = nothing,
         move: Callable[[], TakesMany] | None = None,
     ) -> None:
         """`write` is called after each round: what was passed on should leave the process now. `move` is called once,
@@ -249,7 +253,7 @@ class InBackground:
             self._error, self._is_under_way = error, False
 
     def _go_elsewhere(self, move: Callable[[], TakesMany]) -> None:
-        self._behind, self._write, self._move = move(), _nothing, None
+        self._behind, self._write, self._move = move(), nothing, None
         self._in_one_go = IN_A_MESSAGE
 
     def _pass_on(self, in_one_go: int = ALL) -> None:
@@ -261,10 +265,6 @@ class InBackground:
             if begin + in_one_go < num:
                 time.sleep(0)  # whoever runs the coordinator goes first
         del events[:num]
-
-
-def _nothing() -> None:
-    pass
 
 
 class EventLog:

@@ -30,7 +30,7 @@ from headway.observe.alarms import Alarms
 from headway.observe.json_lines import JsonLines as JsonLines
 from headway.observe.metrics import Metrics, Moment, Point
 from headway.observe.points import Points, Say
-from headway.observe.recorder import Brief, EventLog, InBackground, NoRecorder, Recorder, TakesMany, settled
+from headway.observe.recorder import Brief, EventLog, InBackground, NoRecorder, Recorder, TakesMany, nothing, settled
 from headway.observe.writer_process import WriterProcess
 
 INTERVAL_S = 1.0
@@ -191,7 +191,7 @@ class MetricsRecorder:
 
             self._behind = thread = InBackground(
                 points,
-                write=behind.write if isinstance(behind, EventLog) else _nothing,
+                write=behind.write if isinstance(behind, EventLog) else nothing,
                 move=move if isinstance(behind, EventLog | NoRecorder) and may_move() else None,
             )
             self._pass_on, self.append = thread.take, thread.append
@@ -235,10 +235,6 @@ class MetricsRecorder:
 
     def _record(self, kind: str, time_s: float, **fields: Any) -> None:
         self._pass_on((time_s, kind, fields))
-
-
-def _nothing() -> None:
-    pass
 
 
 def may_move() -> bool:

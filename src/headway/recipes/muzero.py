@@ -23,7 +23,8 @@ from headway.learn.muzero.inference import searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
 from headway.learn.muzero.loss import LossWeights
 from headway.learn.muzero.network import Architecture, MuZeroNetwork, build_network
-from headway.recipes.search_run import GameSpec, SearchConfig, device_for, game_spec, search_stations
+from headway.learn.rank import device_for
+from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, search_stations
 from headway.search.planning import Planner
 
 

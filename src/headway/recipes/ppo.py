@@ -31,7 +31,7 @@ from headway.envs.gymnasium_vector import (
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.policy import Actor, ActorCritic
-from headway.learn.rank import Rank
+from headway.learn.rank import Rank, device_for
 from headway.recipes.config import require_correction
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
 
@@ -231,7 +231,7 @@ def _learner(config: PPOConfig, spec: Spec, rank: Rank) -> PPOLearner:
         max_importance=config.max_importance,
         target_kl=config.target_kl,
     )
-    device = "cuda" if _num_gpus(config, spec) and torch.cuda.is_available() else "cpu"
+    device = device_for(_num_gpus(config, spec))
     return PPOLearner(partial(_network, config, spec), settings, seed=config.seed, rank=rank, device=device)
 
 

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
 
 from headway.buffer.game_segments import GameSegments, Reanalysis, Windows
@@ -362,11 +361,6 @@ def search_stations(
         evaluator_placement=replace(config.placement, num_gpus=config.search_gpus),
         replay_placement=config.placement,
     )
-
-
-def device_for(num_gpus: float) -> str:
-    """Where a role with so many GPUs computes, in its own process."""
-    return "cuda" if num_gpus and torch.cuda.is_available() else "cpu"
 
 
 def game_spec(config: SearchConfig) -> GameSpec:

@@ -16,11 +16,12 @@ from pydantic import Field, model_validator
 
 from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
+from headway.learn.rank import device_for
 from headway.learn.unizero.inference import searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
 from headway.learn.unizero.loss import LossWeights
 from headway.learn.unizero.network import Architecture, UniZeroNetwork
-from headway.recipes.search_run import GameSpec, SearchConfig, device_for, game_spec, search_stations
+from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, search_stations
 from headway.search.planning import Planner
 
 

@@ -79,6 +79,7 @@ class MuZeroNetwork(nn.Module, ABC):
     """What search and learning ask of a network. All first dimensions are rows."""
 
     latent_shape: tuple[int, ...]
+    action: nn.Embedding
     policy_head: nn.Linear
     value_head: nn.Linear
     reward_head: nn.Linear
@@ -121,6 +122,11 @@ class MuZeroNetwork(nn.Module, ABC):
         """What the projection of the observation is thought to be; only the branch that was stepped to has this."""
         result: Tensor = self.guesser(projections)
         return result
+
+    def _beside_actions(self, latents: Tensor, actions: Tensor) -> Tensor:
+        """Latents with cells, and for each one plane more: its action."""
+        plane = self.action(actions).view(len(latents), 1, *self.latent_shape[1:])
+        return torch.cat((latents, plane), 1)
 
     def _finish(self, seed: int) -> None:
         """The layers both kinds have, and the first weights of all."""
@@ -210,10 +216,9 @@ class BoardNetwork(MuZeroNetwork):
         return self._normalise(self.encoder(observations))
 
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        plane = self.action(actions).view(len(latents), 1, *self.latent_shape[1:])
-        changed = self.dynamics_out(torch.relu(self.dynamics_in(torch.cat((latents, plane), 1))))
+        changed = self.dynamics_out(torch.relu(self.dynamics_in(self._beside_actions(latents, actions))))
         arrived = self._normalise(latents + changed)
-        return arrived, arrived
+        return arrived, arrived[:, :0]  # nothing: the reward is read where it led
 
     def look(self, latents: Tensor) -> Tensor:
         features: Tensor = self.prediction(torch.relu(self.windows(latents)).flatten(1))
@@ -265,8 +270,7 @@ class PlanesNetwork(MuZeroNetwork):
         return normalise(self.encoder(observations))
 
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        plane = self.action(actions).view(len(latents), 1, *self.latent_shape[1:])
-        changed = self.dynamics_out(torch.relu(self.dynamics_in(torch.cat((latents, plane), 1)) + latents))
+        changed = self.dynamics_out(torch.relu(self.dynamics_in(self._beside_actions(latents, actions)) + latents))
         return normalise(changed), changed
 
     def look(self, latents: Tensor) -> Tensor:

@@ -1,0 +1,37 @@
+"""Trainings of benchmarks: one in this process, and what one in another process printed last."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway.coordinate.coordinator import RunResult
+
+
+def recorded(recipe: str, settings: dict[str, Any]) -> tuple[RunResult, list[dict[str, Any]]]:
+    """Train by a recipe here, on one thread of torch: what came of it, and every event."""
+    import torch
+
+    from headway.coordinate.coordinator import Coordinator
+    from headway.launching import build_runtime
+    from headway.observe.recorder import MemoryRecorder
+    from headway.recipes.config import read_values
+
+    torch.set_num_threads(1)
+    module = importlib.import_module(f"headway.recipes.{recipe}")
+    config = read_values(module.CONFIG, settings)
+    runtime, recorder = build_runtime(config.runtime), MemoryRecorder()
+    result = runtime.run(Coordinator(module.stations(config), config.settings(), runtime, recorder=recorder).run())
+    return result, recorder.events
+
+
+def last_line(words: list[str]) -> dict[str, Any]:
+    """Run it, and read what it printed last as JSON."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)[:200]} failed:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
