@@ -22,10 +22,12 @@ import re
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal, get_args
 
 import yaml
@@ -289,13 +291,20 @@ def report(words: list[str]) -> int:
 
 
 def _serve(runs: Sequence[Path], port: int) -> int:
+    """Ctrl-C is waited for, not raised: an exception in the middle of a line would have it printed twice."""
+    ended: SimpleQueue[int] = SimpleQueue()  # a handler may put into it whatever the main thread holds
     with ReportServer(runs, port) as server:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it otherwise
+        before = signal.signal(signal.SIGINT, lambda number, _: ended.put(number))
         try:
+            serving = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
+            serving.start()
             OUT.print(f"report: {server.address} (Ctrl-C ends it)", markup=False)
-            server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            OUT.print("ended", markup=False)
+            ended.get()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        OUT.print("ended", markup=False)
+        server.shutdown()
+        serving.join()
     return 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from virtual_runs import record, story_of
 
 from headway.cli import main
@@ -454,3 +457,19 @@ def test_serving_ends_cleanly_on_ctrl_c(run: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "ended\n", "")
+
+
+class InterruptedLine(io.StringIO):
+    """Ctrl-C comes when the first line has just been written."""
+
+    def flush(self) -> None:
+        if self.getvalue().count("\n") == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_in_the_middle_of_a_line_prints_it_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.cli.OUT", Console(file=(out := InterruptedLine())))
+    before = signal.getsignal(signal.SIGINT)
+    assert main(["report", "--serve", str(run), "--port", "0"]) == 0
+    assert re.fullmatch(r"report: http://127\.0\.0\.1:\d+/ \(Ctrl-C ends it\)\nended\n", out.getvalue())
+    assert signal.getsignal(signal.SIGINT) is before
