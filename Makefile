@@ -10,8 +10,10 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(BIN)/headway demo
 
+# Two files of tests at a time; make test WORKERS=0 is one after another.
+WORKERS ?= 2
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile
 
 # Chromium for the tests of the report page, which are skipped without: Playwright's own, or the system's.
 browser: $(INSTALLED)
