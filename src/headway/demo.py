@@ -128,10 +128,11 @@ def work_s(result: RunResult) -> dict[str, float]:
 
 def floor_s(serial: RunResult, ahead: RunResult) -> float:
     """The least time the serial run's work can take the way the other run did it: the busiest role's alone, and that of
-    evaluations that pause the others."""
+    evaluations that pause the others. Beside a run evaluations may be skipped: only as many count."""
     work = work_s(serial)
     if ahead.settings.evaluate_in_background:
-        return max(work.values())
+        share = len(ahead.scores) / max(1, len(serial.scores))
+        return max(work["collecting"], work["learning"], work["evaluating"] * share)
     return max(work["collecting"], work["learning"]) + work["evaluating"]
 
 

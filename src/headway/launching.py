@@ -433,6 +433,8 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Avg collect time": seconds(spent.mean("collector", "collect")),
         "Avg train time": seconds(spent.mean(LEARNER, "learn")),
         "Avg eval time": seconds(spent.mean("evaluator", "evaluate")),
+        "Evaluations": f"{len(result.scores)}"
+        + (f", {result.evaluations_skipped} skipped" if result.evaluations_skipped else ""),
         "Wall time": seconds(result.wall_s),
         "Updates per second": f"{spent.count(LEARNER, 'learn') / wall:.2f}",  # of this session, as the time is
         "Lead / order / dispatch": f"{result.lead:g} / {settings.effective_order} / "

@@ -10,7 +10,7 @@ import pytest
 
 from headway import cli
 from headway.demo import demo, floor_s, toy
-from headway.launching import launch
+from headway.launching import launch, statistics_rows
 from headway.observe.folder import RunFolder
 from headway.recipes.functions import FunctionsConfig, stations
 
@@ -51,7 +51,18 @@ def test_the_floor_is_the_busiest_role_and_evaluations_that_pause_all() -> None:
     serial = launch(stations(paused), paused.settings())
     other = launch(stations(beside), beside.settings())
     assert 4 * 0.024 <= floor_s(serial, serial) <= serial.wall_s
-    assert 4 * 0.020 <= floor_s(serial, other) < floor_s(serial, serial)
+    assert len(other.scores) * 0.020 <= floor_s(serial, other) < floor_s(serial, serial)
+
+
+def test_evaluations_that_were_skipped_are_no_part_of_the_floor_and_are_told() -> None:
+    config = FunctionsConfig(max_lead=0, updates=20, evaluate_every=1, collect_ms=1.0, train_ms=1.0, evaluate_ms=8.0)
+    serial = launch(stations(config), config.settings())
+    beside = config.model_copy(update={"evaluate_in_background": True})
+    ahead = launch(stations(beside), beside.settings())
+    assert ahead.evaluations_skipped > 0
+    assert floor_s(serial, ahead) < serial.time_spent.total("evaluator", "evaluate")
+    assert statistics_rows(serial)["Evaluations"] == "20"
+    assert statistics_rows(ahead)["Evaluations"] == f"{len(ahead.scores)}, {20 - len(ahead.scores)} skipped"
 
 
 WITHOUT_GYMNASIUM = """

@@ -180,6 +180,22 @@ def test_every_kind_of_action_reaches_the_environment_in_its_own_form(action: gy
     assert len(seen) >= 4
 
 
+@pytest.mark.parametrize(("episodes", "at_once", "copies"), [(100, 32, 25), (100, 128, 100), (7, 3, 3), (1, 32, 1)])
+def test_an_evaluation_plays_no_more_episodes_than_its_copies_can_share(
+    episodes: int, at_once: int, copies: int
+) -> None:
+    made: list[int] = []
+
+    def make(count: int) -> Any:
+        made.append(count)
+        return counters(count)
+
+    evaluator = EpisodeEvaluator(make, policy, episodes=episodes, max_envs=at_once)
+    score = evaluator.evaluate(Snapshot(0, weights_for(counters(1))), seed=0)
+    assert made == [copies]
+    assert score.metrics["episodes"] == -(-episodes // copies) * copies
+
+
 def test_an_evaluation_counts_the_same_number_of_episodes_of_every_copy() -> None:
     evaluator = EpisodeEvaluator(counters, policy, episodes=6, max_envs=3)
     score = evaluator.evaluate(Snapshot(4, weights_for(counters(1))), seed=11)

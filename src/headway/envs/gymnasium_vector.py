@@ -89,7 +89,7 @@ def choose_backend(env_id: str) -> Backend:
     """What suits this environment on this machine."""
     from headway.envs import envpool_vector
 
-    return "envpool" if not _has_own_vector(env_id) and envpool_vector.knows(env_id) else "gymnasium"
+    return "envpool" if not has_own_vector(env_id) and envpool_vector.knows(env_id) else "gymnasium"
 
 
 def refuse_unless_known(env_id: str, backend: Backend) -> None:
@@ -102,7 +102,8 @@ def refuse_unless_known(env_id: str, backend: Backend) -> None:
         registered(env_id)
 
 
-def _has_own_vector(env_id: str) -> bool:
+def has_own_vector(env_id: str) -> bool:
+    """Whether its copies step together, as one array."""
     try:
         return registered(env_id).vector_entry_point is not None
     except ValueError:  # Gymnasium does not know it: EnvPool may

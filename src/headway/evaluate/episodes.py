@@ -30,8 +30,8 @@ class EpisodeEvaluator:
     ) -> None:
         if episodes < 1:
             raise ValueError(f"an evaluation needs at least one episode, received {episodes!r}")
-        self._num_envs = min(episodes, max_envs)
-        self._per_env = -(-episodes // self._num_envs)
+        self._per_env = -(-episodes // max_envs)
+        self._num_envs = -(-episodes // self._per_env)  # 100 of at most 32 at once: 25, four times
         self._env = make_env(self._num_envs)
         self._spec = describe(self._env)
         self._policy = make_policy(self._spec)

@@ -24,6 +24,7 @@ from headway.envs.gymnasium_vector import (
     Spec,
     choose_backend,
     describe,
+    has_own_vector,
     make_vector,
     refuse_unless_known,
     single_maker,
@@ -236,4 +237,6 @@ def _learner(config: PPOConfig, spec: Spec, rank: Rank) -> PPOLearner:
 
 
 def _evaluator(config: PPOConfig) -> EpisodeEvaluator:
-    return EpisodeEvaluator(partial(_vector, config), partial(_policy, config), episodes=config.eval_episodes)
+    copies, policy = partial(_vector, config), partial(_policy, config)
+    is_array = config.env_backend == "gymnasium" and has_own_vector(config.env)  # a copy more costs next to nothing
+    return EpisodeEvaluator(copies, policy, episodes=config.eval_episodes, max_envs=128 if is_array else 32)
