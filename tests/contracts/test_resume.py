@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import EventLog, read_events
 from headway.runtime.virtual import Virtual
-from headway.testing.fakes import Pause, ToyReplayLearner, pinned_loop, toy_stations
+from headway.testing.fakes import Pause, ToyLearner, ToyReplayLearner, pinned_loop, toy_stations
 from headway.testing.workloads import Constant, Lognormal, SteadyWorkload
 
 
@@ -78,6 +79,26 @@ class Stopping:
 
     def close(self) -> None:
         self._log.close()
+
+
+class GoingOnInWhatItWasGiven(ToyLearner):
+    """As optimizers do that take over the tensors of their state."""
+
+    def load_state_dict(self, state: Any) -> None:
+        self._weights, self._momentum, self._trained = state["weights"], state["momentum"], state["trained"]
+
+
+@pytest.mark.parametrize("runtime", ["inline", "threads"])
+def test_a_loaded_state_can_be_resumed_from_more_than_once(tmp_path: Path, runtime: str) -> None:
+    settings = Settings(plan=Plan(updates=12, save_every=4), max_lead=1)
+    stations = replace(toy_stations(None), learner=GoingOnInWhatItWasGiven)
+    session(tmp_path, settings, runtime, stop_after=6, stations=stations)
+    state = CheckpointStore(tmp_path / "checkpoints").load()
+    ends = []
+    for _ in range(2):
+        place = build_runtime(runtime)
+        ends.append(fingerprint(place.run(Coordinator(stations, settings, place, resume=state).run()).weights))
+    assert ends == [fingerprint(pinned_loop(settings))] * 2
 
 
 @pytest.mark.parametrize("runtime", ["inline", "threads", "virtual"])

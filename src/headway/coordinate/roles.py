@@ -175,7 +175,7 @@ class LearnerRole:
         return copy.deepcopy(self.learner.state_dict())
 
     def restore(self, state: Any) -> None:
-        self.learner.load_state_dict(state)
+        self.learner.load_state_dict(copy.deepcopy(state))  # an optimizer goes on in the tensors it is given
 
 
 class ReplayRole:
