@@ -1,10 +1,11 @@
-"""headway demo | run | resume | report | doctor | status | trace | simulate | explain | watch | play
+"""headway demo | run | resume | evaluate | report | doctor | status | trace | simulate | explain | watch | play
 
 headway demo
 headway run functions --max_lead 2 --collectors 2
 headway run --config runs/functions-20260401-101500/config.yaml --seed 1
 headway run --replay runs/functions-20260401-101500
 headway resume runs/functions-20260401-101500
+headway evaluate runs/functions-20260401-101500 --checkpoint best
 headway report runs/functions-20260401-101500
 headway doctor runs/functions-20260401-101500
 headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
@@ -34,6 +35,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from headway.coordinate.best import LAST
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
 from headway.coordinate.coordinator import RunResult
 from headway.coordinate.crew import RunFailed
@@ -44,6 +46,8 @@ from headway.core.naming import unknown
 from headway.core.protocols import RoleRaised
 from headway.demo import demo as demonstrate
 from headway.demo import toy as demonstrate_toy
+from headway.evaluating import Measured, Spread
+from headway.evaluating import evaluate as evaluate_again
 from headway.launching import build_sinks, has_tensorboard, launch, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder, read_config
@@ -74,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     commands = {"demo": demo, "run": run, "resume": resume, "simulate": simulate, "explain": explain}
     commands |= {"watch": watch, "play": play, "status": status, "trace": trace}
-    commands |= {"report": report, "doctor": doctor}
+    commands |= {"report": report, "doctor": doctor, "evaluate": evaluate}
     try:
         if not words or words[0] in ("-h", "--help"):
             OUT.print(__doc__, markup=False)
@@ -254,6 +258,42 @@ def _replay(path: Path) -> int:
     same = recorded == print_now
     OUT.print("the same bits as recorded" if same else f"NOT the recorded {recorded}", markup=False)
     return 0 if same else 1
+
+
+# -- evaluate ---------------------------------------------------------------------------------------
+
+
+def evaluate(words: list[str]) -> int:
+    """headway evaluate RUN [--checkpoint best|last|VERSION] [--seed N] [--repeat K] [--SETTING VALUE ...]
+
+    Scores a checkpoint again, without training: the newest one, unless another is named. Without other settings and
+    with the run's seed the score is the one the run found. --repeat evaluates with K seeds from there on. Settings of
+    the recipe that concern evaluation may be others: --eval_episodes 200, --eval_samples 16.
+    """
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(evaluate.__doc__, markup=False)
+        return 0
+    folder, options = RunFolder.existing(_one_run("evaluate", words[:1])), _options(words[1:])
+    which = options.pop("checkpoint", LAST)
+    numbers = {name: options.pop(name) for name in ("seed", "repeat") if name in options}
+    numbers = {name: _whole_numbers({name: value}, **{name: 0})[name] for name, value in numbers.items()}
+    _print_measured(evaluate_again(folder, checkpoint=which, changes=options, **numbers), folder)
+    return 0
+
+
+def _print_measured(measured: Measured, folder: RunFolder) -> None:
+    kept, seeds = measured.kept, measured.seeds
+    said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    recorded = "" if kept.score is None else f"; the run's own score was {kept.score:.6g}"
+    OUT.print(f"version {kept.version} of {folder.path}, {said}{recorded}", markup=False)
+    rows = [(name, Spread.of(values)) for name, values in measured.values().items()]
+    if len(seeds) == 1:
+        _print_table(["what", "value"], [[name, f"{found.mean:.6g}"] for name, found in rows])
+        return
+    heads = ["what", "mean", "deviation", "lowest", "highest"]
+    numbers = [[found.mean, found.deviation, found.low, found.high] for _, found in rows]
+    lines = zip(rows, numbers, strict=True)
+    _print_table(heads, [[name, *(f"{number:.6g}" for number in line)] for (name, _), line in lines])
 
 
 # -- report and doctor ------------------------------------------------------------------------------

@@ -228,7 +228,7 @@ def test_weights_are_called_best_last_or_by_their_version(tmp_path: Path) -> Non
     counted(tmp_path, 10, save_every=3)
     checkpoints = tmp_path / "checkpoints"
     assert [path.name for path in CheckpointStore(checkpoints).all()] == ["000002-v9", "000003-v10"]
-    assert kept_weights(checkpoints) == kept_weights(checkpoints, "last") == Kept(10, 10)
+    assert kept_weights(checkpoints) == kept_weights(checkpoints, "last") == Kept(10, 10, 3.0)
     assert kept_weights(checkpoints, "best") == Kept(4, 4, 9.0)
     assert kept_weights(checkpoints, 9) == Kept(9, 9)
     assert kept_weights(checkpoints, 4) == Kept(4, 4, 9.0)

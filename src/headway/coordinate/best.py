@@ -12,11 +12,11 @@ import hashlib
 import json
 import os
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
+from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
 from headway.core.types import Score
 
 FORMAT = 1
@@ -26,11 +26,12 @@ BEST, LAST = "best", "last"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Weights to look at or to use. `score` is None where nobody evaluated them."""
+    """Weights to look at or to use. `score` is None where nobody evaluated them, `state` where they are kept alone."""
 
     version: int
     weights: Any
     score: float | None = None
+    state: RunState | None = field(default=None, compare=False, repr=False)
 
 
 class BestWeights:
@@ -98,17 +99,22 @@ def kept_weights(checkpoints: Path, which: str | int = LAST) -> Kept:
         return best.load()
     if which == LAST:
         state = store.load()
-        return Kept(state.version, state.snapshots[state.version])
+        return _kept_in(state, state.version)
     if isinstance(which, bool) or not isinstance(which, int):
         raise CheckpointError(f"a checkpoint is called best, last or by its version, received {which!r}")
     for path in reversed(store.all()):
         if _version(path) == which:
-            return Kept(which, store.load(path).snapshots[which])
+            return _kept_in(store.load(path), which)
     if best.version == which:
         return best.load()
     there = list(dict.fromkeys(str(_version(path)) for path in store.all()))
     there += [] if best.version is None else [f"{best.version} (best)"]
     raise CheckpointError(f"no checkpoint of version {which} in {checkpoints}; there: {', '.join(there) or 'none'}")
+
+
+def _kept_in(state: RunState, version: int) -> Kept:
+    scores = (score.value for score in state.scores if score.version == version)
+    return Kept(version, state.snapshots[version], next(scores, None), state)
 
 
 def _version(path: Path) -> int:

@@ -21,13 +21,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from headway.coordinate.evaluations import evaluation_seed
 from headway.coordinate.lanes import Post
 from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, REPLAY, Stations, Traits, collector_name
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board
 from headway.core.naming import seat_name
 from headway.core.protocols import PayloadLost, Role, RoleDied, RoleError, RoleLate, RoleRaised, Runtime
-from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket, derive_seed
+from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 
 
 class RunFailed(RuntimeError):
@@ -328,7 +329,7 @@ class Crew:
     async def evaluate(self, snapshot: Snapshot) -> Score:
         """One evaluation of one version. A failed one is a score without a value, never an error."""
         settings = self._settings
-        seed = derive_seed(settings.seed, "evaluate", snapshot.version)
+        seed = evaluation_seed(settings.seed, snapshot.version)
         what = ""
         for _ in range(settings.retries.evaluate_attempts):
             try:

