@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,10 +14,11 @@ pytest.importorskip("gymnasium")
 from search_runs import read, run, tiny
 
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.core.types import Snapshot
+from headway.core.types import Snapshot, Ticket
 from headway.learn.rank import device_for
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
+from headway.recipes.config import ConfigError
 from headway.testing.shared_replay import plain_replay_loop
 
 every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])
@@ -126,6 +128,65 @@ def test_symmetries_change_what_is_learned_from(recipe: str) -> None:
         for wanted in (True, False)
     )
     assert fingerprint(with_them.weights) != fingerprint(without.weights)
+
+
+@every_recipe
+@pytest.mark.parametrize(
+    ("root", "name", "value"),
+    [
+        ("puct", "value_norm_floor", 1e4),
+        ("gumbel", "value_norm_floor", 1e4),
+        ("gumbel", "max_considered_actions", 1),
+        ("gumbel", "gumbel_scale", 0.0),
+        ("gumbel", "gumbel_c_visit", 500.0),
+        ("gumbel", "gumbel_c_scale", 1.0),
+    ],
+)
+def test_a_setting_of_the_search_changes_what_is_collected(recipe: str, root: str, name: str, value: Any) -> None:
+    game = {"env": "tictactoe", "root": root}
+    collected = [collect_once(tiny(recipe, **game, **changes), recipe) for changes in ({}, {name: value})]
+    assert not np.array_equal(collected[0]["policies"], collected[1]["policies"])
+
+
+def collect_once(config: Any, recipe: str) -> dict[str, Any]:
+    """A segment with weights that have an opinion."""
+    stations = load_recipe(recipe).stations(config)
+    weights = stations.learner().snapshot()["network"].copy()
+    weights += 0.2 * np.random.default_rng(0).normal(size=weights.shape).astype(np.float32)
+    payload: dict[str, Any] = stations.collector(0).collect(Ticket(0, 5, 1), Snapshot(1, {"network": weights})).payload
+    return payload
+
+
+@every_recipe
+def test_smoothing_spreads_the_targets_of_values_and_rewards(recipe: str) -> None:
+    plain, smooth = (run(recipe, tiny(recipe, value_smoothing=share, updates=2)) for share in (0.0, 0.1))
+    assert fingerprint(plain.weights) != fingerprint(smooth.weights)
+    assert smooth.metrics["reward_loss"] > plain.metrics["reward_loss"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"root": "gumbel", "temperature": 0.5}, "temperature=0.5 needs root='puct', received root='gumbel'"),
+        ({"gumbel_algo": True, "fixed_temperature_value": 0.25}, "needs root='puct'"),
+        ({"max_num_considered_actions": 6}, "max_considered_actions=6 needs root='gumbel', received root='puct'"),
+        ({"value_smoothing": 1.0}, "value_smoothing=1.0: Input should be less than 1"),
+        ({"gumbel_c_scale": -1, "root": "gumbel"}, "gumbel_c_scale=-1: Input should be greater than or equal to 0"),
+    ],
+)
+@every_recipe
+def test_what_cannot_be_is_refused_in_one_line(recipe: str, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(recipe, wall_s=1, **values)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@every_recipe
+def test_the_gumbel_root_has_its_known_names(recipe: str) -> None:
+    config = read(recipe, wall_s=1, gumbel_algo=True, max_num_considered_actions=6)
+    assert (config.root, config.max_considered_actions) == ("gumbel", 6)
+    assert read(recipe, wall_s=1, gumbel_algo=False).root == "puct"
 
 
 @pytest.mark.slow

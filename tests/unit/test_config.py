@@ -98,6 +98,8 @@ OF_A_SEARCH = [
     ("priority_prob_alpha", 0.7, {"replay_alpha": 0.7}),
     ("priority_prob_beta", 0.5, {"replay_beta_start": 0.5}),
     ("fixed_temperature_value", 0.25, {"temperature": 0.25, "final_temperature": 0.25}),
+    ("gumbel_algo", True, {"root": "gumbel"}),
+    ("max_num_considered_actions", 6, {"max_considered_actions": 6}),
     ("target_update_freq", 50, {"target_every": 50}),
     ("ssl_loss_weight", 1, {"consistency_weight": 1}),
     ("grad_clip_value", 10, {"max_grad_norm": 10}),
@@ -109,7 +111,8 @@ OF_A_SEARCH = [
 def test_a_known_name_of_a_search_is_for_recipes_that_search(name: str, value: Any, ours: dict[str, Any]) -> None:
     assert translate(name, value) == ours
     kind = load_recipe("muzero").config
-    assert read_values(kind, {"wall_s": 9, name: value}) == read_values(kind, {"wall_s": 9, **ours})
+    more = {"wall_s": 9} | ({"root": "gumbel"} if "max_considered_actions" in ours else {})
+    assert read_values(kind, {**more, name: value}) == read_values(kind, {**more, **ours})
 
 
 OF_A_LANGUAGE_MODEL = [
@@ -149,6 +152,8 @@ def test_every_known_name_sets_fields_that_exist_and_explains_itself(known: Any)
     more: dict[str, Any] = {"replay_mode": "shared"} if "replay_mode" in kind.model_fields else {}
     if "estimator" in kind.model_fields:
         more |= {"estimator": "gae", "kl_weight": 0.1}
+    if "max_considered_actions" in ours:
+        more["root"] = "gumbel"
     if "updates" not in ours:
         more["updates"] = 1000
     read_values(kind, {name: value for name, value in more.items() if name not in ours}, {known.name: known.example})

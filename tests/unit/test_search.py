@@ -521,6 +521,18 @@ def test_the_improved_policy_is_better_than_the_prior_even_with_two_simulations(
     assert chosen.mean() - (prior * rewards).sum(axis=1).mean() > 0.3
 
 
+def test_a_typical_target_of_a_gumbel_root_is_not_certain() -> None:
+    """Values fill 0..1 in every tree, however little they differ: with a weight of 1 often the best is all there is."""
+    certain, highest = {}, {}
+    for scale in (SearchSettings().gumbel_c_scale, 1.0):
+        settings = SearchSettings(num_simulations=25, root="gumbel", gumbel_c_scale=scale)
+        network = RandomNetwork(200, 4, 25, 7, legality="none said")
+        best = search(network, network.roots(), settings, rng()).policies.max(axis=1)
+        certain[scale], highest[scale] = float((best > 0.99).mean()), float(best.mean())
+    assert certain[0.1] < 0.1 < 0.3 < certain[1.0]
+    assert 0.6 < highest[0.1] < 0.85
+
+
 # -- acting -----------------------------------------------------------------------------------------
 
 

@@ -103,6 +103,8 @@ KNOWN_NAMES = {
         KnownName("priority_prob_alpha", "how much priorities decide what is drawn", _same("replay_alpha"), 0.6),
         KnownName("priority_prob_beta", "how much of that is undone at first", _same("replay_beta_start"), 0.4),
         KnownName("fixed_temperature_value", "chance in choosing by visits", _fixed_temperature, 0.25),
+        KnownName("gumbel_algo", "a Gumbel root", lambda value: {"root": "gumbel" if value else "puct"}, True),
+        KnownName("max_num_considered_actions", "actions it tries", _same("max_considered_actions"), 6),
         KnownName("target_update_freq", "updates per move of the target network", _same("target_every"), 100),
         KnownName("ssl_loss_weight", "weight of the consistency loss", _same("consistency_weight"), 2),
         KnownName("grad_clip_value", "largest gradient norm", _same("max_grad_norm"), 5),

@@ -84,6 +84,13 @@ BOARD_DEFAULTS: dict[str, dict[str, Any]] = {
 """Where a board game wants other defaults."""
 
 
+ONLY_FOR_ROOT = {
+    "puct": ("temperature", "final_temperature", "temperature_versions", "root_noise_weight"),
+    "gumbel": ("max_considered_actions", "gumbel_scale", "gumbel_c_visit", "gumbel_c_scale"),
+}
+"""Settings that one kind of root uses and the other does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class GameSpec:
     """What a model and a replay have to know about a game."""
@@ -134,17 +141,29 @@ class SearchConfig(RunConfig):
     gamma: float = Field(default=0.997, gt=0, le=1)
     """Discount. Closer to 1 looks further ahead, with more variance."""
     root: Literal["puct", "gumbel"] = "puct"
-    """How the root chooses among its actions. gumbel is better with few simulations."""
+    """How the root chooses among its actions. puct: by visits, with noise and a temperature. gumbel is better with few
+    simulations; it chooses by halving, so no temperature and no Dirichlet noise are used."""
+    max_considered_actions: int = Field(default=16, ge=1)
+    """gumbel: how many actions the root tries at all. Higher: less of each."""
+    gumbel_scale: float = Field(default=1.0, ge=0)
+    """gumbel: size of the noise when collecting. 0: the most likely actions are tried."""
+    gumbel_c_visit: float = Field(default=50.0, ge=0)
+    """gumbel: visits that values are trusted as if they had had. Higher: the improved policy is sharper."""
+    gumbel_c_scale: float = Field(default=0.1, ge=0)
+    """gumbel: weight of the values against the logits. Higher: sharper; at 1 targets are all but certain."""
+    value_norm_floor: float = Field(default=0.01, gt=0)
+    """Values that differ by less than this over a tree are not stretched to 0..1. Higher: small differences count less
+    against the policy's opinion."""
     pb_c_base: float = Field(default=19652.0, gt=0)
     """Visits after which exploration in the tree starts to grow."""
     pb_c_init: float = Field(default=1.25, ge=0)
     """Weight of the policy's opinion in the tree against values. Higher: what the policy likes is tried more."""
     root_dirichlet_alpha: float = Field(default=0.3, gt=0)
-    """Shape of the noise at the root when collecting. Lower: fewer actions get more of it."""
+    """puct: shape of the noise at the root when collecting. Lower: fewer actions get more of it."""
     root_noise_weight: float = Field(default=0.25, ge=0, le=1)
-    """Share of the noise at the root. More explores more."""
+    """puct: share of the noise at the root. More explores more."""
     temperature: float = Field(default=1.0, ge=0)
-    """How much chance there is in choosing by visits when collecting, at first. 0: always the most visited."""
+    """puct: how much chance there is in choosing by visits when collecting, at first. 0: always the most visited."""
     final_temperature: float = Field(default=0.5, ge=0)
     """The same at the end of `temperature_versions`."""
     temperature_versions: int = Field(default=2000, ge=1)
@@ -194,6 +213,8 @@ class SearchConfig(RunConfig):
     """Bins of the supports of values and rewards. More: finer, slower."""
     value_range: float = Field(default=50.0, gt=0)
     """Their reach to both sides, after squashing: 50 is a value of about 2300; 1 is one of about 3."""
+    value_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of every target that is spread over all bins. More: values and rewards are never quite certain."""
     normalise: bool | None = None
     """Bring each feature of a vector to mean 0 and variance 1 by what was seen of it. Unset: for all but boards and
     pictures."""
@@ -246,6 +267,15 @@ class SearchConfig(RunConfig):
         return self
 
     @model_validator(mode="after")
+    def _settings_are_for_this_root(self) -> SearchConfig:
+        for root, names in ONLY_FOR_ROOT.items():
+            for name in names:
+                value = getattr(self, name)
+                if root != self.root and value != type(self).model_fields[name].default:
+                    raise ValueError(f"{name}={value!r} needs root={root!r}, received root={self.root!r}")
+        return self
+
+    @model_validator(mode="after")
     def _the_game_is_known(self) -> SearchConfig:
         if self.is_board_game:
             allowed = ("random", "perfect")
@@ -289,7 +319,7 @@ class SearchConfig(RunConfig):
 
     @property
     def support(self) -> Support:
-        return Support(-self.value_range, self.value_range, self.value_bins)
+        return Support(-self.value_range, self.value_range, self.value_bins, self.value_smoothing)
 
     def learner_settings(self) -> dict[str, Any]:
         """What learners of all models are told."""
@@ -327,8 +357,13 @@ class SearchConfig(RunConfig):
             pb_c_init=self.pb_c_init,
             root_dirichlet_alpha=self.root_dirichlet_alpha,
             root_noise_weight=self.root_noise_weight,
+            value_norm_floor=self.value_norm_floor,
             players=players,
             root=self.root,
+            max_considered_actions=self.max_considered_actions,
+            gumbel_scale=self.gumbel_scale,
+            gumbel_c_visit=self.gumbel_c_visit,
+            gumbel_c_scale=self.gumbel_c_scale,
         )
 
     def settings(self) -> Settings:

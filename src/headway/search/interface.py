@@ -83,8 +83,9 @@ class SearchSettings:
     """gumbel: size of the noise. 0: the most likely actions are tried."""
     gumbel_c_visit: float = 50.0
     """gumbel: visits that values are trusted as if they had had, from the beginning."""
-    gumbel_c_scale: float = 1.0
-    """gumbel: weight of the values against the logits. Higher: the improved policy is sharper."""
+    gumbel_c_scale: float = 0.1
+    """gumbel: weight of the values, 0..1 over a tree, against the logits. Higher: the improved policy is sharper; at 1
+    it is all but certain after any search."""
 
     def __post_init__(self) -> None:
         for name in ("num_simulations", "max_considered_actions"):
