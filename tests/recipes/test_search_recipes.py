@@ -58,7 +58,9 @@ def test_a_pinned_run_with_reanalysis_is_determined_by_its_seed_and_resumes_to_t
     more = {**more, **REANALYSIS, "max_lead": 1}
     whole = run(recipe, tiny(recipe, **more, runtime="inline"))
     assert whole.metrics["targets_refreshed"] > 0
-    assert whole.metrics["target_age_after"] < whole.metrics["target_age_before"]
+    assert whole.metrics["target_age_after"] == 0.0, "in turn: nothing is trained meanwhile"
+    assert whole.metrics["target_age_before"] >= REANALYSIS["reanalyze_min_age"]
+    assert 0 < whole.metrics["target_age_mean"] < whole.metrics["target_age_before"]
     assert fingerprint(run(recipe, tiny(recipe, **more, runtime="threads")).weights) == fingerprint(whole.weights)
     off = tiny(recipe, **{**more, "reanalyze_ratio": 0.0}, runtime="inline")
     assert fingerprint(run(recipe, off).weights) != fingerprint(whole.weights)
@@ -103,6 +105,16 @@ def test_the_same_bits_come_out_elsewhere(recipe: str, runtime: str) -> None:
     more = {"replay_mode": "shared", **REANALYSIS}
     wanted = fingerprint(run(recipe, tiny(recipe, **more, runtime="inline")).weights)
     assert fingerprint(run(recipe, tiny(recipe, **more, runtime=runtime)).weights) == wanted
+
+
+@pytest.mark.slow
+@every_recipe
+def test_a_run_on_processes_writes_nothing_to_stderr(recipe: str, capfd: pytest.CaptureFixture[str]) -> None:
+    game = {"env": "tictactoe"} if recipe == "muzero" else {}
+    more = {"replay_mode": "shared", "runtime": "processes", "updates": 6, **REANALYSIS, **game}
+    result = run(recipe, tiny(recipe, **more))
+    assert result.metrics["targets_refreshed"] > 0
+    assert capfd.readouterr().err == ""
 
 
 @every_recipe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -355,7 +356,8 @@ def test_the_oldest_targets_are_handed_out_first_and_written_back_by_id() -> Non
     replay.refresh(targets_for(work, 6, 7.5))
     numbers = replay.statistics()
     assert numbers["target_age_before"] == pytest.approx(5.5)
-    assert numbers["target_age_after"] == pytest.approx((0 + 0 + 4 + 3 + 2 + 1) / 6)
+    assert numbers["target_age_after"] == 0
+    assert numbers["target_age_mean"] == pytest.approx((0 + 0 + 4 + 3 + 2 + 1) / 6)
     assert numbers["targets_refreshed"] == 8
     payload = replay.sample(6).payload
     for b, identity in enumerate(payload["ids"]):
@@ -365,6 +367,32 @@ def test_the_oldest_targets_are_handed_out_first_and_written_back_by_id() -> Non
         if payload["factors"][0, b] and identity + 2 < 8:
             assert payload["root_values"][0, b] == 7.5
     assert list(replay.oldest(6).payload["ids"]) == [2, 3]  # type: ignore[union-attr]
+
+
+def test_ages_before_and_after_are_those_of_the_same_segments_against_the_version_trained_by_then() -> None:
+    replay = a_replay(reanalysis=Reanalysis(ratio=1.0, roots=8), num_streams=1, capacity=4 * 6)
+    stream = plain_stream(24)
+    for order in range(6):
+        replay.insert(Batch(order, (rollout_of([stream], order, 4),)))
+    replay.sample(6)
+    work = replay.oldest(6)
+    assert work is not None
+    replay.sample(9)  # learning goes on while they are searched
+    replay.refresh(targets_for(work, 6, 7.5))
+    numbers = replay.statistics()
+    assert (numbers["target_age_before"], numbers["target_age_after"]) == (8.5, 3.0)
+    assert numbers["target_age_mean"] == pytest.approx(9 - (6 + 6 + 2 + 3 + 4 + 5) / 6)
+    again = a_replay(reanalysis=Reanalysis(ratio=1.0, roots=8), num_streams=1, capacity=4 * 6)
+    again.load_state_dict(replay.state_dict())
+    assert again.statistics() == numbers
+
+
+def test_the_page_on_metrics_has_every_number_of_the_replay() -> None:
+    replay = a_replay(reanalysis=Reanalysis(ratio=1.0, roots=8))
+    page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    _, section = page.split("## What a replay of searched games reports\n")
+    section = section.split("\n## ")[0]
+    assert [name for name in replay.statistics() if f"`{name}`" not in section] == []
 
 
 def test_no_more_targets_are_made_again_than_the_ratio_allows() -> None:

@@ -180,6 +180,7 @@ class GameSegments:
         self._returns: deque[float] = deque(maxlen=EPISODES_AVERAGED)
         self._counts = dict.fromkeys(("arrived", "steps", "complete", "drawn", "draws", "broken"), 0)
         self._counts |= dict.fromkeys(("late_priorities", "given_out", "refreshed", "late_targets", "rounds"), 0)
+        self._version = 0  # being trained, as far as anybody said
         self._ages = dict.fromkeys(("data_age", "target_age", "target_age_before", "target_age_after"), 0.0)
 
     # -- sizes --------------------------------------------------------------------------------------
@@ -217,15 +218,22 @@ class GameSegments:
                 "targets_late": counts["late_targets"],
                 "target_age_before": self._ages["target_age_before"],
                 "target_age_after": self._ages["target_age_after"],
+                "target_age_mean": self._mean_target_age(),
             }
         if self._returns:
             shown["return"] = float(np.mean(self._returns))
         return shown
 
+    def _mean_target_age(self) -> float:
+        """Of all segments there are, now."""
+        kept = self._target_versions[self._arrivals >= 0]
+        return float(self._version - kept.mean()) if kept.size else 0.0
+
     # -- in -----------------------------------------------------------------------------------------
 
     def insert(self, batch: Batch) -> None:
         """Keep the segments of these rollouts; what they overwrite is evicted, what they complete can be drawn."""
+        self._version = max(self._version, batch.version)
         for rollout in sorted(batch.rollouts, key=lambda r: (r.payload["stream"], r.payload["serial"])):
             version = batch.version if rollout.span is None else rollout.span.oldest
             self._insert(rollout.payload, version)
@@ -300,6 +308,7 @@ class GameSegments:
                 f"nothing to draw: of {self._counts['steps']} steps none has all of the {self.windows.reach} steps its "
                 "targets look ahead; learning begins too early (raise the replay's minimal size)"
             )
+        self._version = max(self._version, version)
         trees, size = self._trees, self._batch
         rows = sumtree.draw(trees.sums, trees.starts, self._random.random(size))
         weights = leaf_weights(trees.sums, rows, trees.least, self._beta)
@@ -372,6 +381,7 @@ class GameSegments:
 
         Whole segments, so that a model which needs what came before a position finds it there.
         """
+        self._version = max(self._version, version)
         settings = self.reanalysis
         if self._counts["given_out"] >= settings.ratio * self._counts["drawn"]:
             return None
@@ -401,7 +411,8 @@ class GameSegments:
     def refresh(self, targets: Rollout) -> None:
         """Write newer targets over the old: {"ids" [G], "policies" [G, T, A], "values" [G, T], "version"}.
 
-        Segments that were evicted meanwhile are counted, no more.
+        Segments that were evicted meanwhile are counted, no more. The ages before and after are those of the segments
+        written to, against the version being trained by now: learning went on while they were searched.
         """
         payload = targets.payload
         slots = self._slots_of(np.asarray(payload["ids"], np.int64))
@@ -412,10 +423,10 @@ class GameSegments:
         self._rows.policies[rows] = payload["policies"][live]
         self._rows.values[rows] = payload["values"][live]
         if len(slots):
-            self._ages["target_age_before"] = float((version - self._target_versions[slots]).mean())
+            self._version = max(self._version, version)
+            self._ages["target_age_before"] = float((self._version - self._target_versions[slots]).mean())
+            self._ages["target_age_after"] = float(self._version - version)
         self._target_versions[slots] = version
-        everything = self._target_versions[self._arrivals >= 0]
-        self._ages["target_age_after"] = float(version - everything.mean())
         self._counts["refreshed"] += rows.size
 
     # -- ids ----------------------------------------------------------------------------------------
@@ -468,6 +479,7 @@ class GameSegments:
             "random": self._random.bit_generator.state,
             "returns": list(self._returns),
             "counts": dict(self._counts),
+            "version": self._version,
             "ages": dict(self._ages),
         }
 
@@ -489,6 +501,7 @@ class GameSegments:
         self._random.bit_generator.state = state["random"]
         self._returns = deque(state["returns"], maxlen=EPISODES_AVERAGED)
         self._counts, self._ages = dict(state["counts"]), dict(state["ages"])
+        self._version = state["version"]
 
     def _in_use(self, part: np.ndarray, used: int) -> np.ndarray:
         """[streams, used, ...] of rows: rings fill up from their beginnings."""
