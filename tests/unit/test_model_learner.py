@@ -19,7 +19,7 @@ from headway.learn.model_learner import ModelLearner, ModelSettings
 from headway.learn.muzero.inference import TorchModel, VectorModel
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
 from headway.learn.muzero.network import VectorNetwork, build_network
-from headway.learn.packed import pack_weights
+from headway.learn.packed import load_weights, pack_weights
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
 from headway.learn.unizero.network import Architecture as UniZeroArchitecture
 from headway.learn.unizero.network import UniZeroNetwork
@@ -54,6 +54,20 @@ both = pytest.mark.parametrize("kind", ["muzero", "unizero"])
 
 
 # -- the average --------------------------------------------------------------------------------------
+
+
+def test_weights_in_memory_of_others_are_loaded_without_a_word_from_torch() -> None:
+    """Warnings are errors here."""
+    network, other = (build_network(SMALL, seed=seed) for seed in (0, 1))
+    shared = pack_weights(other)
+    shared.flags.writeable = False
+    load_weights(network, {"network": shared})
+    np.testing.assert_array_equal(pack_weights(network), shared)
+    obs = np.zeros((3, *SMALL.observation), np.float32)
+    obs.flags.writeable = False
+    assert isinstance(network, VectorNetwork)
+    for model in (VectorModel(network), TorchModel(network)):
+        model.begin(obs, 2)
 
 
 @both

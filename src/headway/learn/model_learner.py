@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from headway.core.types import Batch, LearnReport
 from headway.learn.input_scale import InputScale
-from headway.learn.packed import load_weights, pack_weights
+from headway.learn.packed import load_weights, pack_weights, writeable
 
 Bootstrap = Literal["network", "search"]
 Network = TypeVar("Network", bound=nn.Module)
@@ -170,9 +170,7 @@ class ModelLearner(ABC, Generic[Network]):
         torch._foreach_lerp_(list(follower.parameters()), list(self._network.parameters()), share)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        if not array.flags.writeable:  # memory that other processes see
-            array = array.copy()
-        return torch.from_numpy(array).to(self._device)
+        return torch.from_numpy(writeable(array)).to(self._device)
 
     def snapshot(self) -> dict[str, np.ndarray]:
         return {"network": pack_weights(self._average or self._network)}

@@ -16,9 +16,14 @@ def pack_weights(network: nn.Module) -> np.ndarray:
     return packed
 
 
+def writeable(array: np.ndarray) -> np.ndarray:
+    """A copy of memory that other processes see, which torch would warn of; anything else as it is."""
+    return array if array.flags.writeable else array.copy()
+
+
 def load_weights(network: nn.Module, weights: Any) -> None:
     """The other way: copy a snapshot's weights into a network."""
-    vector = torch.as_tensor(weights["network"])
+    vector = torch.from_numpy(writeable(np.asarray(weights["network"])))
     expected = sum(parameter.numel() for parameter in network.parameters())
     if vector.shape != (expected,):
         raise ValueError(f"these weights are of another network: {list(vector.shape)} numbers, expected [{expected}]")

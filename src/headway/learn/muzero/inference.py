@@ -19,7 +19,7 @@ from headway.learn.device_calls import DeviceCalls, pack, unpack
 from headway.learn.input_scale import InputScale
 from headway.learn.muzero import vector_kernels as kernels
 from headway.learn.muzero.network import MuZeroNetwork, VectorNetwork
-from headway.learn.packed import load_weights
+from headway.learn.packed import load_weights, writeable
 from headway.search.interface import Leaves
 from headway.search.planning import SearchableModel
 
@@ -45,7 +45,7 @@ class TorchModel:
 
     @torch.inference_mode()
     def begin(self, obs: np.ndarray, num_nodes: int) -> Leaves:
-        latents = self._network.encode(torch.from_numpy(obs).to(self._device, torch.float32))
+        latents = self._network.encode(torch.from_numpy(writeable(obs)).to(self._device, torch.float32))
         if self._latents.shape[:2] != (num_nodes, len(obs)):
             self._latents = torch.zeros(num_nodes, *latents.shape, device=self._device)
             self._rows = torch.arange(len(obs), device=self._device)
@@ -97,7 +97,7 @@ class VectorModel:
             self._actions = net.action.weight.detach().clone().numpy()
 
     def begin(self, obs: np.ndarray, num_nodes: int) -> Leaves:
-        rows = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
+        rows = writeable(np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32))
         if self._latents.shape[:2] != (num_nodes, len(rows)):
             self._make_room(num_nodes, len(rows))
         function = self._encoder

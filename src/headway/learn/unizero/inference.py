@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from headway.learn.device_calls import DeviceCalls, pack, unpack
 from headway.learn.muzero.vector_kernels import announce
-from headway.learn.packed import load_weights
+from headway.learn.packed import load_weights, writeable
 from headway.learn.unizero import path_kernels as kernels
 from headway.learn.unizero.network import Block, UniZeroNetwork, turns
 from headway.search.history import Past
@@ -77,7 +77,7 @@ class UniZeroModel:
 
     def _sequence(self, obs: np.ndarray, past: Past | None) -> tuple[Tensor, Tensor, Tensor]:
         """Observations [B, C + 1, ...], actions [B, C] and how many of the observations there are [B]."""
-        newest = torch.from_numpy(obs).to(self._device, torch.float32)[:, None]
+        newest = torch.from_numpy(writeable(obs)).to(self._device, torch.float32)[:, None]
         num, steps = len(obs), self.context_steps
         if not steps:
             return newest, newest.new_zeros((num, 0), dtype=torch.long), self._ones
