@@ -234,6 +234,20 @@ def test_a_first_evaluation_may_be_the_only_one(background: bool) -> None:
     assert [score.version for score in result.scores] == [0]
 
 
+def test_without_evaluations_no_evaluator_is_built() -> None:
+    built: list[str] = []
+
+    def evaluator() -> ToyEvaluator:
+        built.append("evaluator")
+        return ToyEvaluator()
+
+    toy = toy_stations()
+    stations = Stations(collector=toy.collector, learner=toy.learner, evaluator=evaluator)
+    for plan, times in (({}, 0), ({"evaluate_first": True}, 1), ({"evaluate_every": 9}, 2)):
+        run(Settings(plan=Plan(updates=3, **plan)), "inline", stations)
+        assert len(built) == times, plan
+
+
 def test_a_slow_background_evaluation_delays_the_next_and_is_never_cancelled() -> None:
     recorder = MemoryRecorder()
     place = Virtual(SteadyWorkload(Constant(1.0), Constant(1.0), Constant(7.0)))

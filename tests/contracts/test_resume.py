@@ -186,6 +186,17 @@ def test_an_evaluation_under_way_when_the_run_is_interrupted_is_done_on_resume(t
     assert [score.version for score in second.scores] == [4, 8, 12]
 
 
+@pytest.mark.parametrize("background", [True, False])
+def test_an_evaluation_under_way_is_left_if_evaluations_are_turned_off_for_the_rest(
+    background: bool, tmp_path: Path
+) -> None:
+    evaluating = Settings(plan=Plan(updates=12, evaluate_every=4), max_lead=1, evaluate_in_background=True)
+    session(tmp_path, evaluating, "virtual", stop_after=5)
+    off = Settings(plan=Plan(updates=12), max_lead=1, evaluate_in_background=background)
+    result = session(tmp_path, off, "virtual")
+    assert (result.updates, result.scores) == (12, ())
+
+
 @pytest.mark.parametrize("stop_at", [7, 8])
 @pytest.mark.parametrize("lead", [0, 1])
 def test_a_finished_run_can_be_resumed_with_a_longer_plan(tmp_path: Path, stop_at: int, lead: int) -> None:

@@ -109,6 +109,8 @@ class Coordinator:
         best: BestWeights | None = None,
         resume: RunState | None = None,
     ) -> None:
+        if not (settings.plan.evaluate_every or settings.plan.evaluate_first):
+            stations = replace(stations, evaluator=None)  # nobody would ever ask it
         self.settings = settings
         self._is_pinned = settings.is_pinned
         self._patience_s = settings.patience_s
@@ -1091,9 +1093,10 @@ class Coordinator:
                 if entry.ticket.version is not None:
                     self._shelf.hold(entry.ticket.version)
                 self._put(entry.ticket)
-        for version in state.evaluations_due:
+        due = state.evaluations_due if self.evaluations.every else ()  # they may have been turned off since
+        for version in due:
             self._shelf.hold(version)
-        self.evaluations.waiting = list(state.evaluations_due)
+        self.evaluations.waiting = list(due)
         self._shelf.forget_unheld()
         self._record("resume", v=self.version, updates=self.updates)
 

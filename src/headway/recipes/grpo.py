@@ -217,7 +217,7 @@ def stations(
     return Stations(
         collector=partial(_collector, config, collector),
         learner=_linked(config, over_ranks(config, partial(_learner, config, learner), trainer, _ranks_on(config))),
-        evaluator=partial(_evaluator, config) if config.evaluate_every else None,  # it has an engine of its own
+        evaluator=partial(_evaluator, config),
         collector_placement=engine,
         learner_placement=trainer,
         evaluator_placement=engine,
