@@ -18,7 +18,6 @@ from grpo_runs import make_material, tiny  # noqa: E402
 from headway.coordinate.coordinator import RunResult  # noqa: E402
 from headway.core.types import Batch, Snapshot, Span, Ticket, derive_seed  # noqa: E402
 from headway.launching import launch  # noqa: E402
-from headway.llm.engine import EngineError  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.recipes.config import ConfigError, read_values  # noqa: E402
 from headway.recipes.grpo import GRPOConfig, stations  # noqa: E402
@@ -145,6 +144,10 @@ def test_silent_groups_are_filtered_and_counted(folder: Path) -> None:
         ({"learner_ranks": 0}, "learner_ranks=0"),
         ({"eval_samples": 4}, "needs eval_temperature"),
         ({"recompute_cache": True}, "on_publish=partial"),
+        ({"correction_options": {"capp": 2}}, "unknown setting of correction 'token_is' 'capp'; did you mean 'cap'?"),
+        ({"correction_options": {"cap": "two"}}, "correction_options={'cap': 'two'}: TypeError"),
+        ({"correction_options": {"cap": 0.5}}, "cap must be >= 1, received 0.5"),
+        ({"overlong_tokens": 9}, "overlong_tokens=9 must not exceed max_tokens=8"),
         ({"generation_deadline_s": 700}, "must be below collect_deadline_s=600"),
         ({"engine_deadline_s": 5}, "engine_deadline_s needs engine='vllm'"),
         ({"vllm_options": {"seed": 1}}, "vllm_options needs engine='vllm'"),
@@ -160,7 +163,7 @@ def test_settings_that_cannot_work_are_refused_in_one_line(folder: Path, values:
 
 
 def test_a_vllm_that_is_not_there_is_named_before_anything_starts(folder: Path) -> None:
-    with pytest.raises(EngineError, match="'/no/such/python' is not a Python interpreter that can be run"):
+    with pytest.raises(ConfigError, match="'/no/such/python' is not a Python interpreter that can be run"):
         stations(config_of(folder, engine="vllm", vllm_python="/no/such/python"))
 
 
@@ -220,9 +223,21 @@ def test_gsm8k_takes_its_folder(tmp_path: Path) -> None:
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text(row)
     config = read_values(GSM8KConfig, {"data": str(tmp_path), "scoring": "strict"})
-    assert config.task == f"gsm8k:{tmp_path}" and config.task_options["scoring"] == "strict"
+    assert config.task == f"gsm8k:{tmp_path}" and config.all_task_options["scoring"] == "strict"
     with pytest.raises(ConfigError, match="the task of this recipe"):
         read_values(GSM8KConfig, {"data": str(tmp_path), "task": "arithmetic"})
+
+
+def test_gsm8k_takes_options_of_its_task_too_and_says_nothing_twice(tmp_path: Path) -> None:
+    config = read_values(GSM8KConfig, {"task_options": "{scoring: strict}", "format_bonus": 0.1})
+    assert isinstance(config, GSM8KConfig)
+    assert (config.scoring, config.all_task_options) == ("strict", {"scoring": "strict", "format_bonus": 0.1})
+    changed = read_values(GSM8KConfig, config.model_dump(mode="json"), {"scoring": "flexible"})
+    assert changed.all_task_options["scoring"] == "flexible"
+    with pytest.raises(ConfigError, match=r"^task_options say scoring='strict', but scoring='flexible' is set too$"):
+        read_values(GSM8KConfig, {"task_options": {"scoring": "strict"}, "scoring": "flexible"})
+    with pytest.raises(ValueError, match=r"^unknown option of task 'gsm8k' 'nonsense'; allowed: format_bonus, scoring"):
+        stations(read_values(GSM8KConfig, {"task_options": {"scoring": "strict", "nonsense": 1}}))
 
 
 def test_evaluation_is_pinned_to_its_version_and_can_be_repeated(folder: Path) -> None:

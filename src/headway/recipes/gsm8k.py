@@ -16,6 +16,9 @@ from headway.recipes.grpo import GRPOConfig, stations
 
 __all__ = ["CONFIG", "GSM8KConfig", "stations"]
 
+OWN = ("scoring", "format_bonus")
+"""Options of the task that are settings of the recipe."""
+
 
 class GSM8KConfig(GRPOConfig):
     """GRPO's settings with other defaults, and where the data are."""
@@ -28,6 +31,8 @@ class GSM8KConfig(GRPOConfig):
     """Added for a reply that ends with `#### number`, right or wrong. A weak model learns this and nothing else."""
     task: str = ""
     """Always gsm8k:DATA."""
+    task_options: dict[str, Any] = Field(default_factory=dict)
+    """Other settings of the task. scoring and format_bonus may stand here too."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest reply."""
     max_prompt_tokens: int = Field(default=384, ge=1)
@@ -47,9 +52,23 @@ class GSM8KConfig(GRPOConfig):
             expected = f"gsm8k:{folder}"
             if values.get("task", expected) not in ("", expected):
                 raise ValueError(f"the task of this recipe is {expected!r}, received {values['task']!r}")
-            options = {name: values.get(name, cls.model_fields[name].default) for name in ("scoring", "format_bonus")}
-            values = {**values, "task": expected, "task_options": options}
+            values = {**values, "task": expected}
+            if isinstance(values.get("task_options"), dict):
+                values |= _as_settings(values)
         return values
+
+    @property
+    def all_task_options(self) -> dict[str, Any]:
+        return {**self.task_options, **{name: getattr(self, name) for name in OWN}}
+
+
+def _as_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """What the recipe has a setting for is that setting, wherever it is said."""
+    said = {name: value for name, value in values["task_options"].items() if name in OWN}
+    for name, value in said.items():
+        if values.get(name, value) != value:
+            raise ValueError(f"task_options say {name}={value!r}, but {name}={values[name]!r} is set too")
+    return {**said, "task_options": {n: v for n, v in values["task_options"].items() if n not in OWN}}
 
 
 CONFIG = GSM8KConfig

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,13 @@ class KnownName:
     meaning: str
     translate: Callable[[Any], dict[str, Any]]
     example: Any
+    plainer: Callable[[Any], dict[str, Any]] | None = None
+    """What it sets in recipes that lack one of those settings."""
+
+    def in_recipe(self, value: Any, fields: Collection[str]) -> dict[str, Any]:
+        """What a value sets in a recipe with these settings."""
+        ours = self.translate(value)
+        return ours if self.plainer is None or ours.keys() <= set(fields) else self.plainer(value)
 
 
 def _same(ours: str) -> Callable[[Any], dict[str, Any]]:
@@ -42,6 +49,12 @@ def _fixed_temperature(value: Any) -> dict[str, Any]:
 
 def _retries(value: Any) -> dict[str, Any]:
     return {"publish_attempts": value + 1 if isinstance(value, int) else value}
+
+
+def _generation(value: Any) -> dict[str, Any]:
+    """The engine ends a late group; a collect call scores it as well, so it has more time."""
+    is_time = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"generation_deadline_s": value, "collect_deadline_s": 2 * value + 30 if is_time else value}
 
 
 KNOWN_NAMES = {
@@ -73,7 +86,13 @@ KNOWN_NAMES = {
         KnownName("max_queue_size", "samples the queue holds", _same("queue_capacity"), 1000),
         KnownName("min_batch_count", "samples per batch", _same("tickets_per_batch"), 1),
         KnownName("batch_timeout", "longest wait for a batch, seconds", _same("data_deadline_s"), 30.0),
-        KnownName("generation_timeout", "longest generation, seconds", _same("collect_deadline_s"), 30.0),
+        KnownName(
+            "generation_timeout",
+            "longest generation, seconds; without an engine the longest collect call: collect_deadline_s",
+            _generation,
+            30.0,
+            _same("collect_deadline_s"),
+        ),
         KnownName("batch_generation_interval", "pause between generations, seconds", _same("pacing_s"), 0.1),
         KnownName("max_sync_retries", "retries of a publish", _retries, 3),
         KnownName("sync_timeout", "longest publish, seconds", _same("publish_deadline_s"), 30.0),
@@ -113,7 +132,7 @@ KNOWN_NAMES = {
 }
 
 
-def translate(name: str, value: Any) -> dict[str, Any] | None:
-    """What `name=value` sets here, or None if the name is not known."""
+def translate(name: str, value: Any, fields: Collection[str]) -> dict[str, Any] | None:
+    """What `name=value` sets in a recipe with these settings, or None if the name is not known."""
     known = KNOWN_NAMES.get(name)
-    return None if known is None else known.translate(value)
+    return None if known is None else known.in_recipe(value, fields)

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from headway.core.loading import in_a_line
 from headway.core.naming import unknown
-from headway.learn.corrections import CORRECTIONS
+from headway.learn.corrections import find_correction
 from headway.learn.grpo.advantages import ALL_ESTIMATORS, GAE
 from headway.learn.grpo.critic import CriticSettings
 from headway.learn.grpo.loss import LossSettings
@@ -106,8 +107,10 @@ class UpdateConfig(RankedConfig):
     @model_validator(mode="after")
     def _can_update(self) -> UpdateConfig:
         require_correction(self.correction, self.max_lead)
-        if self.correction not in CORRECTIONS:
-            raise ValueError(unknown("correction", self.correction, CORRECTIONS))
+        try:
+            find_correction(self.correction, **self.correction_options)
+        except TypeError as error:
+            raise ValueError(f"correction_options={self.correction_options!r}: {in_a_line(error)}") from None
         if self.estimator not in ALL_ESTIMATORS:
             raise ValueError(unknown("estimator", self.estimator, ALL_ESTIMATORS))
         for name in CRITIC_FIELDS:

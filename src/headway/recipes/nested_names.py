@@ -52,7 +52,7 @@ def _same(ours: str) -> Callable[..., Meaning]:
 
 
 def _flat(name: str) -> Callable[..., Meaning]:
-    return lambda value, theirs, fields: KNOWN_NAMES[name].translate(value)
+    return lambda value, theirs, fields: KNOWN_NAMES[name].in_recipe(value, fields)
 
 
 def _only(*allowed: Any, why: str) -> Callable[..., Meaning]:
