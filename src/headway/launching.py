@@ -10,6 +10,7 @@ import asyncio
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -47,6 +48,7 @@ from headway.observe.sinks import (
     Look,
     MetricsRecorder,
     Sink,
+    processor_s_of,
     resident_bytes,
     resident_bytes_of,
 )
@@ -260,10 +262,11 @@ def launch(
         if print_events:
             recorder = log_of_events = PrintingRecorder(log_of_events)
         if deliveries:
+            began_s = time.process_time()
             recorder = MetricsRecorder(
                 log_of_events,
                 deliveries.put,
-                lambda: look_at(coordinator),
+                lambda: look_at(coordinator, began_s=began_s),
                 metrics=metrics,
                 interval_s=metrics_interval_s,
                 aliases=metric_aliases,
@@ -332,22 +335,20 @@ def _metrics_so_far(events: Path) -> Metrics:
     return metrics
 
 
-def look_at(coordinator: Coordinator) -> Look:
-    """What no event says by itself. To be called in the coordinator's thread."""
+def look_at(coordinator: Coordinator, *, began_s: float = 0.0) -> Look:
+    """What no event says by itself. To be called in the coordinator's thread. `began_s` is the processor time that this
+    process had used when the run began."""
     spent: dict[str, dict[str, float]] = {}
     for role, activities in coordinator.board.time_spent().seconds.items():
         kind = spent.setdefault(role.partition("-")[0], {})
         for activity, seconds_ in activities.items():
             kind[activity] = kind.get(activity, 0.0) + seconds_
     rounded = {kind: {name: round(s, 6) for name, s in by.items()} for kind, by in spent.items()}
-    return Look(coordinator.lead, rounded, resident_bytes(), _memory_of_roles(coordinator.runtime))
-
-
-def _memory_of_roles(runtime: Runtime) -> dict[str, int]:
-    """Of those that run in processes of their own on this machine, where the system says."""
-    pids: dict[str, int] = runtime.pids() if isinstance(runtime, HasProcesses) else {}
-    sizes = {role: resident_bytes_of(pid) for role, pid in pids.items()}
-    return {role: size for role, size in sizes.items() if size is not None}
+    runtime = coordinator.runtime
+    pids: dict[str, int] = runtime.pids() if isinstance(runtime, HasProcesses) else {}  # of roles on this machine
+    sizes = {role: size for role, pid in pids.items() if (size := resident_bytes_of(pid)) is not None}
+    cpu_s = time.process_time() - began_s + sum(processor_s_of(pid) for pid in pids.values())
+    return Look(coordinator.lead, rounded, resident_bytes(), sizes, round(cpu_s, 3))
 
 
 @runtime_checkable

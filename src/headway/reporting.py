@@ -14,19 +14,21 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from headway.observe.accounts import account
-from headway.observe.advice import advise, bottleneck
+from headway.observe.accounts import Accounts, account
+from headway.observe.advice import MIN_UPDATES, advise, bottleneck
 from headway.observe.folder import RunFolder, write_whole
 from headway.observe.report import Seen, Setting, Simulated, document, page
 from headway.observe.story import Story, read_story
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig
 from headway.testing.fitting import LEFT_OUT, WhatIf, what_if
+from headway.testing.simulation import WORTH_A_VERSION
 
 REPORT = "report.html"
 REFRESH_S = 2.0
@@ -34,6 +36,8 @@ REST = 10.0  # how many times as long as it took to make a page is left to the r
 ENOUGH_UPDATES = 10
 UP_TO_BYTES = 100_000_000  # of a log that is read at the end of a run
 PORT = 8642
+SHARED_THREADS = 0.5  # cores
+SHARED_MACHINE = 0.8  # of all cores
 
 
 def write_report(folders: Sequence[Path], output: Path | None = None) -> Path:
@@ -69,7 +73,7 @@ def see(folders: Sequence[Path]) -> list[Seen]:
 def look(story: Story, name: str) -> Seen:
     """One run with everything that follows from its story."""
     accounts = account(story)
-    simulated, recommended = _simulate(story)
+    simulated, recommended = _simulate(story, accounts)
     return Seen(
         name=name,
         story=story,
@@ -99,7 +103,7 @@ def _settings(recipe: str) -> dict[str, Setting]:
 # -- what if ----------------------------------------------------------------------------------------
 
 
-def _simulate(story: Story) -> tuple[Simulated, float | None]:
+def _simulate(story: Story, accounts: Accounts) -> tuple[Simulated, float | None]:
     if len(story.updates) < ENOUGH_UPDATES:
         return Simulated(note=f"{len(story.updates)} updates are too few to simulate anything from."), None
     try:
@@ -108,7 +112,8 @@ def _simulate(story: Story) -> tuple[Simulated, float | None]:
         return Simulated(note=f"There is nothing to simulate: {error}."), None
     serial = next((outcome.updates_per_s for lead, outcome in found.rows if lead == 0), None)
     recommended = found.best if isinstance(found.best, int | float) else None
-    return _as_table(found, serial, story), recommended
+    table = _as_table(found, serial, story)
+    return replace(table, is_shared=_is_shared(story, accounts)), recommended
 
 
 def _as_table(found: WhatIf, serial: float | None, story: Story) -> Simulated:
@@ -126,17 +131,32 @@ def _as_table(found: WhatIf, serial: float | None, story: Story) -> Simulated:
         for lead, outcome in found.rows
     ]
     best = next(row for row in rows if row["is_best"])
+    rates = {lead: outcome.updates_per_s for lead, outcome in found.rows}
+    faster = rates.get("auto", 0.0) / rates[found.best]
+    also = f" max_lead=auto would be {faster:.2f} times as fast as that." if faster > 1 + WORTH_A_VERSION else ""
     now = story.settings["max_lead"]
     is_now = now == found.best
     refused = "".join(f" Lead {lead} is refused: {why}." for lead, why in found.refused.items())
     return Simulated(
         rows=rows,
         serial_updates_per_s=serial,
-        recommendation=f"Recommended: max_lead={best['lead']}{', as it is' if is_now else ''}: {found.reason}.",
+        own_updates_per_s=found.repeated.simulated.updates_per_s,
+        recommendation=f"Recommended: max_lead={best['lead']}{', as it is' if is_now else ''}: {found.reason}.{also}",
         caption="The coordinator on a virtual clock, with the durations of this run",
         fit=found.repeated.sentence(),
         note=LEFT_OUT + refused,
     )
+
+
+def _is_shared(story: Story, accounts: Accounts) -> bool:
+    """Did roles compute in each other's way? Threads do from half a core on, as one of them runs Python at a time;
+    processes when the machine is nearly full. Where nobody looked at it they may have."""
+    runtime, cpus, cores = story.settings.get("runtime"), story.environment.get("cpus"), accounts.cores
+    if runtime == "threads":
+        return cores is None or cores > SHARED_THREADS
+    if cores is None or not cpus:
+        return False
+    return runtime in ("processes", "ray") and cores > SHARED_MACHINE * cpus
 
 
 # -- doctor -----------------------------------------------------------------------------------------
@@ -145,10 +165,12 @@ def _as_table(found: WhatIf, serial: float | None, story: Story) -> Simulated:
 def examine(folder: Path) -> str:
     """What is wrong with a run, and what to do about it."""
     run = look(read_story(folder), folder.resolve().name)
-    lines = [run.bottleneck]
+    last = run.story.sessions[-1] if run.story.sessions else None
+    lines = [f"the run failed: {last.why}"] if last is not None and last.how == "fail" else []
+    lines.append(run.bottleneck)
     if run.simulated.recommendation:
         lines.append(f"simulated: {run.simulated.recommendation[0].lower()}{run.simulated.recommendation[1:]}")
-    if not run.findings:
+    if not run.findings and len(run.story.updates) >= MIN_UPDATES:
         lines.append("nothing to change")
     for number, found in enumerate(run.findings, 1):
         gain = found.gain_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_runs import story_of
+from virtual_runs import record, story_of
 
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Retries
@@ -88,6 +88,29 @@ def test_rollouts_that_only_wait_mean_a_lead_that_is_too_large() -> None:
     assert found.change == "--max_lead 1"
     assert "lead too large" not in findings(story_of(0.5, 1.0, max_lead=1))
     assert findings(story_of(0.5, 1.0, max_lead=8), recommended_lead=2.0)["lead too large"].change == "--max_lead 2"
+
+
+def test_a_lead_is_too_large_too_where_the_age_comes_up_in_flight() -> None:
+    story = story_of(1.0, 1.0, max_lead=8)
+    assert account(story).stale_in_flight > account(story).stale_in_queue
+    found = findings(story, recommended_lead=1.0)["lead too large"]
+    assert found.change == "--max_lead 1"
+    assert "Simulated with a lead of 1 the run is as fast" in found.evidence
+    assert "lead too large" not in findings(story_of(1.0, 1.0, max_lead=2), recommended_lead=2.0)
+
+
+def test_data_that_are_too_old_call_for_the_lead_that_was_recommended() -> None:
+    story = story_of(1.0, 1.0, max_lead=4, decay=0.9)
+    assert findings(story, recommended_lead=0.0)["staleness hurts"].change == "--max_lead 0"
+    assert findings(story, recommended_lead=4.0)["staleness hurts"].change == "--max_lead 2"
+
+
+def test_evaluations_without_a_score_are_found_with_the_reason() -> None:
+    events, _ = record(1.0, 1.0, updates=20, evaluate_every=5, max_lead=1)
+    failed = [{**e, "value": None, "error": "evaluate returned nan"} if e["e"] == "score" else e for e in events]
+    found = findings(tell(failed))["evaluations failed"]
+    assert found.evidence == "4 of 4 evaluations failed; most often: evaluate returned nan."
+    assert "evaluations failed" not in findings(tell(events))
 
 
 def test_an_auto_lead_is_left_to_itself() -> None:

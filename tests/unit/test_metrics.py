@@ -95,6 +95,15 @@ def learned(time_s: float, update: int, *indices: int, seconds: float = 0.5, **m
     ]
 
 
+def test_cores_in_use_are_processor_time_since_the_look_before() -> None:
+    looks = [(time_s, cpu_s, look(time_s)) for time_s, cpu_s in ((2.0, 3.0), (4.0, 4.0), (6.0, 1.5))]
+    points = told(RUN, *((at, kind, {**fields, "cpu": cpu_s}) for at, cpu_s, (_, kind, fields) in looks))
+    # the last: a role with a process of its own was replaced, and its time is gone
+    assert [point.values["run/cpu_cores"] for point in points] == [1.5, 0.5, 0.0]
+    (point,) = told(RUN, look(1.0))
+    assert "run/cpu_cores" not in point.values  # a log of before
+
+
 def test_a_point_says_what_happened_since_the_look_before() -> None:
     (point,) = told(
         RUN,

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,15 +22,17 @@ import pytest
 from rich.console import Console
 from virtual_runs import record, story_of
 
+import headway
 from headway.cli import main
+from headway.core.types import Ticket
 from headway.observe.accounts import account
 from headway.observe.folder import RunFolder
 from headway.observe.report import Seen, Setting, configuration, document, headline, histogram, page, state
 from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, training
 from headway.observe.slices import BUDGET, Palette, time_by_role, timeline
-from headway.observe.story import tell
+from headway.observe.story import read_story, tell
 from headway.reporting import UP_TO_BYTES, ReportServer, Watch, examine, leave_report, look, see, write_report
-from headway.testing.workloads import Exponential, Lognormal
+from headway.testing.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 
 Output = pytest.CaptureFixture[str]
 
@@ -70,6 +73,61 @@ def test_the_headline_says_what_the_overlap_bought_and_what_it_cost(run: Path) -
     assert "without a lead the same work would have taken 92.0s" in said  # 40 * 2 + 4 * 3
     assert "1.74 times as fast" in said
     assert "versions old on average, at most 2 (bound 2)" in said
+
+
+def test_the_headline_and_the_table_agree_about_a_short_run_whose_first_rollout_took_long() -> None:
+    class SlowFirst(SteadyWorkload):
+        def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float:
+            slow = 30.0 if method == "collect" and args[0].index == 0 else 0.0
+            return slow + super().duration_s(role, method, args)
+
+    work = SlowFirst(Constant(1.0), Constant(1.0))
+    seen = look(story_of(workload=work, updates=40, max_lead=1), "run")
+    rows = {row["lead"]: row for row in seen.simulated.rows}
+    said = " ".join(headline(seen))
+    assert rows["1"]["updates_per_s"] == pytest.approx(40 / 71, rel=0.01)  # 31 + 40
+    assert rows["0"]["updates_per_s"] == pytest.approx(40 / 110, rel=0.01)  # 31 + 40 + 39
+    assert f"the run was {rows['1']['speedup']:.2f} times as fast" in said
+    assert "without a lead the same work would have taken 110" in said
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cores", "is_shared"),
+    [
+        ("threads", 0.3, False),
+        ("threads", 0.9, True),
+        ("threads", None, True),  # nobody looked
+        ("processes", 1.2, False),
+        ("processes", 1.9, True),
+        ("processes", None, False),
+        ("virtual", None, False),
+    ],
+)
+def test_where_roles_shared_cores_a_speed_up_is_an_upper_bound(
+    events: list[dict[str, Any]], runtime: str, cores: float | None, is_shared: bool
+) -> None:
+    first, *rest = events
+    end = {"t": 52.0, "e": "look", "lead": 2.0, "spent": {}, "rss": 0, **({} if cores is None else {"cpu": 52 * cores})}
+    story = tell([{**first, "runtime": runtime}, *(e for e in rest if e["t"] <= 52), end])
+    story.environment["cpus"] = 2
+    said = " ".join(headline(look(story, "run")))
+    assert ("the run was at most 1." in said) == is_shared
+    assert ("Its roles shared cores" in said) == is_shared
+    if is_shared and cores is not None:
+        assert f"(they used {cores:.1f} of 2)" in said
+
+
+def test_processor_time_of_a_run_is_in_its_log(tmp_path: Path) -> None:
+    def burn(weights: float, ticket: Ticket) -> float:
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+        return 0.0
+
+    headway.run(burn, lambda weights, _: weights, weights=0.0, updates=10, max_lead=0, folder=tmp_path / "run")
+    accounts = account(read_story(tmp_path / "run"))
+    assert accounts.cores is not None
+    assert 0.2 <= accounts.cores * accounts.wall_s <= 5  # ten times 20 ms, and what the coordinator took
 
 
 def test_a_run_without_a_lead_is_told_what_one_would_bring() -> None:
@@ -336,6 +394,17 @@ def test_a_run_killed_at_any_byte_has_a_report(run: Path, cut: int) -> None:
     log.write_bytes(log.read_bytes()[:cut])
     (told,) = data_in(write_report([run]))["runs"]
     assert told["state"].startswith(("no end in the log", "nothing is recorded yet"))
+
+
+def test_the_doctor_begins_with_why_a_run_failed_and_has_nothing_to_say_about_one_without_updates(
+    tmp_path: Path, events: list[dict[str, Any]]
+) -> None:
+    end = {"t": 1.0, "e": "fail", "why": "learner.learn: RuntimeError: out of memory"}
+    folder = write_log(tmp_path / "run", [*(event for event in events if event["t"] < 1.0), end])
+    assert examine(folder).splitlines() == [
+        "the run failed: learner.learn: RuntimeError: out of memory",
+        "too early to tell: 0 updates so far",
+    ]
 
 
 def test_the_doctor_says_what_to_change(tmp_path: Path, capsys: Output) -> None:

@@ -100,6 +100,8 @@ class Accounts:
     restarts: int
     learner: dict[str, float]
     """Mean of what the learner reported over the last hundred updates: `ess`, `kl`, `clip_fraction`, ..."""
+    cores: float | None = None
+    """Processor cores in use on the coordinator's machine, mean of the last session; None where nobody looked."""
     memory: dict[str, int] = field(default_factory=dict)
     """The most bytes that were seen: `run` for the coordinator's process, `queue` for the rollouts that wait, then the
     roles with processes of their own. Empty where the system does not say."""
@@ -135,6 +137,7 @@ def account(story: Story) -> Accounts:
         errors=len(story.reissued) + len(story.lost) + given_up,
         restarts=len(story.restarts),
         learner=_last_reports([update.metrics for update in story.updates[-LAST_UPDATES:]]),
+        cores=_cores(story),
         memory=_most_memory(story.looks),
     )
 
@@ -164,6 +167,12 @@ def _last_reports(reports: Sequence[dict[str, Any]]) -> dict[str, float]:
             if isinstance(value, int | float):
                 values.setdefault(name, []).append(float(value))
     return {name: sum(seen) / len(seen) for name, seen in values.items()}
+
+
+def _cores(story: Story) -> float | None:
+    began = story.sessions[-1].begin if story.sessions else 0.0
+    looks = [look for look in story.looks if "cpu" in look and look["t"] > began]
+    return looks[-1]["cpu"] / (looks[-1]["t"] - began) if looks else None
 
 
 def _most_memory(looks: Sequence[dict[str, Any]]) -> dict[str, int]:

@@ -242,22 +242,24 @@ def _collection_too_slow(signs: _Signs) -> Finding | None:
 
 
 def _lead_too_large(signs: _Signs) -> Finding | None:
-    waits = signs.accounts.stale_in_queue
-    if signs.is_auto or signs.idle > NEGLIGIBLE or signs.lead <= 1 or waits < 1:
+    waits, age = signs.accounts.stale_in_queue, signs.accounts.staleness.mean
+    if signs.is_auto or signs.idle > NOTICEABLE or signs.lead <= 1:
         return None
-    lead = max(1.0, signs.lead - math.floor(waits))
-    if signs.recommended_lead is not None:
+    if signs.recommended_lead is None:
+        lead, simulated = max(1.0, signs.lead - math.floor(waits)), ""
+    else:
         lead = signs.recommended_lead
-    if lead >= signs.lead:
+        simulated = f" Simulated with a lead of {lead:g} the run is as fast."
+    if lead >= signs.lead or age < lead + 1:
         return None
     ess = signs.learner_says("ess")
     lost = 0.0 if ess is None else (1 - ess) * (1 - lead / signs.lead)
     return Finding(
         "lead too large",
-        f"A lead of {signs.lead:g} is larger than it needs to be: rollouts only wait longer",
-        f"The learner waited {_percent(signs.idle)} of the time for rollouts, yet a rollout waited "
-        f"{_seconds(signs.accounts.queue_s.mean)} for the learner and grew {waits:.1f} of its "
-        f"{signs.accounts.staleness.mean:.1f} versions old there.",
+        f"A lead of {signs.lead:g} is larger than it needs to be: the data are older for nothing",
+        f"The learner waited {_percent(signs.idle)} of the time for rollouts, which were {age:.1f} versions old "
+        f"({signs.accounts.stale_in_flight:.1f} came up on the way, {waits:.1f} while they waited "
+        f"{_seconds(signs.accounts.queue_s.mean)} for the learner).{simulated}",
         f"--max_lead {lead:g}",
         max(0.0, lost),
         "of the data",
@@ -281,6 +283,8 @@ def _staleness_hurts(signs: _Signs) -> Finding | None:
     if not parts:
         return None
     smaller = math.floor(signs.lead / 2)
+    if signs.recommended_lead is not None and signs.recommended_lead < signs.lead:
+        smaller = math.floor(signs.recommended_lead)  # it knows the sample size that was aimed at
     change = f"--max_lead {smaller}" if not signs.is_auto else f"--lead_limit {max(1, smaller)}"
     return Finding(
         "staleness hurts",
@@ -323,6 +327,20 @@ def _evaluations_skipped(signs: _Signs) -> Finding | None:
         f"{skipped} of {done + skipped} evaluations were skipped because the one before still ran "
         f"({_seconds(signs.accounts.evaluate_s.mean)} each).",
         f"--evaluate_every {every * math.ceil((done + skipped) / max(1, done))}",
+        0.0,
+    )
+
+
+def _evaluations_failed(signs: _Signs) -> Finding | None:
+    whys = [evaluation.error for evaluation in signs.story.evaluations if evaluation.error]
+    if not whys:
+        return None
+    return Finding(
+        "evaluations failed",
+        "Evaluations end without a score",
+        f"{len(whys)} of {len(signs.story.evaluations)} evaluations failed; most often: "
+        f"{Counter(whys).most_common(1)[0][0]}.",
+        "",
         0.0,
     )
 
@@ -490,6 +508,7 @@ DISEASES: tuple[Callable[[_Signs], Finding | None], ...] = (
     _paced,
     _lead_too_large,
     _evaluations_skipped,
+    _evaluations_failed,
 )
 
 

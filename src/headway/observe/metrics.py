@@ -35,6 +35,7 @@ MEANINGS = {
     "run/evaluations_failed": "evaluations that ended without a score so far",
     "run/evaluations_skipped": "evaluations that a later version took the place of so far",
     "run/memory_mb": "resident memory of the coordinator's process, in MiB",
+    "run/cpu_cores": "processor cores in use since the look before, by the processes of the run on this machine",
     "run/error_rate": "share of the flights since the look before that failed, or whose rollout was lost",
     # -- at every look: per second, since the look before
     "throughput/updates_per_s": "learn calls per second",
@@ -414,18 +415,18 @@ class Metrics:
         values |= {f"memory/{role}_mb": size / MIB for role, size in fields.get("memory", {}).items()}
         values |= {f"queue/{phase}": float(size) for phase, size in self._sizes.items()}
         values["queue/bytes"] = float(self._bytes)
-        values |= self._interval.values(time_s, fields["spent"])
+        values |= self._interval.values(time_s, fields["spent"], fields.get("cpu"))
         if self._trained and self._offered_length:
             trained, offered = self._trained_length / self._trained, self._offered_length / self._offered
             values["length/bias"] = trained / offered - 1
-        self._begin_interval(time_s, fields["spent"])
+        self._begin_interval(time_s, fields["spent"], fields.get("cpu", 0.0))
         return Point(self._moment(time_s), values)
 
     def _alarm(self, time_s: float, fields: Mapping[str, Any]) -> Point:
         return Point(self._moment(time_s), {f"alarms/{fields['name']}": float(fields["on"])})
 
-    def _begin_interval(self, time_s: float, spent: Mapping[str, Mapping[str, float]]) -> None:
-        self._interval = _Interval(time_s, spent)
+    def _begin_interval(self, time_s: float, spent: Mapping[str, Mapping[str, float]], cpu_s: float = 0.0) -> None:
+        self._interval = _Interval(time_s, spent, cpu_s)
         self._look_for_ready(time_s)
 
     def _moment(self, time_s: float) -> Moment:
@@ -454,9 +455,10 @@ class _Landing(NamedTuple):
 class _Interval:
     """What happened since the last look."""
 
-    def __init__(self, since_s: float, spent: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(self, since_s: float, spent: Mapping[str, Mapping[str, float]], cpu_s: float = 0.0) -> None:
         self._since_s = since_s
         self._spent_before = spent
+        self._cpu_s_before = cpu_s
         self.updates = 0
         self.landed = 0
         self.steps = 0.0
@@ -494,7 +496,7 @@ class _Interval:
                 total[0] += number
                 total[1] += 1
 
-    def values(self, now_s: float, spent: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    def values(self, now_s: float, spent: Mapping[str, Mapping[str, float]], cpu_s: float | None) -> dict[str, float]:
         values = {f"learn/{name}": total / count for name, (total, count) in self._learned.items()}
         elapsed_s = now_s - self._since_s
         if elapsed_s > 0:
@@ -505,6 +507,8 @@ class _Interval:
                 values["throughput/targets_per_s"] = self.targets / elapsed_s
             empty_s = self._empty_s + (0.0 if self._empty_since is None else now_s - self._empty_since)
             values["queue/empty"] = min(1.0, empty_s / elapsed_s)
+            if cpu_s is not None:  # less than before, where a role's process was replaced
+                values["run/cpu_cores"] = max(0.0, cpu_s - self._cpu_s_before) / elapsed_s
         if self.updates:
             values["time/update_s"] = self._learn_s / self.updates
         if self.landed:

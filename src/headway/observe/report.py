@@ -42,6 +42,10 @@ class Simulated:
     """lead, updates_per_s, speedup, staleness_mean, staleness_max, learner_idle, is_best."""
     serial_updates_per_s: float | None = None
     """At lead 0."""
+    own_updates_per_s: float | None = None
+    """At the run's own lead."""
+    is_shared: bool = False
+    """The roles computed on the same cores, where work that overlaps takes longer than it would alone."""
     recommendation: str = ""
     caption: str = ""
     fit: str = ""
@@ -171,20 +175,22 @@ def headline(run: Seen) -> list[str]:
         f"{len(story.updates)} updates in {seconds(busy_s)} with max_lead={_lead(lead)} "
         f"({story.settings.get('runtime', '?')}): {len(story.updates) / busy_s:.4g} updates/s."
     ]
-    serial = run.simulated.serial_updates_per_s
-    if serial and lead != 0:
-        factor, serial_s = len(story.updates) / busy_s / serial, len(story.updates) / serial
+    serial, own = run.simulated.serial_updates_per_s, run.simulated.own_updates_per_s
+    at_most = "at most " if run.simulated.is_shared else ""
+    if serial and own and lead != 0:
+        factor = own / serial
         said.append(
-            f"What the overlap bought: without a lead the same work would have taken {seconds(serial_s)} (simulated "
-            f"from this run's durations); the run was {factor:.2f} times as fast."
+            f"What the overlap bought: without a lead the same work would have taken {at_most}"
+            f"{seconds(busy_s * factor)} (simulated from this run's durations); the run was {at_most}{factor:.2f} "
+            f"times as fast.{_sharing(run)}"
         )
     elif serial:
         best = next((row for row in run.simulated.rows if row["is_best"]), None)
         if best is not None and best["lead"] != "0":
             said.append(
-                f"This run had no lead. With max_lead={best['lead']} the same work would be {best['speedup']:.2f} "
-                f"times as fast (simulated from this run's durations), on data {best['staleness_mean']:.2f} versions "
-                "old."
+                f"This run had no lead. With max_lead={best['lead']} the same work would be {at_most}"
+                f"{best['speedup']:.2f} times as fast (simulated from this run's durations), on data "
+                f"{best['staleness_mean']:.2f} versions old.{_sharing(run)}"
             )
     ess = accounts.learner.get("ess")
     size = "" if ess is None else f"; effective sample size {ess:.2f} over the last updates"
@@ -195,6 +201,14 @@ def headline(run: Seen) -> list[str]:
     if run.bottleneck:
         said.append(f"{run.bottleneck[0].upper()}{run.bottleneck[1:]}.")
     return said
+
+
+def _sharing(run: Seen) -> str:
+    if not run.simulated.is_shared:
+        return ""
+    cpus, cores = run.story.environment.get("cpus"), run.accounts.cores
+    used = "" if cores is None else f" (they used {cores:.1f} of {cpus})"
+    return f" Its roles shared cores{used}, and work that overlaps there takes longer than it would alone."
 
 
 def _bound(story: Story) -> str:

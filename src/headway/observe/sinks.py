@@ -148,6 +148,8 @@ class Look:
     """Bytes of memory."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Role -> bytes of memory, for roles with processes of their own."""
+    cpu_s: float = 0.0
+    """Seconds of processor time so far, of this process since the run began and of those of its roles."""
 
 
 class MetricsRecorder:
@@ -229,7 +231,7 @@ class MetricsRecorder:
 
     def _take_look(self, time_s: float) -> None:
         seen = self._look()
-        self._record("look", time_s, lead=seen.lead, spent=seen.spent, rss=seen.rss, memory=seen.memory)
+        self._record("look", time_s, lead=seen.lead, spent=seen.spent, rss=seen.rss, memory=seen.memory, cpu=seen.cpu_s)
         self._next_look_s = time_s + self._interval_s
         self._is_updated = False
 
@@ -248,6 +250,15 @@ def resident_bytes_of(pid: int | str) -> int | None:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None
+
+
+def processor_s_of(pid: int) -> float:
+    """Seconds a process has computed; 0 where the system does not say so, or the process is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes() -> int:
