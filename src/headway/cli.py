@@ -1,4 +1,5 @@
-"""headway demo | run | resume | evaluate | report | doctor | status | trace | simulate | explain | watch | play
+"""headway demo | run | resume | evaluate | export | report | doctor
+headway status | trace | simulate | explain | watch | play
 
 headway demo
 headway run functions --max_lead 2 --collectors 2
@@ -6,6 +7,7 @@ headway run --config runs/functions-20260401-101500/config.yaml --seed 1
 headway run --replay runs/functions-20260401-101500
 headway resume runs/functions-20260401-101500
 headway evaluate runs/functions-20260401-101500 --checkpoint best
+headway export runs/grpo-20260401-101500 --checkpoint best --to a-model
 headway report runs/functions-20260401-101500
 headway doctor runs/functions-20260401-101500
 headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
@@ -48,6 +50,7 @@ from headway.demo import demo as demonstrate
 from headway.demo import toy as demonstrate_toy
 from headway.evaluating import Measured, Spread
 from headway.evaluating import evaluate as evaluate_again
+from headway.exporting import export as export_run
 from headway.launching import build_sinks, has_tensorboard, launch, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder, read_config
@@ -78,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     commands = {"demo": demo, "run": run, "resume": resume, "simulate": simulate, "explain": explain}
     commands |= {"watch": watch, "play": play, "status": status, "trace": trace}
-    commands |= {"report": report, "doctor": doctor, "evaluate": evaluate}
+    commands |= {"report": report, "doctor": doctor, "evaluate": evaluate, "export": export}
     try:
         if not words or words[0] in ("-h", "--help"):
             OUT.print(__doc__, markup=False)
@@ -294,6 +297,28 @@ def _print_measured(measured: Measured, folder: RunFolder) -> None:
     numbers = [[found.mean, found.deviation, found.low, found.high] for _, found in rows]
     lines = zip(rows, numbers, strict=True)
     _print_table(heads, [[name, *(f"{number:.6g}" for number in line)] for (name, _), line in lines])
+
+
+# -- export -----------------------------------------------------------------------------------------
+
+
+def export(words: list[str]) -> int:
+    """headway export RUN --to FOLDER [--checkpoint best|last|VERSION] [--adapters true]
+
+    The trained language model of a run as a folder that transformers and vLLM load: the newest checkpoint, unless
+    another is named. Adapters are folded in, or with --adapters true written by themselves, for peft.
+    """
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(export.__doc__, markup=False)
+        return 0
+    folder, options = RunFolder.existing(_one_run("export", words[:1])), _options(words[1:])
+    to = options.pop("to", True)
+    if to is True:
+        raise UsageError("export needs a folder to write to: headway export RUN --to FOLDER")
+    done = export_run(folder, Path(str(to)), **options)
+    kept = done.kept
+    OUT.print(f"version {kept.version}, weights {fingerprint(kept.weights)}: {done.folder}", markup=False)
+    return 0
 
 
 # -- report and doctor ------------------------------------------------------------------------------

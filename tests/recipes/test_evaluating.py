@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 pytest.importorskip("torch")
 pytest.importorskip("gymnasium")
 pytest.importorskip("transformers")
+from command_runs import refused, run_of
 from grpo_runs import make_material, tiny_values
 from search_runs import TINY, TINY_MODEL
 
@@ -36,23 +36,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def run_of(root: Path, recipe: str, **values: Any) -> RunFolder:
-    """A run of the recipe that ends soon; its folder."""
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "tiny.yaml").write_text(yaml.safe_dump({"recipe": recipe, "tensorboard": False, **values}))
-    words = ["--config", str(root / "tiny.yaml"), "--runs", str(root / "runs"), "--quiet", "--report", "false"]
-    assert main(["run", *words]) == 0
-    return RunFolder(max((root / "runs").iterdir(), key=lambda path: path.stat().st_mtime))
-
-
 def last_score(folder: RunFolder) -> dict[str, Any]:
     return [event for event in read_events(folder.events) if event["e"] == "score"][-1]
-
-
-def refused(capsys: Output, *words: str) -> str:
-    capsys.readouterr()
-    assert main(list(words)) == 2
-    return capsys.readouterr().err.removeprefix("headway: ").rstrip("\n")
 
 
 @pytest.fixture(scope="module")

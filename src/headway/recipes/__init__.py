@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,14 +25,33 @@ RECIPES = {
     "unizero": "UniZero, MuZero with a transformer as its model, on the same games (needs headway[games])",
 }
 
+EXPORTED = ("grpo", "gsm8k")
+"""Those whose runs can be exported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What a recipe says of the files it has written for others."""
+
+    usage: str
+    """How they are loaded, in Python; the folder is called FOLDER."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """For the head of the page, as model hubs read it."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """For people."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe's name (or its file), its configuration, and how its stations are built from one."""
+    """A recipe's name (or its file), its configuration, and how its stations are built from one.
+
+    `export(config, kept, folder, *, ...)`, if it has one, writes weights that were kept into a folder for others.
+    """
 
     name: str
     config: type[Any]
     stations: Callable[[Any], Stations]
+    export: Callable[..., Exported] | None = None
 
     @property
     def title(self) -> str:
@@ -50,11 +69,11 @@ def load_recipe(name: str) -> Recipe:
     if name.endswith(".py"):
         path = Path(name).expanduser().resolve()
         module = _module_of(path)
-        return Recipe(str(path), module.CONFIG, module.stations)
+        return Recipe(str(path), module.CONFIG, module.stations, getattr(module, "export", None))
     if name not in RECIPES:
         raise ValueError(f"{unknown('recipe', name, RECIPES)}, or a file of your own that ends in .py")
     module = import_module(f"headway.recipes.{name}")
-    return Recipe(name, module.CONFIG, module.stations)
+    return Recipe(name, module.CONFIG, module.stations, getattr(module, "export", None))
 
 
 def _module_of(path: Path) -> ModuleType:

@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 
 from headway.collect.groups import GroupCollector, GroupSettings
+from headway.coordinate.best import Kept
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
 from headway.core.protocols import Learner, Placement
@@ -34,6 +36,7 @@ from headway.llm.engine import Engine, EngineError, Sampling
 from headway.llm.rewards import overlong_penalty
 from headway.llm.tasks import Prompt, Task, load_task
 from headway.llm.weight_source import WeightSource
+from headway.recipes import Exported
 from headway.recipes.config import ConfigError
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
 from headway.recipes.llm_update import UpdateConfig
@@ -418,3 +421,41 @@ class _Encoder:
                 f"{self._config.max_prompt_tokens}"
             )
         return tokens
+
+
+# -- for others -------------------------------------------------------------------------------------
+
+
+def export(config: GRPOConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
+    """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
+    from headway.llm.models import load_tokenizer, locate
+    from headway.llm.saving import save_adapters, save_model
+
+    base, tokenizer = locate(config.model), load_tokenizer(config.model)
+    metadata = {"pipeline_tag": "text-generation", "tags": ["reinforcement-learning", "headway"]}
+    if not Path(base).is_dir():
+        metadata["base_model"] = base
+    facts = {"model it began with": config.model, "task": config.task}
+    if not adapters:
+        save_model(_frozen_model(config, "cpu"), kept.weights, tokenizer, folder)
+        usage = (
+            'from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_pretrained("FOLDER")'
+        )
+        return Exported(usage, {"library_name": "transformers", **metadata}, facts)
+    rank, alpha = config.lora_rank, config.lora_alpha
+    save_adapters(_adapters(config, kept), tokenizer, folder, rank=rank, alpha=alpha, base=base)
+    usage = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
+    usage += f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER")'
+    return Exported(usage, {"library_name": "peft", **metadata}, {**facts, "rank": rank, "alpha": alpha})
+
+
+def _adapters(config: GRPOConfig, kept: Kept) -> dict[str, Any]:
+    """As they were trained. Published weights have them folded in: only a checkpoint has them by themselves."""
+    if not config.lora_rank:
+        raise ValueError("adapters=true needs a run with lora_rank > 0: this one trained all weights")
+    if kept.state is None:
+        raise ValueError(f"version {kept.version} is kept with its adapters folded in: export it without adapters=true")
+    if kept.state.updates_in_version:
+        raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
+    weights: dict[str, Any] = kept.state.learner["weights"]
+    return weights

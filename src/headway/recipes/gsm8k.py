@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from headway.recipes.grpo import GRPOConfig, stations
+from headway.recipes.grpo import GRPOConfig, export, stations
 
-__all__ = ["CONFIG", "GSM8KConfig", "stations"]
+__all__ = ["CONFIG", "GSM8KConfig", "export", "stations"]
 
 OWN = ("scoring", "format_bonus")
 """Options of the task that are settings of the recipe."""

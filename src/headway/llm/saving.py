@@ -1,0 +1,65 @@
+"""A trained model as a folder that others load: all of it, or the adapters beside the model they belong to.
+
+config.json, model.safetensors, generation_config.json    the model, trained weights in place of its own
+adapter_config.json, adapter_model.safetensors            adapters alone, as peft reads them
+tokenizer.json and its neighbours                         in both
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.llm.models import ModelError
+
+PLACE = ".lora_"
+ADAPTER = ".default."  # what peft calls an adapter without a name
+
+
+def save_model(model: Any, weights: Mapping[str, Any], tokenizer: Any, folder: Path) -> None:
+    """`weights` are those that training has changed, under the model's own names; their dtype becomes the model's."""
+    trained: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in weights.items()}
+    model = model.to(next(iter(trained.values())).dtype)
+    own = dict(model.named_parameters())
+    for name, tensor in trained.items():
+        if name not in own or own[name].shape != tensor.shape:
+            there = f"of shape {tuple(own[name].shape)}" if name in own else "not there"
+            raise ModelError(
+                f"the run has trained {name} {tuple(tensor.shape)}, which is {there} in the model it began with"
+            )
+    with torch.no_grad():
+        for name, tensor in trained.items():
+            own[name].copy_(tensor)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def save_adapters(
+    weights: Mapping[str, Any], tokenizer: Any, folder: Path, *, rank: int, alpha: float, base: str
+) -> None:
+    """`weights` are the A and B of every adapted layer, under the names they have where they are trained; `base` is
+    the folder of the model they belong to, or its id."""
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    named = {
+        f"base_model.model.{name.replace(ADAPTER, '.')}": torch.as_tensor(value).contiguous()
+        for name, value in weights.items()
+    }
+    layers = sorted({name.partition(PLACE)[0].rpartition(".")[2] for name in weights})
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+        r=rank,
+        lora_alpha=alpha,  # type: ignore[arg-type]
+        target_modules=layers,
+        lora_dropout=0.0,
+        inference_mode=True,
+    )
+    config.save_pretrained(str(folder))
+    save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    tokenizer.save_pretrained(folder)
