@@ -108,7 +108,7 @@ def build_sinks(
             if prometheus_port is not None:
                 from headway.observe.prometheus_sink import PrometheusSink
 
-                sinks.append(PrometheusSink(prometheus_port, host=prometheus_host))
+                sinks.append(PrometheusSink(prometheus_port, host=prometheus_host, run=folder.path.name))
                 unless_all_are_built.callback(sinks[-1].close)
             if tensorboard or (tensorboard is None and has_tensorboard()):
                 from headway.observe.tensorboard_sink import TensorBoardSink

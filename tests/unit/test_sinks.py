@@ -374,7 +374,7 @@ def parse(text: str) -> dict[str, float]:
     for line in text.splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
-            assert (kind, name in typed) == ("gauge", False)
+            assert (kind, name in typed) == ("counter" if name.endswith("_total") else "gauge", False)
             typed.add(name)
         elif not line.startswith("# HELP "):
             match = LINE.match(line)
@@ -400,7 +400,7 @@ def test_prometheus_can_scrape_while_the_run_goes_on_and_not_after_it() -> None:
             text = scrape(sink.port)
             found = parse(text) if text else {}
             # the score of that version is made beside the training, so it may be seen a little later
-            if found.get("headway_run_updates") == 20 and found.get("headway_evaluate_version") == 20:
+            if found.get("headway_run_updates_total") == 20 and found.get("headway_evaluate_version") == 20:
                 scraped.append(found)
         return weights + 1, {"loss": 0.5}
 
@@ -412,7 +412,7 @@ def test_prometheus_can_scrape_while_the_run_goes_on_and_not_after_it() -> None:
     (found,) = scraped
     assert found["headway_learn_loss"] == 0.5
     assert (found["headway_evaluate_score"], found["headway_evaluate_version"]) == (10, 20)
-    assert found["headway_tickets_opened"] >= 20
+    assert found["headway_tickets_opened_total"] >= 20
     assert 0 <= found["headway_busy_learner"] <= 1
     with pytest.raises(urllib.error.URLError, match="refused"):
         scrape(sink.port)
@@ -420,16 +420,21 @@ def test_prometheus_can_scrape_while_the_run_goes_on_and_not_after_it() -> None:
 
 def test_the_exposition_names_what_it_shows_and_writes_every_float() -> None:
     text = exposition({"run/updates": 3.0, "learn/a b-c": math.nan, "learn/up": math.inf, "learn/down": -math.inf})
-    assert "# HELP headway_run_updates learn calls so far\n# TYPE headway_run_updates gauge\n" in text
+    assert "# HELP headway_run_updates_total learn calls so far\n# TYPE headway_run_updates_total counter\n" in text
     found = parse(text)
     assert math.isnan(found.pop("headway_learn_a_b_c"))
-    assert found == {"headway_run_updates": 3, "headway_learn_up": math.inf, "headway_learn_down": -math.inf}
+    assert found == {"headway_run_updates_total": 3, "headway_learn_up": math.inf, "headway_learn_down": -math.inf}
     assert parse(exposition({"x": 1e-7, "y": 1e22, "x/": 2.0})) == {
         "headway_x": 1e-7,
         "headway_y": 1e22,
         "headway_x_": 2.0,
     }
     assert parse(exposition({"a/b": 1.0, "a_b": 2.0})) == {"headway_a_b": 2.0}, "two names that become one"
+
+
+def test_the_exposition_says_which_run_it_is() -> None:
+    text = exposition({}, run='a "b"\\c')
+    assert text.splitlines()[-1] == r'headway_run_info{run="a \"b\"\\c"} 1.0'
 
 
 def test_a_page_that_is_not_there_is_not_found() -> None:

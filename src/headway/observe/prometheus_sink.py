@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from headway.observe.metrics import MEANINGS, Moment
+from headway.observe.metrics import MEANINGS, TOTALS, Moment
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,8 +19,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class PrometheusSink:
     """Serves the last value of every name, from a thread of its own until it is closed."""
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
-        """Port 0 takes any free one; `port` says which."""
+    def __init__(self, port: int, *, host: str = "127.0.0.1", run: str = "") -> None:
+        """Port 0 takes any free one; `port` says which. `run` is what the run is called."""
         values: dict[str, float] = {}
         self._values = values
 
@@ -29,7 +29,7 @@ class PrometheusSink:
                 if self.path.partition("?")[0] not in ("/metrics", "/"):
                     self.send_error(404, "the metrics are at /metrics")
                     return
-                body = exposition(dict(values)).encode()
+                body = exposition(dict(values), run=run).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", CONTENT_TYPE)
                 self.send_header("Content-Length", str(len(body)))
@@ -64,14 +64,26 @@ class PrometheusSink:
         self._thread.join()
 
 
-def exposition(values: Mapping[str, float]) -> str:
+def exposition(values: Mapping[str, float], *, run: str = "") -> str:
     """The text format of Prometheus. Two names that become the same one are one: the later."""
     lines: dict[str, str] = {}
+    if run:
+        lines["headway_run_info"] = (
+            "# HELP headway_run_info which run this is\n# TYPE headway_run_info gauge\n"
+            f'headway_run_info{{run="{_escaped(run, quotes=True)}"}} 1.0\n'
+        )
     for name, value in values.items():
-        theirs = "headway_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
-        meaning = MEANINGS.get(name, name).replace("\\", r"\\").replace("\n", r"\n")
-        lines[theirs] = f"# HELP {theirs} {meaning}\n# TYPE {theirs} gauge\n{theirs} {_as_text(value)}\n"
+        is_total = name.startswith((*TOTALS, "run/updates", "run/steps"))
+        kind, ending = ("counter", "_total") if is_total else ("gauge", "")
+        theirs = "headway_" + re.sub(r"[^a-zA-Z0-9_]", "_", name) + ending
+        meaning = _escaped(MEANINGS.get(name, name))
+        lines[theirs] = f"# HELP {theirs} {meaning}\n# TYPE {theirs} {kind}\n{theirs} {_as_text(value)}\n"
     return "".join(lines.values())
+
+
+def _escaped(text: str, *, quotes: bool = False) -> str:
+    text = text.replace("\\", r"\\").replace("\n", r"\n")
+    return text.replace('"', r"\"") if quotes else text
 
 
 def _as_text(value: float) -> str:
