@@ -251,6 +251,61 @@ def test_the_timeline_zooms_and_pans_by_buttons_keys_wheel_and_hand(show: Callab
     assert shown_stretch(page) == (0, 53.0)
 
 
+DRAWN = """async (keys) => {
+    const canvas = document.getElementById("tracks"), pen = CanvasRenderingContext2D.prototype, write = pen.fillText;
+    const found = [];
+    let texts = [];
+    pen.fillText = function (text, x, y, ...rest) {
+        if (y === 11) texts.push([text, x]);
+        return write.call(this, text, x, y, ...rest);
+    };
+    for (const key of keys) {
+        texts = [];
+        canvas.dispatchEvent(new KeyboardEvent("keydown", { key }));
+        await new Promise(requestAnimationFrame);
+        await new Promise(requestAnimationFrame);
+        found.push(texts);
+    }
+    pen.fillText = write;
+    return [canvas.clientWidth, found];
+}"""
+
+
+def test_the_marks_of_the_time_axis_stand_where_they_say(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.known)
+    keys = ["Home"]
+    for _ in range(12):
+        keys += ["+", "ArrowRight"]
+    width, drawn = page.evaluate(DRAWN, keys)
+    left = min(120, max(72, width * 0.16))
+    begin, end, steps = 0.0, 53.0, set()
+    for key, texts in zip(keys, drawn, strict=True):
+        span = end - begin
+        if key == "+":
+            begin, end = begin + span / 4, end - span / 4
+        elif key == "ArrowRight":
+            begin, end = begin + span / 5, end + span / 5
+        said = [float(text.removesuffix(" s")) for text, _ in texts]
+        assert len(said) >= 2
+        steps.add(round(said[1] - said[0], 9))
+        for at, (text, x) in zip(said, texts, strict=True):
+            assert x == pytest.approx(left + (at - begin) / (end - begin) * (width - left), abs=1.01), text
+    assert any(f"{step:g}".endswith("25") for step in steps), "a step of 2.5, which needs one more decimal"
+
+
+def test_the_marks_of_a_chart_stand_where_they_say(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.uneven)
+    for chart in page.locator("svg.chart").evaluate_all("all => all.map(one => one.id)"):
+        marks = page.locator(f"svg#{chart} text[text-anchor=end]").evaluate_all(
+            "all => all.filter(one => one.getAttribute('x') === '46').map(one => [one.textContent, +one.getAttribute('y')])"
+        )
+        values = [float(re.sub(r"[^\d.e+-]", "", text)) for text, _ in marks]
+        heights = [y for _, y in marks]
+        for value, y in zip(values[1:-1], heights[1:-1], strict=True):
+            share = (value - values[0]) / (values[-1] - values[0])
+            assert y == pytest.approx(heights[0] + share * (heights[-1] - heights[0]), abs=0.01), (chart, value)
+
+
 def test_the_picture_changes_with_the_zoom(show: Callable[..., Any], pages: Pages) -> None:
     page = show(pages.known)
     picture = "() => document.getElementById('tracks').toDataURL()"
@@ -378,6 +433,44 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(show: Callable[..., Any], p
     page.wait_for_timeout(50)  # tables are built when they are opened
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     assert page.locator("#what-if tbody tr").count() >= 12
+
+
+LINES = """() => {
+    const broken = [];
+    const lines = (node, first, last) => {
+        const range = document.createRange();
+        range.setStart(node, first);
+        range.setEnd(node, last);
+        return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size;
+    };
+    for (const cell of document.querySelectorAll("th, td")) {
+        const node = cell.firstChild;
+        if (!node || !cell.checkVisibility()) continue;
+        const isNumber = cell.tagName === "TD" && !cell.classList.contains("text");
+        if (isNumber && lines(node, 0, node.length) > 1) broken.push(node.data);
+        const isHead = cell.closest("thead") !== null;
+        for (const word of isHead ? node.data.matchAll(/[^\\s-]+/g) : []) {
+            if (lines(node, word.index, word.index + word[0].length) > 1) broken.push(word[0]);
+        }
+    }
+    return broken;
+}"""
+
+
+@pytest.mark.parametrize("which", ["known", "uneven", "both"])
+def test_on_a_phone_numbers_and_heads_stay_whole_and_tables_scroll(
+    show: Callable[..., Any], pages: Pages, which: str
+) -> None:
+    page = show(getattr(pages, which), viewport=PHONE, has_touch=True)
+    page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
+    page.locator("#time tbody tr.sum").first.wait_for()  # tables are made when they are opened
+    assert page.locator("td").count() > 100
+    assert page.evaluate(LINES) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    wider = page.locator(".wide").evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth).length")
+    assert wider >= 1
+    outside = page.locator("table").evaluate_all("all => all.filter(one => !one.closest('.wide')).length")
+    assert outside == 0
 
 
 def test_a_page_follows_a_change_of_width(show: Callable[..., Any], pages: Pages) -> None:

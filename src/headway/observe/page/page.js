@@ -68,6 +68,25 @@
     return found;
   }
 
+  /** As many decimals as the marks of an axis need: a step of 2.5 has one more than one of 2. */
+  function decimals(step) {
+    for (let digits = 0; digits < 12; digits += 1) {
+      const moved = step * 10 ** digits;
+      if (Math.abs(moved - Math.round(moved)) <= 1e-6 * moved) return digits;
+    }
+    return 12;
+  }
+
+  /** What stands at the marks of an axis: exactly where they are, unlike the short numbers elsewhere. */
+  function labels(marks, format) {
+    if (format === seconds) {
+      const digits = marks.length > 1 ? decimals(marks[1] - marks[0]) : decimals(Math.abs(marks[0]) || 1);
+      return marks.map((at) => `${at.toFixed(digits)} s`);
+    }
+    if (format !== number) return marks.map(format);
+    return marks.map((at) => (at !== 0 && (Math.abs(at) >= 1e6 || Math.abs(at) < 1e-3) ? at.toExponential() : String(at)));
+  }
+
   function nearest(values, wanted) {
     let low = 0, high = values.length - 1;
     while (low < high) {
@@ -77,20 +96,21 @@
     return low > 0 && wanted - values[low - 1] < values[low] - wanted ? low - 1 : low;
   }
 
+  /** Cells of the first `textColumns` may break; numbers and heads stay whole, and the box around them scrolls. */
   function table(heads, rows, { caption = null, textColumns = 1, classes = [] } = {}) {
     const kind = (place) => (place < textColumns ? "text" : null);
-    return make("table", {},
-      caption === null ? null : make("caption", {}, caption),
+    return make("div", { class: "wide" }, make("table", {},
+      caption === null ? null : make("caption", {}, make("span", {}, caption)),
       make("thead", {}, make("tr", {}, ...heads.map((head, place) => make("th", { scope: "col", class: kind(place) }, head)))),
       make("tbody", {}, ...rows.map((row, line) => make("tr", { class: classes[line] || null },
-        ...row.map((cell, place) => make(place === 0 ? "th" : "td", { scope: place === 0 ? "row" : null, class: kind(place) }, String(cell)))))));
+        ...row.map((cell, place) => make(place === 0 ? "th" : "td", { scope: place === 0 ? "row" : null, class: kind(place) }, String(cell))))))));
   }
 
   /** A table that is built when somebody opens it. It stays open when the page is drawn again. */
   function asTable(key, build) {
     const box = make("details", { ontoggle: () => {
       if (box.open) opened.add(key); else opened.delete(key);
-      if (box.open && box.children.length === 1) box.append(make("div", { class: "wide" }, build()));
+      if (box.open && box.children.length === 1) box.append(build());
     } }, make("summary", {}, "As a table"));
     box.open = opened.has(key);
     return box;
@@ -150,13 +170,14 @@
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     picture.setAttribute("height", height);
     picture.replaceChildren();
-    for (const at of ticks(y0, y1, 4)) {
+    const levels = ticks(y0, y1, 4), named = labels(levels, formatY);
+    levels.forEach((at, place) => {
       picture.append(shape("line", { class: "grid", x1: left, x2: width - right, y1: Y(at), y2: Y(at) }),
-        shape("text", { x: left - 6, y: Y(at) + 4, "text-anchor": "end" }, formatY(at)));
-    }
-    const marks = ticks(x0, x1, Math.max(2, Math.floor(width / 120)));
-    marks.forEach((at) => {
-      const label = formatX(at), near = 3.5 * label.length;
+        shape("text", { x: left - 6, y: Y(at) + 4, "text-anchor": "end" }, named[place]));
+    });
+    const marks = ticks(x0, x1, Math.max(2, Math.floor(width / 120))), texts = labels(marks, formatX);
+    marks.forEach((at, place) => {
+      const label = texts[place], near = 3.5 * label.length;
       const anchor = X(at) + near > width ? "end" : X(at) - near < left - 20 ? "start" : "middle";
       picture.append(shape("text", { x: Math.min(X(at), width), y: height - 6, "text-anchor": anchor }, label));
     });
@@ -210,7 +231,7 @@
     const told = groups.map((group) => `${group.label}: ` + names.map((name) => `${name}: ${format(group.values[name] || 0)}`).join(", "));
     const picture = shape("svg", { class: "chart", role: "img", id, "aria-label": `${title}. ${told.join("; ")}` });
     const figure = make("figure", { class: "bars" }, make("h3", {}, title), picture, make("figcaption", {}, `${y} by ${x}`),
-      asTable(id, () => table([x, ...groups.map((group) => group.label)], names.map((name) => [name, ...groups.map((group) => format(group.values[name] || 0))]))));
+      asTable(id, () => table([x, ...groups.map((group) => group.label)], names.map((name) => [name, ...groups.map((group) => format(group.values[name] || 0))]), { textColumns: 0 })));
     redraws.set(figure, (width) => {
       const height = 200, left = 52, right = 4, top = 8, bottom = 24;
       const most = Math.max(...groups.flatMap((group) => names.map((name) => group.values[name] || 0)), 1e-12);
@@ -218,10 +239,11 @@
       picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
       picture.setAttribute("height", height);
       picture.replaceChildren();
-      for (const at of ticks(0, most, 4)) {
+      const levels = ticks(0, most, 4), named = labels(levels, format);
+      levels.forEach((at, place) => {
         picture.append(shape("line", { class: "grid", x1: left, x2: width - right, y1: Y(at), y2: Y(at) }),
-          shape("text", { x: left - 6, y: Y(at) + 4, "text-anchor": "end" }, format(at)));
-      }
+          shape("text", { x: left - 6, y: Y(at) + 4, "text-anchor": "end" }, named[place]));
+      });
       const slot = (width - left - right) / names.length, thick = Math.min(48, slot * 0.8 / groups.length);
       const every = Math.ceil(names.length * 34 / (width - left - right));
       names.forEach((name, column) => {
@@ -412,13 +434,13 @@
     const left = gutterOf(width), span = end - begin, X = (at) => left + (at - begin) / span * (width - left);
     pen.fillStyle = paint.soft; pen.strokeStyle = paint.grid; pen.lineWidth = 1;
     const marks = ticks(begin, end, Math.max(2, Math.floor(width / 110)));
-    const digits = marks.length > 1 ? Math.max(0, Math.ceil(-Math.log10(marks[1] - marks[0]) - 1e-9)) : 3;
-    for (const at of marks) {
+    const texts = labels(marks, seconds);
+    marks.forEach((at, place) => {
       const x = Math.round(X(at)) + 0.5;
       pen.beginPath(); pen.moveTo(x, AXIS - 4); pen.lineTo(x, height); pen.stroke();
       pen.textAlign = x > width - 30 ? "right" : "center";
-      pen.fillText(`${at.toFixed(digits)} s`, x, AXIS / 2);
-    }
+      pen.fillText(texts[place], x, AXIS / 2);
+    });
     pen.textAlign = "left";
     for (const row of rows) {
       if (row.kind === "head") {
@@ -576,7 +598,7 @@
     const rows = shown().map(({ run }) => [run.name, ...data.tickets.map(([name]) => number(run.tickets[name] || 0)), run.length_bias === null ? "-" : `${run.length_bias >= 0 ? "+" : ""}${percent(run.length_bias)}`]);
     return section("drops", "Tickets, drops and length bias",
       any ? barChart("reasons", "Drops by reason", reasons, groups, { x: "reason", y: "tickets" }) : nothing("Nothing was dropped."),
-      make("div", { class: "wide" }, table(heads, rows)),
+      table(heads, rows),
       nothing("Length bias: how much longer or shorter the rollouts are that were trained on than those that were offered."));
   }
 
@@ -605,7 +627,7 @@
       parts.push(make("p", { class: "big" }, run.what_if.recommendation));
       const rows = run.what_if.rows.map((row) => [row.lead, number(row.updates_per_s), `${row.speedup.toFixed(2)}x`, number(row.staleness_mean), number(row.staleness_max), percent(row.learner_idle)]);
       const classes = run.what_if.rows.map((row) => (row.is_best ? "best" : null));
-      parts.push(table(["lead", "updates/s", "over lead 0", "mean age", "max age", "learner idle"], rows, { classes, caption: run.what_if.caption }));
+      parts.push(table(["lead", "updates/s", "over lead 0", "mean age", "max age", "learner idle"], rows, { classes, caption: run.what_if.caption, textColumns: 0 }));
       parts.push(make("p", { class: "soft" }, run.what_if.fit), make("p", { class: "soft" }, run.what_if.note));
     }
     return section("what-if", "What another lead would have given", ...parts);
