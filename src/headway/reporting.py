@@ -22,9 +22,10 @@ from typing import Any
 
 from headway.observe.accounts import Accounts, account
 from headway.observe.advice import MIN_UPDATES, advise, bottleneck
+from headway.observe.environment import process_is_alive
 from headway.observe.folder import RunFolder, write_whole
 from headway.observe.report import Seen, Setting, Simulated, document, page
-from headway.observe.story import Story, read_story
+from headway.observe.story import Story, StoryReader, read_story
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig
 from headway.testing.fitting import LEFT_OUT, WhatIf, what_if
@@ -62,12 +63,14 @@ def leave_report(folder: RunFolder) -> str:
 
 
 def see(folders: Sequence[Path]) -> list[Seen]:
-    """Everything about these runs. Runs whose folders have the same name are told apart by their place."""
+    """Everything about these runs."""
+    return [look(read_story(folder), name) for folder, name in zip(folders, _names(folders), strict=True)]
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Runs whose folders have the same name are told apart by their place."""
     names = [folder.resolve().name for folder in folders]
-    runs = []
-    for place, (folder, name) in enumerate(zip(folders, names, strict=True), 1):
-        runs.append(look(read_story(folder), name if names.count(name) == 1 else f"{name} ({place})"))
-    return runs
+    return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
 
 
 def look(story: Story, name: str) -> Seen:
@@ -82,7 +85,12 @@ def look(story: Story, name: str) -> Seen:
         bottleneck=bottleneck(story, accounts),
         simulated=simulated,
         settings=_settings(story.recipe),
+        is_alive=_is_alive(story),
     )
+
+
+def _is_alive(story: Story) -> bool | None:
+    return None if story.is_over else process_is_alive(story.environment)
 
 
 def _settings(recipe: str) -> dict[str, Setting]:
@@ -184,15 +192,18 @@ def examine(folder: Path) -> str:
 
 
 class Watch:
-    """The newest document about runs that go on. It is made again when a log has grown, and not more often than
-    leaves the machine to the run."""
+    """The newest document about runs that go on. It is made again when a log has grown or a process is gone, and not
+    more often than leaves the machine to the run. Of a log only what is new is read."""
 
     def __init__(self, folders: Sequence[Path], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folders = list(folders)
+        self._names = _names(folders)
         self._logs = [RunFolder(folder).events for folder in folders]
+        self._readers = [StoryReader(folder) for folder in folders]
+        self._stories: list[Story] = []
         self._clock = clock
         self._lock = threading.Lock()
-        self._sizes: list[int] = []
+        self._seen: tuple[list[int], list[bool | None]] = [], []
+        """Of each run: the size of its log, and whether its process was alive."""
         self._good_until = 0.0
         self._document: dict[str, Any] = {}
         self._text = b""
@@ -201,17 +212,21 @@ class Watch:
     def newest(self) -> tuple[dict[str, Any], bytes, str]:
         """The document, the same as JSON, and a tag that changes with it."""
         with self._lock:
-            sizes = [log.stat().st_size if log.is_file() else -1 for log in self._logs]
             began = self._clock()
-            if not self._document or (sizes != self._sizes and began >= self._good_until):
-                runs = see(self._folders)
-                is_live = any(not run.story.is_over for run in runs)
+            sizes = [log.stat().st_size if log.is_file() else -1 for log in self._logs]  # before they are read
+            if not self._document or ((sizes, self._lives()) != self._seen and began >= self._good_until):
+                self._stories = [reader.read() for reader in self._readers]
+                runs = [look(story, name) for story, name in zip(self._stories, self._names, strict=True)]
+                self._seen = sizes, [run.is_alive for run in runs]
+                is_live = any(run.may_go_on for run in runs)
                 self._document = document(runs, is_live=is_live, refresh_s=REFRESH_S)
                 self._text = json.dumps(self._document, separators=(",", ":"), allow_nan=False).encode()
                 self._tag = f'"{blake2b(self._text, digest_size=8).hexdigest()}"'
-                self._sizes = sizes
                 self._good_until = began + REST * (self._clock() - began)
             return self._document, self._text, self._tag
+
+    def _lives(self) -> list[bool | None]:
+        return [_is_alive(story) for story in self._stories]
 
 
 class ReportServer(ThreadingHTTPServer):

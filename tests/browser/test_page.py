@@ -296,8 +296,8 @@ def test_the_marks_of_the_time_axis_stand_where_they_say(show: Callable[..., Any
 def test_the_marks_of_a_chart_stand_where_they_say(show: Callable[..., Any], pages: Pages) -> None:
     page = show(pages.uneven)
     for chart in page.locator("svg.chart").evaluate_all("all => all.map(one => one.id)"):
-        marks = page.locator(f"svg#{chart} text[text-anchor=end]").evaluate_all(
-            "all => all.filter(one => one.getAttribute('x') === '46').map(one => [one.textContent, +one.getAttribute('y')])"
+        marks = page.locator(f"svg#{chart} text[text-anchor=end][x='46']").evaluate_all(
+            "all => all.map(one => [one.textContent, Number(one.getAttribute('y'))])"
         )
         values = [float(re.sub(r"[^\d.e+-]", "", text)) for text, _ in marks]
         heights = [y for _, y in marks]

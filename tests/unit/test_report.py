@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -175,12 +176,56 @@ def test_many_collectors_are_one_row() -> None:
     ("last", "said"),
     [
         (None, "ended: reached 40 updates"),
-        (150, "no end in the log: still running, or cut off. Valid up to its last event, at "),
+        (150, "no end in the log: still running, or cut off; whether its process is alive is not known. Valid up to "),
         (0, "nothing is recorded yet"),
     ],
 )
 def test_the_state_of_a_run_is_said(events: list[dict[str, Any]], last: int | None, said: str) -> None:
     assert state(tell(events[:last])).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_alive", "said"),
+    [
+        (None, True, "running. Valid up to its last event, at "),
+        (None, False, "cut off: its process is gone. Valid up to its last event, at "),
+        ("far-away", None, "it ran on far-away, and whether its process is alive cannot be seen from here"),
+    ],
+)
+def test_a_run_without_an_end_is_alive_gone_or_not_known(
+    tmp_path: Path, events: list[dict[str, Any]], host: str | None, is_alive: bool | None, said: str
+) -> None:
+    run = write_log(tmp_path / "run", events, last=150)
+    write_environment(run, pid=os.getpid() if is_alive else pid_of_nobody(), host=host)
+    watch = Watch([run])
+    told = watch.newest()[0]
+    assert said in told["state"]
+    assert told["is_live"] == (is_alive is not False)
+    assert said in data_in(write_report([run]))["state"]
+
+
+def write_environment(run: Path, pid: int, host: str | None = None) -> None:
+    session = {"began_at": 0.0, "clock_s": 0.0, "pid": pid}
+    content = {"host": host or platform.node(), "began_at": 0.0, "sessions": [session]}
+    (run / "environment.json").write_text(json.dumps(content))
+
+
+def pid_of_nobody() -> int:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_a_process_that_goes_away_makes_the_document_anew(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+    run = write_log(tmp_path / "run", events, last=150)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        write_environment(run, pid=process.pid)
+        watch = Watch([run], clock=lambda: 0.0)
+        assert watch.newest()[0]["is_live"]
+        process.kill()
+    told = watch.newest()[0]
+    assert not told["is_live"]
+    assert told["state"].startswith("cut off: its process is gone")
 
 
 def test_a_failed_run_says_why() -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import headway
 from headway.cli import main
@@ -25,12 +27,14 @@ from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
+from headway.observe import story as story_module
 from headway.observe.accounts import Spread, account
 from headway.observe.activities import BETWEEN, CAUSES, in_words
+from headway.observe.console import duration
 from headway.observe.glance import glance
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder, read_events
-from headway.observe.story import Story, read_story, role_order, tell
+from headway.observe.story import Story, StoryReader, read_story, role_order, tell
 from headway.observe.trace import trace_text, write_trace
 from headway.runtime.virtual import Virtual
 from headway.testing.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedEvaluator, SimulatedLearner
@@ -369,7 +373,12 @@ def test_a_killed_run_has_a_story_a_trace_and_metrics_up_to_its_last_event(
     assert len(json.loads((folder / "trace.json").read_text())["traceEvents"]) > 200
     points = list(metrics_of(read_events(events)))
     assert points[-1].moment.update <= len(story.updates)
-    assert "its process is gone" in glance(folder).headline
+    gone = glance(folder)
+    assert f"its process is gone after {duration(story.end_s)}; to go on: headway resume {folder}" in gone.headline
+    assert {role.role for role in gone.status.roles} >= {"learner", "collector-0"}
+    for role in gone.status.roles:
+        assert role.words.startswith(("was busy: ", "waited for "))
+        assert role.since_s == story.end_s - story.under_way[role.role].begin, "it takes no longer than it took"
     for of_role in account(story).roles.values():
         assert 0 <= of_role.between_s < 0.2 * of_role.wall_s
 
@@ -387,6 +396,92 @@ def test_a_half_written_last_line_is_left_out(tmp_path: Path, cut: int) -> None:
     whole = read_story(tmp_path)
     log.write_bytes(log.read_bytes()[:-cut])
     assert read_story(tmp_path).num_events == whole.num_events - 1
+
+
+# -- a log that grows -------------------------------------------------------------------------------
+
+
+@cache
+def any_log(seed: int) -> bytes:
+    """The bytes of a log: a run under any settings and faults, cut off somewhere and begun again, or not."""
+    events, _ = any_run(seed)
+    if seed % 2:
+        more, _ = any_run(seed + 100)
+        first = max(event["k"] for event in events if event["e"] == "open") + 1
+        later = [{**event, "t": event["t"] + events[-1]["t"]} for event in more if event["e"] != "restart"]
+        events = [*events, *(with_tickets_from(first, event) for event in later)]
+    return "".join(json.dumps(event) + "\n" for event in events).encode()
+
+
+def with_tickets_from(first: int, event: dict[str, Any]) -> dict[str, Any]:
+    tickets = event.get("k")
+    if tickets is None:
+        return event
+    return {**event, "k": [first + k for k in tickets] if isinstance(tickets, list | tuple) else first + tickets}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_story_read_bit_by_bit_is_the_story_read_whole(tmp_path: Path, data: st.DataObject) -> None:
+    """Whatever was there each time: half a line, less than before, another log."""
+    reader, log = StoryReader(tmp_path), tmp_path / "events.jsonl"
+    whole = any_log(data.draw(st.integers(0, 9)))
+    for _ in range(data.draw(st.integers(1, 5))):
+        if data.draw(st.integers(0, 5)) == 0:
+            whole = any_log(data.draw(st.integers(0, 9)))
+        size = data.draw(st.integers(0, len(whole)))
+        log.write_bytes(whole[:size])
+        is_same = reader.read() == read_story(tmp_path)  # the difference of two stories takes minutes to print
+        assert is_same
+    log.write_bytes(whole)
+    is_same = reader.read() == read_story(tmp_path)
+    assert is_same
+
+
+def test_a_reader_goes_on_at_every_line_and_in_the_middle_of_every_line(tmp_path: Path) -> None:
+    whole = any_log(3)[:20_000]
+    reader, log = StoryReader(tmp_path), tmp_path / "events.jsonl"
+    log.write_bytes(b"")
+    with open(log, "ab", buffering=0) as file:
+        for line in whole.splitlines(keepends=True):
+            for part in (line[: len(line) // 2], line[len(line) // 2 :]):
+                file.write(part)
+                reader.read()
+    assert reader.read() == read_story(tmp_path)
+
+
+def test_a_reader_reads_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, parsed = tmp_path / "events.jsonl", []
+    lines = any_log(0).splitlines(keepends=True)
+    parse = story_module.parse_event
+
+    def counted(line: bytes, path: Path, number: int) -> dict[str, Any]:
+        parsed.append(number)
+        return parse(line, path, number)
+
+    monkeypatch.setattr(story_module, "parse_event", counted)
+    reader = StoryReader(tmp_path)
+    log.write_bytes(b"".join(lines[:40]))
+    reader.read()
+    log.write_bytes(b"".join(lines[:50]))
+    reader.read()
+    assert parsed == list(range(1, 51))
+    log.write_bytes(b"".join(lines[:45]))
+    reader.read()
+    assert parsed[50:] == list(range(1, 46)), "it was cut back: from its beginning"
+
+
+def test_a_line_that_is_no_event_is_told_again_and_again_until_it_is_gone(tmp_path: Path) -> None:
+    log, lines = tmp_path / "events.jsonl", any_log(0).splitlines(keepends=True)
+    reader = StoryReader(tmp_path)
+    log.write_bytes(b"".join(lines[:20]))
+    reader.read()
+    log.write_bytes(b"".join([*lines[:20], b"hello\n"]))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="line 21: not an event"):
+            reader.read()
+    log.write_bytes(b"".join(lines))
+    assert reader.read() == read_story(tmp_path)
 
 
 # -- what is no run ---------------------------------------------------------------------------------

@@ -70,3 +70,8 @@ def in_words(activity: str) -> str:
         return "is idle"
     waits_for = WAITS_FOR.get(activity)
     return f"is busy: {activity}" if waits_for is None else f"waits for {waits_for}"
+
+
+def were_in_words(activity: str) -> str:
+    """The same of a role that is no more: `waited for rollouts`, `was busy: learn`."""
+    return in_words(activity).replace("waits", "waited", 1).replace("is ", "was ", 1)

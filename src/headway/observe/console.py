@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from headway.observe.activities import WAITS, in_words
+from headway.observe.activities import WAITS, in_words, were_in_words
 from headway.observe.story import role_order
 
 REFRESH_S = 0.25
@@ -45,6 +45,8 @@ class RoleStatus:
     answered_s: float | None = None
     """Seconds since its last call came back."""
     restarts: int = 0
+    is_gone: bool = False
+    """Its process is no more: this is what it did last."""
 
     @property
     def is_waiting(self) -> bool:
@@ -116,9 +118,10 @@ def roles_table(roles: Sequence[RoleStatus]) -> Table:
     if len(collectors) > MAX_ROWS:
         ordered = [status for status in ordered if status not in collectors]
         restarts = sum(status.restarts for status in collectors)
-        for activity, count in Counter(status.activity for status in collectors).most_common():
+        for (activity, is_gone), count in Counter((one.activity, one.is_gone) for one in collectors).most_common():
             health = f"restarted {restarts}x in all" if restarts else ""
-            table.add_row(f"{count} collectors", in_words(activity), "", health)
+            words = were_in_words(activity) if is_gone else in_words(activity)
+            table.add_row(f"{count} collectors", words, "", health)
     for status in ordered:
         row = (status.role, status.words, duration(status.since_s), status.health())
         table.add_row(*(Text(cell) for cell in row), style="dim" if status.is_waiting else "")

@@ -469,10 +469,15 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
-            try:
-                event = json.loads(line)
-            except ValueError:
-                raise ValueError(f"{path}, line {number}: not an event") from None
-            if not isinstance(event, dict) or "e" not in event or "t" not in event:
-                raise ValueError(f"{path}, line {number}: not an event")
-            yield event
+            yield parse_event(line, path, number)
+
+
+def parse_event(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """One line of the log."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        raise ValueError(f"{path}, line {number}: not an event") from None
+    if not isinstance(event, dict) or "e" not in event or "t" not in event:
+        raise ValueError(f"{path}, line {number}: not an event")
+    return event

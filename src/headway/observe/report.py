@@ -20,6 +20,7 @@ from typing import Any
 from headway.observe import series
 from headway.observe.accounts import Accounts
 from headway.observe.advice import Finding
+from headway.observe.environment import not_known
 from headway.observe.slices import Palette, time_by_role, timeline
 from headway.observe.statistics import seconds
 from headway.observe.story import LEARNER, Story
@@ -72,6 +73,12 @@ class Seen:
     bottleneck: str = ""
     simulated: Simulated = field(default_factory=Simulated)
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    is_alive: bool | None = None
+    """Of a run whose log has no end: does its process run? None: it is not known here."""
+
+    @property
+    def may_go_on(self) -> bool:
+        return not self.story.is_over and self.is_alive is not False
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -115,7 +122,7 @@ def run_data(run: Seen, palette: Palette) -> dict[str, Any]:
     lines, diagnostics = series.learner(story)
     return {
         "name": run.name,
-        "state": state(story),
+        "state": state(story, run.is_alive),
         "headline": headline(run),
         "facts": facts(run),
         "findings": [_finding(one) for one in run.findings],
@@ -152,8 +159,8 @@ def run_data(run: Seen, palette: Palette) -> dict[str, Any]:
 # -- in words ---------------------------------------------------------------------------------------
 
 
-def state(story: Story) -> str:
-    """How it ended, or that it has not."""
+def state(story: Story, is_alive: bool | None = None) -> str:
+    """How it ended, or that it has not. `is_alive`: does its process run, where that is known?"""
     if not story.sessions:
         return "nothing is recorded yet"
     last = story.sessions[-1]
@@ -161,7 +168,13 @@ def state(story: Story) -> str:
         return f"failed after {seconds(story.end_s)}: {last.why}"
     if last.how == "end":
         return f"ended: {last.why}"
-    return f"no end in the log: still running, or cut off. Valid up to its last event, at {seconds(story.end_s)}"
+    valid = f"Valid up to its last event, at {seconds(story.end_s)}."
+    if is_alive:
+        return f"running. {valid}"
+    if is_alive is False:
+        to_go_on = f" To go on: headway resume {story.folder}" if story.recipe else ""
+        return f"cut off: its process is gone. {valid}{to_go_on}"
+    return f"no end in the log: still running, or cut off; {not_known(story.environment)}. {valid}"
 
 
 def headline(run: Seen) -> list[str]:

@@ -4,7 +4,8 @@
     config.yaml                              evaluations, queue sizes, lead, drops, looks, alarms
 
 Everything that is shown of a run afterwards (the accounts, the trace, the report, the advice) is made from it, and so
-is the status of a run that is still going on. It needs the standard library only.
+is the status of a run that is still going on. It needs the standard library only. Who looks at a run again and again
+keeps a `StoryReader`: it goes on where it was, and reads only what the log has gained.
 
 The run may be finished, running or killed in the middle: the story ends with the last whole line of the log (`end_s`),
 and what was under way then ends there too (`under_way` says which intervals those are). Times are seconds on the clock
@@ -32,11 +33,12 @@ from typing import Any
 from headway.core.naming import seat_name
 from headway.observe.activities import Kind, kind_of
 from headway.observe.folder import RunFolder
-from headway.observe.recorder import read_events
+from headway.observe.recorder import parse_event
 
 LEARNER, EVALUATOR = "learner", "evaluator"
 OPEN, IN_FLIGHT, READY, TAKEN = range(4)
 PHASES = ("open", "in flight", "ready", "taken")
+KNOWN_BY = 4096  # bytes before the place a reader has come to, by which it knows the log again
 
 
 @dataclass(slots=True)
@@ -255,17 +257,67 @@ def role_order(role: str) -> tuple[int, str, int, int]:
 
 def read_story(folder: Path | RunFolder) -> Story:
     """The story of the run in this folder; anything that is no run is one clear line (ValueError)."""
-    run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-    if not run.path.is_dir():
-        raise ValueError(f"no run folder at {run.path}")
-    if not run.events.is_file():
-        raise ValueError(f"{run.path} is not a run folder: it has no {run.events.name}")
-    recipe, config = run.read_config() if run.config.is_file() else ("", {})
-    environment = _read_object(run.environment)
-    summary = _read_object(run.summary) or None
-    return tell(
-        read_events(run.events), folder=run.path, recipe=recipe, config=config, environment=environment, summary=summary
-    )
+    return StoryReader(folder).read()
+
+
+class StoryReader:
+    """Reads the story of a run again and again, each time only the lines that have come since.
+
+    A log that was cut back or replaced (the run was resumed, or is another one) is read from its beginning.
+    """
+
+    def __init__(self, folder: Path | RunFolder) -> None:
+        self._run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._teller = _Teller(Story(self._run.path, "", {}, {}, None, None))
+        self._position = 0
+        self._before = b""  # the bytes that lie before it
+
+    def read(self) -> Story:
+        """The story up to the last whole line. It is the same object each time, and grows with the log."""
+        run = self._run
+        if not run.path.is_dir():
+            raise ValueError(f"no run folder at {run.path}")
+        if not run.events.is_file():
+            raise ValueError(f"{run.path} is not a run folder: it has no {run.events.name}")
+        try:
+            story = self._read_log()
+            story.recipe, story.config = run.read_config() if run.config.is_file() else ("", {})
+            story.environment = _read_object(run.environment)
+            story.began_at = story.environment.get("began_at")
+            story.summary = _read_object(run.summary) or None
+        except ValueError:
+            self._begin()  # what cannot be told once cannot be gone on with
+            raise
+        return story
+
+    def _read_log(self) -> Story:
+        path = self._run.events
+        try:
+            log = open(path, "rb")  # noqa: SIM115 - only opening may fail for a reason worth telling
+        except OSError as error:
+            raise ValueError(f"cannot read {path}: {error.strerror}") from None
+        with log:
+            log.seek(self._position - len(self._before))
+            if log.read(len(self._before)) != self._before:
+                self._begin()
+                log.seek(0)
+            teller, story = self._teller, self._teller.story
+            teller.go_on()
+            begin = self._position
+            for line in log:
+                if not line.endswith(b"\n"):
+                    break
+                teller.tell(parse_event(line, path, story.num_events + 1), str(path))
+                self._position += len(line)
+            if self._position > begin:
+                size = min(KNOWN_BY, self._position)
+                log.seek(self._position - size)
+                self._before = log.read(size)
+        teller.finish()
+        return story
 
 
 def tell(
@@ -283,13 +335,7 @@ def tell(
     teller = _Teller(story)
     where = "the log" if folder is None else str(folder / "events.jsonl")
     for event in events:
-        if not story.num_events and event["e"] != "run":
-            raise ValueError(f"{where} is not the log of a run: it begins with {event['e']!r}")
-        try:
-            teller.note(event)
-        except (KeyError, TypeError, IndexError) as error:
-            line = story.num_events + 1
-            raise ValueError(f"{where}, line {line}: not a {event['e']!r} event of a run ({error!r})") from None
+        teller.tell(event, where)
     teller.finish()
     return story
 
@@ -308,10 +354,15 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 class _Teller:
-    """Follows the events. Every role is in at most one interval, every live ticket in one phase."""
+    """Follows the events. Every role is in at most one interval, every live ticket in one phase.
+
+    tell, tell, ... finish: the story is whole --> go_on: as if it had not been --> tell, tell, ... finish
+    """
 
     def __init__(self, story: Story) -> None:
-        self._story = story
+        self.story = self._story = story
+        self._ended = 0  # intervals that were under way when the log ended, and are told up to there
+        self._under_way: dict[str, Interval] = {}  # then
         self._now = 0.0
         self._version = 0
         self._collectors = self._lanes = 1
@@ -353,7 +404,17 @@ class _Teller:
             "fail": self._end,
         }
 
-    def note(self, event: Mapping[str, Any]) -> None:
+    def tell(self, event: Mapping[str, Any], where: str) -> None:
+        """The next event of the log `where`."""
+        if not self._story.num_events and event["e"] != "run":
+            raise ValueError(f"{where} is not the log of a run: it begins with {event['e']!r}")
+        try:
+            self._note(event)
+        except (KeyError, TypeError, IndexError) as error:
+            line = self._story.num_events + 1
+            raise ValueError(f"{where}, line {line}: not a {event['e']!r} event of a run ({error!r})") from None
+
+    def _note(self, event: Mapping[str, Any]) -> None:
         note = self._notes.get(event["e"])
         if note is not None:
             note(event["t"], event)
@@ -365,14 +426,26 @@ class _Teller:
         story = self._story
         if story.sessions:
             story.sessions[-1].end = self._now
+        before = len(story.intervals)
         for interval in story.under_way.values():
             interval.end = self._now
             if interval.seconds > 0:
                 story.intervals.append(interval)
+        self._ended = len(story.intervals) - before
+        self._under_way = dict(story.under_way)
         if story.is_over:
             story.under_way.clear()
         for index, phase in self._phases.items():
             story.tickets[index].how = PHASES[phase]
+
+    def go_on(self) -> None:
+        """The log has grown: what was under way still is."""
+        if self._ended:
+            del self._story.intervals[-self._ended :]
+            self._ended = 0
+        if self._under_way:
+            self._story.under_way = self._under_way
+            self._under_way = {}
 
     # -- roles --------------------------------------------------------------------------------------
 
