@@ -539,10 +539,11 @@ def explain(words: list[str]) -> int:
     if "--config" in words:
         return _explain_file(words)
     if words:
-        for word in words:
-            name, has_value, text = word.lstrip("-").partition("=")
-            if name in PATHS or nested_names.is_theirs(name, {}):
-                _explain_path(name, _any_value(text) if has_value else None)
+        pairs = [word.lstrip("-").partition("=") for word in words]
+        together = {name: _any_value(text) for name, has_value, text in pairs if has_value}
+        for name, has_value, text in pairs:
+            if nested_names.find_path(name) or nested_names.is_theirs(name, {}):
+                _explain_path(name, together)
                 continue
             known = KNOWN_NAMES.get(name)
             if known is None:
@@ -566,11 +567,11 @@ def explain(words: list[str]) -> int:
     return 0
 
 
-def _explain_path(path: str, value: Any) -> None:
-    known = PATHS.get(path)
-    value = known.example if known is not None and value is None else value
+def _explain_path(path: str, together: dict[str, Any]) -> None:
+    known = nested_names.find_path(path)
+    value = together.get(path, None if known is None else known.example)
     fields = load_recipe("grpo").config.model_fields
-    _print_said(Said(path, value, nested_names.mean(path, {path: value}, fields)))
+    _print_said(Said(path, value, nested_names.mean(path, {**together, path: value}, fields)))
 
 
 def _explain_file(words: list[str]) -> int:

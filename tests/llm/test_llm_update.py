@@ -254,6 +254,11 @@ def test_the_learning_rate_follows_its_schedule(kind: str, shares: list[float]) 
     np.testing.assert_allclose(rates, np.array(shares) * 1e-2)
 
 
+def test_a_schedule_falls_to_its_floor() -> None:
+    half, end = (GRPOSettings(schedule="cosine", total_updates=8, floor=0.2).policy_schedule().share(n) for n in (4, 8))
+    assert (half, end) == (pytest.approx(0.6), pytest.approx(0.2))
+
+
 def test_the_steps_are_those_of_adamw_with_the_given_numbers() -> None:
     """Two updates, against the formula: m, v, their corrections, eps and the decay."""
     beta1, beta2, eps, decay, rate = 0.5, 0.7, 1e-3, 0.1, 1e-2
@@ -276,6 +281,7 @@ def test_the_steps_are_those_of_adamw_with_the_given_numbers() -> None:
         ({"betas": (0.9, 1.0)}, r"betas must be in \[0, 1\)"),
         ({"eps": 0.0}, "eps must be > 0"),
         ({"schedule": "cosin", "total_updates": 3}, "did you mean 'cosine'"),
+        ({"floor": 0.1}, "a floor is a share in"),
         ({"schedule": "linear"}, "a linear schedule needs the number of updates"),
         ({"warmup_updates": -1}, "must be >= 0"),
         ({"logit_chunk_tokens": 0}, "logit_chunk_tokens must be >= 1"),

@@ -147,6 +147,13 @@ def test_silent_groups_are_filtered_and_counted(folder: Path) -> None:
         ({"correction_options": {"capp": 2}}, "unknown setting of correction 'token_is' 'capp'; did you mean 'cap'?"),
         ({"correction_options": {"cap": "two"}}, "correction_options={'cap': 'two'}: TypeError"),
         ({"correction_options": {"cap": 0.5}}, "cap must be >= 1, received 0.5"),
+        ({"eval_ks": [1, 2]}, "eval_ks: pass@2 needs at least 2 answers, received eval_samples=1"),
+        ({"eval_ks": [0]}, "eval_ks: pass@0 needs"),
+        ({"eval_top_p": 0.5}, "eval_top_p < 1 needs eval_temperature > 0"),
+        (
+            {"engine": "vllm", "eval_top_p": 0.5, "eval_temperature": 0.7, "evaluate_every": 1},
+            "vLLM cannot give the policy's log-probabilities with temperature=0.7 and a cut",
+        ),
         ({"overlong_tokens": 9}, "overlong_tokens=9 must not exceed max_tokens=8"),
         ({"generation_deadline_s": 700}, "must be below collect_deadline_s=600"),
         ({"engine_deadline_s": 5}, "engine_deadline_s needs engine='vllm'"),
@@ -252,3 +259,20 @@ def test_evaluation_is_pinned_to_its_version_and_can_be_repeated(folder: Path) -
     assert {"pass@1", "pass@4", "reply_tokens"} <= set(first.metrics)
     assert evaluator.evaluate(Snapshot(1, newer), seed=3) == first
     assert not np.isclose(evaluator.evaluate(Snapshot(1, newer), seed=4).value, first.value)
+
+
+def test_evaluation_reports_what_it_is_asked_for(folder: Path) -> None:
+    values = {"eval_samples": 4, "eval_temperature": 1.0, "eval_prompts": 3, "evaluate_every": 1, "eval_ks": [2, 4]}
+
+    def scored(**more: Any) -> Any:
+        make = stations(config_of(folder, **{**values, **more})).evaluator
+        assert make is not None
+        return make().evaluate(Snapshot(0, None), seed=1)
+
+    strict, lenient = scored(), scored(eval_passes_at=0.0)
+    assert {name for name in strict.metrics if name.startswith("pass@")} == {"pass@2", "pass@4"}
+    assert strict.metrics["pass@4"] < lenient.metrics["pass@4"] == 1.0
+    assert strict.value == lenient.value
+    alike = scored(eval_top_p=1e-6, eval_passes_at=0.1)  # only the most likely token is left: one answer, four times
+    assert alike.metrics["pass@2"] == alike.metrics["pass@4"]
+    assert alike.value == pytest.approx(scored(eval_top_p=1e-6, eval_temperature=0.5).value)

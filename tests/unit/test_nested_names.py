@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from headway import cli
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values, understand
-from headway.recipes.nested_names import GROUPS, PATHS, WITHOUT_EFFECT, flatten, mean, resolve
+from headway.recipes.nested_names import ESTIMATORS, GROUPS, OUR_WORDS, PATHS, WITHOUT_EFFECT, flatten, mean, resolve
 
 DOCS = Path(__file__).parents[2] / "docs"
 GRPO, GSM8K = load_recipe("grpo").config, load_recipe("gsm8k").config
@@ -79,7 +79,7 @@ trainer:
 
 
 def read(text: str, *more: dict[str, Any], kind: type[Any] = GSM8K) -> Any:
-    return read_values(kind, yaml.safe_load(text), *more)
+    return read_values(kind, yaml.safe_load(text) or {}, *more)
 
 
 # -- whole files ------------------------------------------------------------------------------------
@@ -182,6 +182,130 @@ def test_what_depends_on_an_override_follows_it() -> None:
     assert read(WHOLE, from_rewards).kl_weight == 0.001
 
 
+VLLM_FILE = """
+actor_rollout_ref:
+  rollout:
+    name: vllm
+    gpu_memory_utilization: 0.4
+    enforce_eager: true
+    max_num_seqs: 32
+    tensor_model_parallel_size: 2
+    max_model_len: 4096
+    engine_kwargs: {vllm: {swap_space: 8}, sglang: {attention_backend: fa3}}
+"""
+
+
+def test_arguments_of_vllm_reach_it() -> None:
+    options = {"gpu_memory_utilization": 0.4, "enforce_eager": True, "tensor_parallel_size": 2, "swap_space": 8}
+    config = read(VLLM_FILE)
+    assert (config.engine, config.engine_rows, config.vllm_options) == ("vllm", 32, options)
+    _, said = understand(GSM8K, yaml.safe_load(VLLM_FILE))
+    silent = {one.name.rpartition(".")[2] for one in said if isinstance(one.meaning, str)}
+    assert silent == {"max_model_len", "attention_backend"}
+    changed = read(VLLM_FILE, {"actor_rollout_ref.rollout.gpu_memory_utilization": 0.7})
+    assert changed.vllm_options == {**options, "gpu_memory_utilization": 0.7}
+
+
+def test_arguments_of_vllm_follow_the_engine_under_either_name() -> None:
+    text = VLLM_FILE.replace("vllm\n", "hf\n").replace("parallel_size: 2", "parallel_size: 1")
+    assert read(text).vllm_options == {}
+    assert read(text, {"engine": "vllm"}).vllm_options["swap_space"] == 8
+    assert read(text, {"actor_rollout_ref.rollout.name": "vllm"}).vllm_options["swap_space"] == 8
+    back = read(VLLM_FILE.replace("parallel_size: 2", "parallel_size: 1"), {"engine": "transformers"})
+    assert (back.engine, back.vllm_options) == ("transformers", {})
+    (said,) = [one for one in understand(GSM8K, yaml.safe_load(text))[1] if one.name.endswith("enforce_eager")]
+    assert said.meaning == "its decoders choose CUDA graphs themselves; it is an argument of vLLM (" + (
+        "actor_rollout_ref.rollout.name=vllm)"
+    )
+
+
+def test_a_warmup_may_be_a_share_of_the_run() -> None:
+    optim = "actor_rollout_ref: {actor: {optim: {lr_warmup_steps: -1, lr_warmup_steps_ratio: 0.1}}}\n"
+    assert read(optim + "trainer: {total_training_steps: 50}").warmup_updates == 5
+    assert read(optim + "trainer: {total_training_steps: 50}", {"updates": 200}).warmup_updates == 20
+    assert read(optim + "updates: 70").warmup_updates == 7
+    rollouts = optim + "rollout: {total_rollout_steps: 6400}\ndata: {train_batch_size: 64}"
+    assert read(rollouts).warmup_updates == 10
+    assert read(optim.replace("-1", "3")).warmup_updates == 3
+    assert read(optim.replace("0.1", "0.0")).warmup_updates == 0
+
+
+def test_a_schedule_ends_at_its_floor_where_it_falls() -> None:
+    optim = "actor_rollout_ref: {actor: {optim: {min_lr_ratio: 0.1, lr_scheduler_type: cosine}}}"
+    assert read(optim).lr_floor == 0.1
+    constant = optim.replace("cosine", "constant")
+    assert read(constant).lr_floor == 0
+    assert read(constant, {"lr_schedule": "linear"}).lr_floor == 0.1
+    with pytest.raises(ConfigError, match=r"^lr_floor=0.1 goes with a learning rate that falls"):
+        read("lr_floor: 0.1")
+
+
+CORRECTED = "algorithm: {{rollout_correction: {{{}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        (CORRECTED.format("rollout_is: token, rollout_is_threshold: 3"), "token_is", {"cap": 3}),
+        (CORRECTED.format("rollout_is: sequence"), "sequence_is", {"cap": 2}),
+        (CORRECTED.format("rollout_is: token, rollout_rs: token"), "icepop", {"low": 0.5, "high": 2}),
+        (
+            CORRECTED.format("rollout_rs: geometric, rollout_rs_threshold: 1.01, rollout_rs_threshold_lower: 0.98"),
+            "sequence_mask",
+            {"statistic": "geometric_mean", "low": 0.98, "high": 1.01},
+        ),
+        (
+            CORRECTED.format("rollout_rs: sequence, rollout_rs_threshold: 4"),
+            "sequence_mask",
+            {"statistic": "product", "low": 0.25, "high": 4},
+        ),
+        (CORRECTED.format("bypass_mode: true"), "clip", {}),
+        (CORRECTED.format("rollout_is: null, rollout_is_threshold: 5"), "token_is", {}),  # off: ours stays
+        ("algorithm: {rollout_is: true, rollout_is_threshold: 4}", "token_is", {"cap": 4}),
+        ("algorithm: {rollout_is: true, rollout_is_level: sequence}", "sequence_is", {"cap": 2}),
+        ("algorithm: {rollout_is: true, rollout_is_mode: mask}", "icepop", {"low": 0.5, "high": 2}),
+        ("algorithm: {rollout_is: false, rollout_is_threshold: 4}", "token_is", {}),
+        ("actor_rollout_ref: {actor: {tis_imp_ratio_cap: 2.5}}", "token_is", {"cap": 2.5}),
+        ("actor_rollout_ref: {actor: {tis_imp_ratio_cap: -1}}", "token_is", {}),
+        ("actor_rollout_ref: {actor: {policy_loss: {loss_mode: vanilla}}}", "token_is", {}),
+        ("actor_rollout_ref: {actor: {policy_loss: {loss_mode: cispo}}}", "cispo", {}),
+    ],
+)
+def test_a_correction_of_theirs_is_one_of_ours(text: str, name: str, options: dict[str, Any]) -> None:
+    config = read(text)
+    assert (config.correction, config.correction_options) == (name, options)
+
+
+def test_evaluations_sample_as_they_say() -> None:
+    val = "actor_rollout_ref: {rollout: {val_kwargs: {n: 4, temperature: 0.8, top_p: 0.7, do_sample: true}}}"
+    config = read(val)
+    assert (config.eval_samples, config.eval_temperature, config.eval_top_p) == (4, 0.8, 0.7)
+    greedy = read(val.replace("true", "false").replace("n: 4", "n: 1"))
+    assert (greedy.eval_samples, greedy.eval_temperature, greedy.eval_top_p) == (1, 0, 1)
+
+
+def test_stop_strings_and_every_aggregation_are_taken_as_they_are() -> None:
+    assert read("actor_rollout_ref: {rollout: {stop: END}}").stop == ("END",)
+    assert read("actor_rollout_ref: {rollout: {stop: [A, B]}}").stop == ("A", "B")
+    for name, longest in (("seq-mean-token-sum", None), ("seq-mean-token-sum-norm", 16)):
+        config = read(f"actor_rollout_ref: {{actor: {{loss_agg_mode: {name}}}}}", kind=GRPO)
+        loss = config.update_settings(temperature=1.0, longest_reply=16).loss
+        assert (config.loss_aggregation, loss.aggregation, loss.max_length) == (name, "seq-mean-token-sum", longest)
+
+
+def test_a_penalty_in_the_rewards_can_be_switched_off_again() -> None:
+    there = {"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": 0.02}
+    assert (read("", there).kl_in_reward, read("", there).kl_weight) == (True, 0.02)
+    back = read_values(GSM8K, there, {"algorithm.use_kl_in_reward": False})
+    assert (back.kl_in_reward, back.kl_weight) == (False, 0)
+
+
+def test_the_estimators_are_those_that_exist() -> None:
+    from headway.learn.grpo.advantages import ALL_ESTIMATORS
+
+    assert set(ESTIMATORS) == {*ALL_ESTIMATORS, "ppo"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -226,6 +350,39 @@ def test_what_depends_on_an_override_follows_it() -> None:
         ("trainer: {logger: [swanlab]}", "trainer.logger=['swanlab']: unknown logger 'swanlab'; "),
         ("trainer: {save_freq: '${oc.env:HOME}'}", "trainer.save_freq='${oc.env:HOME}': only ${another.path} is"),
         ("trainer: {save_freq: '${trainer.often}'}", "trainer.save_freq='${trainer.often}': trainer.often is not set"),
+        (
+            "algorithm: {adv_estimator: remax}",
+            "algorithm.adv_estimator='remax': unknown estimator 'remax'; allowed: dr_grpo, gae, grpo, ppo, reinf",
+        ),
+        (
+            "actor_rollout_ref: {actor: {optim: {lr_warmup_steps_ratio: 0.1}}}\ntrainer: {total_epochs: 2}",
+            "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1: a share of all updates needs trainer.total_tr",
+        ),
+        (
+            "actor_rollout_ref: {rollout: {tensor_model_parallel_size: 2}}",
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=2: only 1 is possible with the engine in this",
+        ),
+        (
+            "actor_rollout_ref: {rollout: {name: vllm, dtype: half, engine_kwargs: {vllm: {dtype: bfloat16}}}}",
+            "actor_rollout_ref.rollout.dtype='half': actor_rollout_ref.rollout.dtype='half' and actor_rollout_",
+        ),
+        (
+            "actor_rollout_ref: {rollout: {name: vllm, engine_kwargs: {vllm: {max_model_len: 9}}}}",
+            "vllm_options: max_model_len is decided by the engine itself; leave it out",
+        ),
+        ("actor_rollout_ref: {actor: {loss_agg_mode: seq-sum}}", "loss_aggregation='seq-sum': Input should be 'token"),
+        (
+            "actor_rollout_ref: {actor: {policy_loss: {loss_mode: gspo}}}",
+            "actor_rollout_ref.actor.policy_loss.loss_mode='gspo': the loss 'gspo' is not here; allowed: van",
+        ),
+        (
+            "algorithm: {rollout_correction: {rollout_is: token, rollout_rs: geometric}}",
+            "algorithm.rollout_correction.rollout_is='token': rollout_is=token with rollout_rs=geometric is not h",
+        ),
+        (
+            "algorithm: {rollout_correction: {rollout_token_veto_threshold: 1e-4}}",
+            "algorithm.rollout_correction.rollout_token_veto_threshold='1e-4': only off is possible here: one",
+        ),
         ("trainer: {device: npu}", "device='npu': Input should be 'auto', 'cpu' or 'cuda'"),
     ],
 )
@@ -267,7 +424,7 @@ def test_every_path_means_settings_that_exist_or_says_why_not(known: Any) -> Non
         assert set(meaning) <= set(re.findall(r"\w+", known.ours)) | {"task", "task_options", "updates"}
     else:
         assert meaning and "\n" not in meaning
-    assert set(known.reads) <= set(PATHS)
+    assert set(known.reads) <= {*PATHS, *OUR_WORDS}
 
 
 def test_a_path_is_in_one_table_only_and_no_group_hides_a_known_name() -> None:
@@ -280,7 +437,7 @@ def test_a_path_is_in_one_table_only_and_no_group_hides_a_known_name() -> None:
 
 def test_the_guide_lists_every_path_with_its_meaning() -> None:
     page = (DOCS / "guides/llm.md").read_text()
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.+) \|$", page.split("## Coming from verl")[1], re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([\w.*]+)` \| (.+) \|$", page.split("## Coming from verl")[1], re.MULTILINE))
     assert rows == {path: known.ours for path, known in PATHS.items()}
 
 

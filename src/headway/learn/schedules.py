@@ -2,7 +2,7 @@
 
 share
   1 |   /------------      constant
-    |  / `-.               linear, cosine: down to 0 at the end of the run
+    |  / `-.               linear, cosine: down to the floor at the end of the run
     | /     `-.
   0 +-----------`---> updates
       warmup
@@ -30,12 +30,15 @@ class Schedule:
     kind: str = "constant"
     warmup: int = 0
     total: int | None = None
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in FALLS:
             raise ValueError(unknown("learning-rate schedule", self.kind, FALLS))
         if self.warmup < 0:
             raise ValueError(f"the updates of a warmup must be >= 0, received {self.warmup!r}")
+        if not 0 <= self.floor <= 1 or (self.floor and self.kind == "constant"):
+            raise ValueError(f"a floor is a share in [0, 1] of a rate that falls, received {self.floor!r}")
         if self.kind != "constant" and self.total is None:
             raise ValueError(f"a {self.kind} schedule needs the number of updates: over which run shall it fall?")
 
@@ -45,4 +48,5 @@ class Schedule:
             return (updates + 1) / self.warmup
         if self.total is None:
             return 1.0
-        return FALLS[self.kind](min(1.0, (updates - self.warmup) / max(1, self.total - self.warmup)))
+        share = FALLS[self.kind](min(1.0, (updates - self.warmup) / max(1, self.total - self.warmup)))
+        return self.floor + (1.0 - self.floor) * share

@@ -344,9 +344,15 @@ def understand(kind: type[RunConfig], *layers: Mapping[str, Any]) -> tuple[dict[
     for values in layers:
         theirs = {name: value for name, value in values.items() if nested_names.is_theirs(name, value)}
         paths = nested_names.flatten(theirs)
-        nested |= paths
+        paths |= nested_names.our_words(values, paths)
+        nested = {name: value for name, value in (nested | paths).items() if value is not None}
         here = _translated(kind, {name: value for name, value in values.items() if name not in theirs})
         here += _translated_paths(kind, nested, paths)
+        for one in here:  # what it meant before counts no more
+            before = said[one.name].meaning if one.name in said else {}
+            for field, value in before.items() if isinstance(before, dict) else ():
+                if field in merged and merged[field] == value:
+                    del merged[field]
         merged |= _in_our_words(kind, values, here)
         said |= {one.name: one for one in here}
     return merged, list(said.values())

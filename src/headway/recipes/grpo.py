@@ -149,6 +149,12 @@ class GRPOConfig(UpdateConfig):
     """Answers per prompt; more than one for pass@k."""
     eval_temperature: float = Field(default=0.0, ge=0)
     """0: the most likely token. Needs to be above 0 with several answers."""
+    eval_top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample only from the most likely tokens that together have this probability."""
+    eval_ks: tuple[int, ...] = ()
+    """For which k the share of prompts with a pass among k answers is reported (pass@k). Empty: 1 and eval_samples."""
+    eval_passes_at: float = 1.0
+    """A reward of at least this is a pass. Lower it where rewards are graded."""
 
     @model_validator(mode="after")
     def _can_learn(self) -> GRPOConfig:
@@ -164,6 +170,13 @@ class GRPOConfig(UpdateConfig):
             )
         if self.eval_samples > 1 and self.eval_temperature == 0:
             raise ValueError("eval_samples > 1 needs eval_temperature > 0: the most likely answer is always the same")
+        if self.eval_top_p < 1 and self.eval_temperature == 0:
+            raise ValueError("eval_top_p < 1 needs eval_temperature > 0: the most likely token is always among them")
+        for k in self.eval_ks:
+            if not 1 <= k <= self.eval_samples:
+                raise ValueError(
+                    f"eval_ks: pass@{k} needs at least {k} answers, received eval_samples={self.eval_samples}"
+                )
         if self.overlong_tokens > self.max_tokens:
             raise ValueError(f"overlong_tokens={self.overlong_tokens} must not exceed max_tokens={self.max_tokens}")
         if self.recompute_cache and self.on_publish == "drain":
@@ -199,6 +212,8 @@ class GRPOConfig(UpdateConfig):
 
         try:
             kind_of_log_probs(_sampling(self))
+            if self.evaluate_every:
+                kind_of_log_probs(_eval_sampling(self))
             check_options(self.vllm_options)
         except EngineError as error:
             raise ValueError(str(error)) from None
@@ -289,6 +304,10 @@ def _sampling(config: GRPOConfig) -> Sampling:
     return Sampling(config.temperature, config.top_k, config.top_p, config.max_tokens, stop=config.stop)
 
 
+def _eval_sampling(config: GRPOConfig) -> Sampling:
+    return Sampling(config.eval_temperature, top_p=config.eval_top_p, max_tokens=config.max_tokens, stop=config.stop)
+
+
 def _ranks_on(config: GRPOConfig) -> Device:
     if config.runtime == "ray" and config.device == "cuda":  # where the run is started there need not be one
         return "cuda"
@@ -349,8 +368,7 @@ def _frozen_model(config: GRPOConfig, device: str) -> Any:
 
 
 def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
-    sampling = Sampling(config.eval_temperature, max_tokens=config.max_tokens, stop=config.stop)
-    ks = sorted({1, config.eval_samples})
+    sampling = _eval_sampling(config)
     return AnswerEvaluator(
         partial(build_engine, config, sampling),
         build_task(config),
@@ -358,7 +376,8 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
         sampling=sampling,
         prompts=config.eval_prompts,
         samples=config.eval_samples,
-        ks=ks,
+        ks=sorted(set(config.eval_ks) or {1, config.eval_samples}),
+        passes_at=config.eval_passes_at,
     )
 
 

@@ -59,8 +59,11 @@ class UpdateConfig(RankedConfig):
     """How far a token may become more likely in one update."""
     dual_clip: float | None = 3.0
     """Cap on the ratio where the advantage is negative."""
-    loss_aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"
-    """Who shares a batch evenly: tokens, sequences, or sequences by their length."""
+    loss_aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = (
+        "token-mean"
+    )
+    """Who shares a batch evenly: tokens, sequences, or sequences by their length. The last is the third divided by the
+    longest reply allowed (Dr. GRPO): without that the gradient is so many times larger."""
     kl_weight: float = Field(default=0.0, ge=0)
     """Holds the policy near the model it started from. With adapters that model is there already; otherwise a second
     one is loaded."""
@@ -74,7 +77,9 @@ class UpdateConfig(RankedConfig):
     learning_rate: float = Field(default=1e-5, gt=0)
     """Step size of AdamW."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """After its warmup the learning rate stays, or falls to 0 at the end of `updates`."""
+    """After its warmup the learning rate stays, or falls to lr_floor at the end of `updates`."""
+    lr_floor: float = Field(default=0.0, ge=0, le=1)
+    """Where such a fall ends, as a share of the learning rate."""
     warmup_updates: int = Field(default=0, ge=0)
     """The learning rate rises over this many updates."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -117,12 +122,17 @@ class UpdateConfig(RankedConfig):
             value = getattr(self, name)
             if self.estimator != GAE and value != type(self).model_fields[name].default:
                 raise ValueError(f"{name}={value!r} goes with estimator='gae', received estimator={self.estimator!r}")
+        if self.lr_floor and self.lr_schedule == "constant":
+            raise ValueError(
+                f"lr_floor={self.lr_floor:g} goes with a learning rate that falls: lr_schedule=linear or cosine"
+            )
         if self.kl_in_reward and not self.kl_weight:
             raise ValueError("kl_in_reward=True needs kl_weight > 0: how much shall be taken from the rewards?")
         return self
 
     def update_settings(self, *, temperature: float, longest_reply: int) -> GRPOSettings:
         """For the learner."""
+        by: Any = self.loss_aggregation.removesuffix("-norm")
         critic = CriticSettings(
             kind=self.critic,
             gamma=self.gae_gamma,
@@ -141,13 +151,14 @@ class UpdateConfig(RankedConfig):
                 clip_low=self.clip_low,
                 clip_high=self.clip_high,
                 dual_clip=self.dual_clip,
-                aggregation=self.loss_aggregation,
-                max_length=longest_reply if self.loss_aggregation == "seq-mean-token-sum" else None,
+                aggregation=by,
+                max_length=longest_reply if by != self.loss_aggregation else None,
                 kl_weight=self.kl_weight,
                 entropy_weight=self.entropy_weight,
             ),
             learning_rate=self.learning_rate,
             schedule=self.lr_schedule,
+            floor=self.lr_floor,
             warmup_updates=self.warmup_updates,
             total_updates=self.settings().plan.updates,
             betas=(self.adam_beta1, self.adam_beta2),

@@ -6,7 +6,8 @@
 
 A file is flattened to dotted paths (`actor_rollout_ref.rollout.n`), which can also be given on the command line. Every
 path is in one of two tables: `PATHS` are translated, `WITHOUT_EFFECT` are accepted and said to have none. A path in
-neither is refused with the nearest one. Some mean something only together (`data.train_batch_size` and
+neither is refused with the nearest one. A name that ends in `.*` is all that is below it. Some mean something
+only together (`data.train_batch_size` and
 `actor.ppo_mini_batch_size` make a number of minibatches): those name what else they read.
 
 `headway explain --config FILE` prints the translation of a file, `docs/guides/llm.md` the table.
@@ -25,6 +26,7 @@ import yaml
 
 from headway.core.naming import unknown
 from headway.recipes.known_names import KNOWN_NAMES
+from headway.recipes.nested_corrections import CORRECTION_PATHS, NEW, find_meaning
 
 Theirs = Mapping[str, Any]
 """Dotted paths and their values; what is null is not there."""
@@ -131,14 +133,18 @@ def _kl(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
         raise ValueError("the penalty is in the loss or taken from the rewards, not both")
     if theirs.get(IN_REWARD):
         return {"kl_in_reward": True, "kl_weight": theirs.get(IN_REWARD_KL, THEIR_KL)}
-    return {"kl_weight": theirs.get(KL, THEIR_KL) if theirs.get(USE_KL) else 0.0}
+    off = {"kl_in_reward": False} if IN_REWARD in theirs else {}
+    return {**off, "kl_weight": theirs.get(KL, THEIR_KL) if theirs.get(USE_KL) else 0.0}
 
 
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "gae", "ppo")
 ESTIMATOR, BY_STD = "algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo"
 
 
 def _estimator(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     name = theirs.get(ESTIMATOR, "grpo")
+    if name not in ESTIMATORS:
+        raise ValueError(unknown("estimator", str(name), ESTIMATORS))
     if name == "grpo" and theirs.get(BY_STD) is False:
         name = "dr_grpo"
     return {"estimator": name}
@@ -153,14 +159,59 @@ def _engine(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"engine": ENGINES[value]}
 
 
+ROLLOUT = "actor_rollout_ref.rollout"
+ENGINE_NAME = f"{ROLLOUT}.name"
+VLLM_KWARGS = f"{ROLLOUT}.engine_kwargs.vllm"
+VLLM_OPTIONS = {
+    f"{ROLLOUT}.{theirs}": ours
+    for theirs, ours in (
+        ("gpu_memory_utilization", "gpu_memory_utilization"),
+        ("max_num_batched_tokens", "max_num_batched_tokens"),
+        ("enforce_eager", "enforce_eager"),
+        ("enable_chunked_prefill", "enable_chunked_prefill"),
+        ("enable_prefix_caching", "enable_prefix_caching"),
+        ("dtype", "dtype"),
+        ("tensor_model_parallel_size", "tensor_parallel_size"),
+    )
+}
+
+
+def _vllm(why: str, *only: Any) -> Callable[..., Meaning]:
+    """An argument of vLLM; in the engine of this process it has no effect, or only these values do."""
+
+    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+        if theirs.get("engine", theirs.get(ENGINE_NAME)) == "vllm":
+            return {"vllm_options": _vllm_options(theirs)}
+        if only and value not in only:
+            raise ValueError(f"only {only[0]} is possible with the engine in this process: {why}")
+        return f"{why}; it is an argument of vLLM ({ENGINE_NAME}=vllm)"
+
+    return translate
+
+
+def _vllm_options(theirs: Theirs) -> dict[str, Any]:
+    below = {path.removeprefix(f"{VLLM_KWARGS}."): path for path in theirs if path.startswith(f"{VLLM_KWARGS}.")}
+    named = {ours: path for path, ours in VLLM_OPTIONS.items() if path in theirs}
+    for ours in named.keys() & below.keys():
+        if theirs[named[ours]] != theirs[below[ours]]:
+            raise ValueError(
+                f"{named[ours]}={theirs[named[ours]]!r} and {below[ours]}={theirs[below[ours]]!r} disagree"
+            )
+    return {ours: theirs[path] for ours, path in (named | below).items()}
+
+
+def _stop(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return {"stop": [value] if isinstance(value, str) else value}
+
+
+def _correction(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return find_meaning(theirs)
+
+
 def _weight_transport(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if value not in ("naive", "nccl"):
         raise ValueError("only naive or nccl is possible here: both are auto, which is NCCL between GPUs")
     return {"weight_transport": "auto"}
-
-
-def _aggregation(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    return {"loss_aggregation": "seq-mean-token-sum" if value == "seq-mean-token-sum-norm" else value}
 
 
 def _do_sample(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
@@ -174,6 +225,12 @@ def _eval_temperature(value: Any, theirs: Theirs, fields: Collection[str]) -> Me
     if theirs.get(VAL_SAMPLE, False):
         return {"eval_temperature": value}
     return {"eval_temperature": 0.0}
+
+
+def _eval_top_p(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if theirs.get(VAL_SAMPLE) and theirs.get(VAL_TEMPERATURE):
+        return {"eval_top_p": value}
+    return "without do_sample and a temperature an evaluation takes the most likely token"
 
 
 TRAIN_FILES, VAL_FILES, PROMPT_KEY = "data.train_files", "data.val_files", "data.prompt_key"
@@ -241,6 +298,35 @@ def _rollout_steps(value: Any, theirs: Theirs, fields: Collection[str]) -> Meani
     return {"updates": max(1, _whole(SAMPLES, value) // _prompts_per_update(theirs))}
 
 
+OPTIM = "actor_rollout_ref.actor.optim"
+WARMUP, WARMUP_RATIO = f"{OPTIM}.lr_warmup_steps", f"{OPTIM}.lr_warmup_steps_ratio"
+SCHEDULES = (f"{OPTIM}.lr_scheduler_type", f"{OPTIM}.warmup_style")
+
+
+def _warmup(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    """A number of updates; where that is negative or not said, a share of all."""
+    steps, ratio = theirs.get(WARMUP, -1), theirs.get(WARMUP_RATIO, 0)
+    if isinstance(steps, int) and steps >= 0:
+        return {"warmup_updates": steps}
+    if not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+        raise ValueError(f"lr_warmup_steps_ratio must be a number in [0, 1], received {ratio!r}")
+    return {"warmup_updates": int(ratio * _total_updates(theirs)) if ratio else 0}
+
+
+def _total_updates(theirs: Theirs) -> int:
+    for path in ("updates", STEPS):
+        if path in theirs:
+            return _whole(path, theirs[path])
+    if SAMPLES not in theirs:
+        raise ValueError(f"a share of all updates needs {STEPS}; or say lr_warmup_steps")
+    return max(1, _whole(SAMPLES, theirs[SAMPLES]) // _prompts_per_update(theirs))
+
+
+def _floor(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    schedule = next((theirs[path] for path in ("lr_schedule", *SCHEDULES) if path in theirs), "constant")
+    return "a constant learning rate does not fall" if schedule == "constant" else {"lr_floor": value}
+
+
 def _places(group: str, ours: str) -> Callable[..., Meaning]:
     """GPUs in all: per node, times nodes."""
 
@@ -289,6 +375,18 @@ def _overlong(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 
 ALL_TASK_PATHS = (TRAIN_FILES, VAL_FILES, PROMPT_KEY, REWARD_FILE, REWARD_NAME)
 ALL_BATCH_PATHS = (BATCH, FETCHES, REQUIRED)
+CORRECTION_EXAMPLES = ("token", 2.0, "geometric", 1.01, 0.99, True, True, 2.0, 0.5, "token", "truncate", 2.0, "cispo")
+_BY_ROWS = "the engine in this process sizes itself by engine_rows, max_prompt_tokens and max_tokens"
+VLLM_ROWS: tuple[tuple[str, str, tuple[Any, ...], Any, str], ...] = (
+    (f"{ROLLOUT}.gpu_memory_utilization", _BY_ROWS, (), 0.4, ""),
+    (f"{ROLLOUT}.max_num_batched_tokens", _BY_ROWS, (), 8192, ""),
+    (f"{ROLLOUT}.enforce_eager", "its decoders choose CUDA graphs themselves", (), False, ""),
+    (f"{ROLLOUT}.enable_chunked_prefill", "a prompt is read in one piece", (), True, ""),
+    (f"{ROLLOUT}.enable_prefix_caching", "a prompt is read once for all of its replies", (), True, ""),
+    (f"{ROLLOUT}.dtype", "bfloat16 on a GPU, float32 on a CPU", (), "bfloat16", ""),
+    (f"{ROLLOUT}.tensor_model_parallel_size", "its model is not spread over GPUs", (1,), 1, "; else only 1"),
+    (f"{VLLM_KWARGS}.*", "they are for vLLM alone", (), 0, ""),
+)
 ASYNC = (
     *("staleness_threshold", "max_staleness_allowed", "max_queue_size", "batch_timeout", "generation_timeout"),
     *("batch_generation_interval", "max_sync_retries", "sync_timeout", "sync_retry_delay"),
@@ -336,13 +434,30 @@ def _paths() -> list[KnownPath]:
         KnownPath(KL, "kl_weight (if use_kl_loss)", _kl, 0.001, ALL_KL_PATHS),
         KnownPath(IN_REWARD, "kl_in_reward, kl_weight", _kl, False, ALL_KL_PATHS),
         KnownPath(IN_REWARD_KL, "kl_weight (if use_kl_in_reward)", _kl, 0.001, ALL_KL_PATHS),
-        KnownPath(f"{actor}.loss_agg_mode", "loss_aggregation", _aggregation, "token-mean"),
+        same(f"{actor}.loss_agg_mode", "loss_aggregation", "token-mean"),
         same(f"{actor}.optim.lr", "learning_rate", 1e-6),
-        KnownPath(f"{actor}.optim.lr_warmup_steps", "warmup_updates", _or_off("warmup_updates"), 10),
+        *(
+            KnownPath(path, ours, _warmup, example, (WARMUP, WARMUP_RATIO, STEPS, SAMPLES, "updates", *ALL_BATCH_PATHS))
+            for path, ours, example in (
+                (WARMUP, "warmup_updates", 10),
+                (WARMUP_RATIO, "warmup_updates (of total_training_steps)", 0.0),
+            )
+        ),
+        KnownPath(f"{OPTIM}.min_lr_ratio", "lr_floor (unless constant)", _floor, 0.1, (*SCHEDULES, "lr_schedule")),
         same(f"{actor}.optim.weight_decay", "weight_decay", 0.01),
         same(f"{actor}.optim.warmup_style", "lr_schedule", "constant"),
         same(f"{actor}.optim.lr_scheduler_type", "lr_schedule", "cosine"),
         KnownPath(f"{actor}.optim.betas", "adam_beta1, adam_beta2", _betas, [0.9, 0.999]),
+        *(
+            KnownPath(path, "correction, correction_options", _correction, example, CORRECTION_PATHS)
+            for path, example in zip(CORRECTION_PATHS, CORRECTION_EXAMPLES, strict=True)
+        ),
+        *(
+            KnownPath(path, f"vllm_options (vllm){note}", _vllm(why, *only), example, (ENGINE_NAME, "engine", *more))
+            for path, why, only, example, note in VLLM_ROWS
+            for more in [(*VLLM_OPTIONS, f"{VLLM_KWARGS}.*")]
+        ),
+        KnownPath(f"{rollout}.stop", "stop", _stop, ["###"]),
         KnownPath(f"{rollout}.name", "engine (hf: transformers)", _engine, "hf"),
         same(f"{rollout}.n", "group_size", 8),
         same(f"{rollout}.temperature", "temperature", 1.0),
@@ -354,6 +469,7 @@ def _paths() -> list[KnownPath]:
         KnownPath(f"{rollout}.checkpoint_engine.backend", "weight_transport (auto)", _weight_transport, "nccl"),
         same(f"{val}.n", "eval_samples", 1),
         KnownPath(VAL_TEMPERATURE, "eval_temperature (if do_sample)", _eval_temperature, 0.0, (VAL_SAMPLE,)),
+        KnownPath(f"{val}.top_p", "eval_top_p (if do_sample)", _eval_top_p, 0.7, (VAL_SAMPLE, VAL_TEMPERATURE)),
         KnownPath(VAL_SAMPLE, "eval_temperature (0 when off)", _do_sample, False),
         KnownPath(ESTIMATOR, "estimator", _estimator, "grpo", (BY_STD,)),
         KnownPath(BY_STD, "estimator (dr_grpo when off)", _estimator, True, (ESTIMATOR,)),
@@ -404,11 +520,15 @@ def _paths() -> list[KnownPath]:
                 (f"{actor}.ulysses_sequence_parallel_size", (1,), "a sequence is not spread over GPUs"),
                 (f"{model}.trust_remote_code", (False,), "a model's own code is not run"),
                 (f"{model}.target_modules", ("all-linear",), "adapters go to every linear layer"),
-                (f"{rollout}.tensor_model_parallel_size", (1,), "a model is not spread over GPUs"),
                 (f"{rollout}.do_sample", (True,), "replies to train on are sampled"),
                 (f"{rollout}.ignore_eos", (False,), "a reply ends where it ends"),
                 (f"{rollout}.multi_turn.enable", (False,), "a ticket is one prompt and its replies"),
-                (f"{val}.top_p", (1.0,), "evaluation samples from all tokens"),
+                (f"{OPTIM}.num_cycles", (0.5,), "a schedule falls once"),
+                (f"{NEW}.rollout_is_batch_normalize", (False,), "weights are not divided by their mean"),
+                (f"{NEW}.use_policy_gradient", (False,), "what is kept is clipped"),
+                (f"{NEW}.loss_type", ("ppo_clip",), "what is kept is clipped"),
+                (f"{NEW}.rollout_token_veto_threshold", ("off",), "one token does not veto its reply"),
+                ("algorithm.rollout_is_veto_threshold", ("off",), "one token does not veto its reply"),
                 (f"{val}.top_k", (-1, 0), "evaluation samples from all tokens"),
                 ("data.shuffle", (True,), "every epoch is shuffled"),
                 ("data.truncation", ("error",), "a prompt that is too long is named, never cut"),
@@ -423,7 +543,6 @@ PATHS: dict[str, KnownPath] = {known.path: known for known in _paths()}
 
 _MEMORY = "weights and gradients stay where the learner is; microbatch_tokens and lora_rank bound the memory"
 _TOKENS = "forward passes are cut by tokens (microbatch_tokens), not by samples"
-_ENGINE = "the engine here sizes itself by engine_rows, max_prompt_tokens and max_tokens"
 _FOLDER = "a run has a folder of its own, named after the recipe and the time (--runs says where)"
 _LOGS = "every event and every metric is in the run's folder"
 _RAY = "runtime, ray_address and its neighbours say where work runs"
@@ -450,28 +569,20 @@ WITHOUT_EFFECT: dict[str, str] = {
     "actor_rollout_ref.actor.checkpoint.*": "a checkpoint always holds everything",
     "actor_rollout_ref.actor.profiler.*": _LOGS,
     "actor_rollout_ref.actor.optim.total_training_steps": "trainer.total_training_steps says it",
-    "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": "lr_warmup_steps says it",
-    "actor_rollout_ref.actor.optim.min_lr_ratio": "a schedule ends at 0",
-    "actor_rollout_ref.actor.optim.num_cycles": "a schedule falls once",
+    "actor_rollout_ref.actor.policy_loss.*": "the losses vanilla and cispo do not read it",
     "actor_rollout_ref.ref.*": "the reference is computed with the learner's own settings",
     "actor_rollout_ref.rollout.mode": "replies are always generated asynchronously, request by request",
-    "actor_rollout_ref.rollout.dtype": "bfloat16 on a GPU, float32 on a CPU",
-    "actor_rollout_ref.rollout.gpu_memory_utilization": _ENGINE,
-    "actor_rollout_ref.rollout.max_model_len": _ENGINE,
-    "actor_rollout_ref.rollout.max_num_batched_tokens": _ENGINE,
-    "actor_rollout_ref.rollout.enforce_eager": _ENGINE,
-    "actor_rollout_ref.rollout.free_cache_engine": _ENGINE,
-    "actor_rollout_ref.rollout.enable_chunked_prefill": _ENGINE,
-    "actor_rollout_ref.rollout.enable_prefix_caching": "a prompt is read once for all of its replies",
-    "actor_rollout_ref.rollout.load_format": _ENGINE,
-    "actor_rollout_ref.rollout.layered_summon": _ENGINE,
+    "actor_rollout_ref.rollout.max_model_len": "an engine's context is max_prompt_tokens + max_tokens",
+    "actor_rollout_ref.rollout.free_cache_engine": "an engine keeps its cache: it generates while the learner learns",
+    "actor_rollout_ref.rollout.load_format": "an engine starts from the model's own weights",
+    "actor_rollout_ref.rollout.layered_summon": "weights are handed on as they are",
     "actor_rollout_ref.rollout.disable_log_stats": _LOGS,
     "actor_rollout_ref.rollout.log_prob_micro_batch_size": _TOKENS,
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": _TOKENS,
     "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": _TOKENS,
     "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": _TOKENS,
     "actor_rollout_ref.rollout.calculate_log_probs": "they always are",
-    "actor_rollout_ref.rollout.engine_kwargs.*": _ENGINE,
+    "actor_rollout_ref.rollout.engine_kwargs.*": "they are for another engine",
     "actor_rollout_ref.rollout.agent.*": "a ticket is one prompt and its replies",
     "actor_rollout_ref.rollout.multi_turn.*": "a ticket is one prompt and its replies",
     "actor_rollout_ref.rollout.checkpoint_engine.*": "weights travel in messages of 64 MB",
@@ -561,7 +672,7 @@ def resolve(flat: Theirs) -> dict[str, Any]:
 
 def mean(path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """What a path with its value sets in a recipe with these settings, or why it has no effect."""
-    value, known = theirs[path], PATHS.get(path)
+    value, known = theirs[path], find_path(path)
     if known is None:
         why = _without_effect(path)
         if why is None:
@@ -580,19 +691,48 @@ def mean(path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
 
 def touched(paths: Collection[str], theirs: Theirs) -> list[str]:
     """These paths and the others in `theirs` whose meaning depends on them."""
+    changed = {known.path if (known := find_path(path)) else path for path in paths}
     return [
-        path for path in theirs if path in paths or (path in PATHS and not set(PATHS[path].reads).isdisjoint(paths))
+        path
+        for path in theirs
+        if path not in OUR_WORDS
+        and (path in paths or ((known := find_path(path)) is not None and not changed.isdisjoint(known.reads)))
     ]
 
 
+def our_words(values: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+    """What a layer says in our words that their names depend on; None where it says so in theirs instead."""
+    said: dict[str, Any] = {}
+    for ours, theirs in OUR_WORDS.items():
+        if ours in values:
+            said[ours] = values[ours]
+        elif not set(theirs).isdisjoint(paths):
+            said[ours] = None
+    return said
+
+
+OUR_WORDS = {"engine": (ENGINE_NAME,), "updates": (STEPS, SAMPLES, EPOCHS), "lr_schedule": SCHEDULES}
+"""Settings that decide what some of their names mean, and their names for these."""
+
+
+def find_path(path: str) -> KnownPath | None:
+    found: KnownPath | None = _most_specific(path, PATHS)
+    return found
+
+
 def _without_effect(path: str) -> str | None:
-    if path in WITHOUT_EFFECT:
-        return WITHOUT_EFFECT[path]
+    found: str | None = _most_specific(path, WITHOUT_EFFECT)
+    return found
+
+
+def _most_specific(path: str, table: Mapping[str, Any]) -> Any:
+    if path in table:
+        return table[path]
     parts = path.split(".")
     for size in range(len(parts) - 1, 0, -1):
-        why = WITHOUT_EFFECT.get(".".join([*parts[:size], "*"]))
-        if why is not None:
-            return why
+        found = table.get(".".join([*parts[:size], "*"]))
+        if found is not None:
+            return found
     return None
 
 

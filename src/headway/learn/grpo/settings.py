@@ -27,6 +27,8 @@ class GRPOSettings:
     learning_rate: float = 1e-6
     schedule: str = "constant"
     """How the learning rate goes on after its warmup: constant, linear or cosine, over `total_updates`."""
+    floor: float = 0.0
+    """Where it ends then, as a share of the learning rate."""
     warmup_updates: int = 0
     total_updates: int | None = None
     betas: tuple[float, float] = (0.9, 0.95)
@@ -80,7 +82,7 @@ class GRPOSettings:
     def policy_schedule(self) -> Schedule:
         """Begins when the policy does."""
         left = None if self.total_updates is None else self.total_updates - self.critic_alone
-        return Schedule(self.schedule, self.warmup_updates, left)
+        return Schedule(self.schedule, self.warmup_updates, left, self.floor)
 
     def critic_schedule(self) -> Schedule:
-        return Schedule(self.schedule, 0, self.total_updates)
+        return Schedule(self.schedule, 0, self.total_updates, self.floor)
