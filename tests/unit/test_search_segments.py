@@ -140,7 +140,7 @@ def test_both_sides_of_a_board_game_are_played_in_turns() -> None:
 
 def test_the_temperature_goes_by_version() -> None:
     temperature = Temperature(1.0, 0.25, 100)
-    assert [temperature.at(version) for version in (0, 50, 100, 900)] == [1.0, 0.625, 0.25, 0.25]
+    assert [temperature.at(version, np.zeros(1)).item() for version in (0, 50, 100, 900)] == [1.0, 0.625, 0.25, 0.25]
     cold = cartpole_collector(temperature=Temperature(0.0, 0.0))
     payload = cold.collect(ticket(0), snapshot(CARTPOLE)).payload
     most = payload["policies"].max(-1)
@@ -148,6 +148,20 @@ def test_the_temperature_goes_by_version() -> None:
     np.testing.assert_array_equal(chosen, most)
     with pytest.raises(ValueError, match="a temperature must be >= 0, received -1"):
         Temperature(-1)
+
+
+def test_after_its_first_moves_a_game_is_played_without_chance() -> None:
+    temperature = Temperature(1.0, 0.5, 100, moves=2)
+    assert temperature.at(100, np.array([0, 1, 2, 9])).tolist() == [0.5, 0.5, 0.0, 0.0]
+    payload = board_collector(steps=30, temperature=temperature).collect(ticket(0), snapshot(BOARD)).payload
+    most = payload["policies"].max(-1)
+    chosen = np.take_along_axis(payload["policies"], payload["actions"][..., None], -1)[..., 0]
+    made = payload["obs"].reshape(*most.shape, -1).sum(-1)  # a stone a move
+    late, early = (made >= 2) & payload["valid"], made < 2
+    np.testing.assert_array_equal(chosen[late], most[late])
+    assert (chosen[early] < most[early]).any()
+    with pytest.raises(ValueError, match="for 0 moves or more, received -1"):
+        Temperature(moves=-1)
 
 
 def test_an_observation_that_is_no_number_is_named() -> None:

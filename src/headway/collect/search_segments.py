@@ -102,11 +102,15 @@ class SelfPlay:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """How much chance there is in acting, by version: `first`, then linearly to `last` over `versions` versions."""
+    """How much chance there is in acting, by version: `first`, then linearly to `last` over `versions` versions.
+
+    With `moves` that is for the first moves of an episode; after them the most visited action is taken.
+    """
 
     first: float = 1.0
     last: float = 1.0
     versions: int = 1
+    moves: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("first", "last"):
@@ -114,9 +118,13 @@ class Temperature:
                 raise ValueError(f"a temperature must be >= 0, received {getattr(self, name)!r}")
         if self.versions < 1:
             raise ValueError(f"a temperature must change over at least 1 version, received {self.versions!r}")
+        if self.moves is not None and self.moves < 0:
+            raise ValueError(f"a temperature must be for 0 moves or more, received {self.moves!r}")
 
-    def at(self, version: int) -> float:
-        return self.first + (self.last - self.first) * min(1.0, version / self.versions)
+    def at(self, version: int, made: np.ndarray) -> np.ndarray:
+        """[N], of games in which `made` [N] moves were made."""
+        warm = self.first + (self.last - self.first) * min(1.0, version / self.versions)
+        return np.where(made < (np.inf if self.moves is None else self.moves), warm, 0.0)
 
 
 class SearchSegmentCollector:
@@ -151,11 +159,11 @@ class SearchSegmentCollector:
         if self._version != snapshot.version:
             self._planner.load(snapshot.payload)
             self._version = snapshot.version
-        rng, temperature = np.random.default_rng(ticket.seed), self._temperature.at(snapshot.version)
+        rng = np.random.default_rng(ticket.seed)
         rows: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
         finished: list[tuple[float, int]] = []
         for _ in range(self._steps):
-            self._step(rng, temperature, rows, finished)
+            self._step(rng, snapshot.version, rows, finished)
         payload: dict[str, Any] = {name: np.stack(values) for name, values in rows.items() if values}
         refuse_nan(payload, ticket, obs="observation", rewards="reward", values="root value")
         payload |= {"stream": self._stream, "serial": self._serial}
@@ -165,7 +173,7 @@ class SearchSegmentCollector:
     def _step(
         self,
         rng: np.random.Generator,
-        temperature: float,
+        version: int,
         rows: dict[str, list[np.ndarray]],
         finished: list[tuple[float, int]],
     ) -> None:
@@ -174,7 +182,7 @@ class SearchSegmentCollector:
         active = None if legal is None else np.logical_or.reduce(legal, axis=1)  # an ended game has none
         past = None if self._history is None else self._history.past
         result = self._planner.plan(obs, rng, legal=legal, to_play=to_play, active=active, past=past)
-        actions = choose_actions(result, temperature, rng, legal)
+        actions = choose_actions(result, self._temperature.at(version, self._lengths), rng, legal)
         rewards, terminated, truncated = games.step(actions)
         if self._history is not None:
             self._history.add(obs, actions)

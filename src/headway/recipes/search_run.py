@@ -168,6 +168,9 @@ class SearchConfig(RunConfig):
     """The same at the end of `temperature_versions`."""
     temperature_versions: int = Field(default=2000, ge=1)
     """Versions over which the temperature goes linearly from one to the other."""
+    temperature_moves: int | None = Field(default=None, ge=0)
+    """Moves of an episode that have a temperature; after them the most visited is always taken. Fewer: games end as
+    good play ends them, and fewer of them differ. Unset: all."""
 
     # -- replay
     replay_mode: Literal["learner", "shared"] = "learner"
@@ -430,7 +433,9 @@ def _collector(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner, 
         partial(make_planner, config, spec, config.num_simulations),
         steps=config.segment_steps,
         stream=number * config.num_envs,
-        temperature=Temperature(config.temperature, config.final_temperature, config.temperature_versions),
+        temperature=Temperature(
+            config.temperature, config.final_temperature, config.temperature_versions, config.temperature_moves
+        ),
     )
 
 
