@@ -26,7 +26,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -53,14 +53,14 @@ from headway.evaluating import evaluate as evaluate_again
 from headway.exporting import export as export_run
 from headway.launching import build_sinks, has_tensorboard, launch, statistics_rows
 from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder, read_config
+from headway.observe.folder import RunFolder
 from headway.observe.glance import glance
 from headway.observe.recorder import read_events
 from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
 from headway.observe.story import read_story
 from headway.observe.trace import write_trace
-from headway.recipes import RECIPES, Recipe, load_recipe, nested_names
+from headway.recipes import RECIPES, Recipe, lightzero, lightzero_names, load_recipe, nested_names
 from headway.recipes.config import ConfigError, RunConfig, Said, read_values, understand
 from headway.recipes.known_names import KNOWN_NAMES
 from headway.recipes.nested_names import PATHS, WITHOUT_EFFECT
@@ -135,7 +135,7 @@ def run(words: list[str]) -> int:
         return _replay(path)
     values: dict[str, Any] = {}
     if "config" in options:
-        named, values = read_config(Path(str(options.pop("config"))))
+        named, values = lightzero.read_file(Path(str(options.pop("config"))))
         recipe_name = recipe_name or named
     if not recipe_name:
         raise UsageError(f"run needs a recipe: {', '.join(RECIPES)}")
@@ -144,8 +144,14 @@ def run(words: list[str]) -> int:
         return _help_recipe(recipe)
     root = Path(str(options.pop("runs", "runs")))
     quiet = bool(options.pop("quiet", False))
-    config = read_values(recipe.config, values, options)
-    for said in understand(recipe.config, values, options)[1]:
+    start(recipe, values, options, root=root, quiet=quiet)
+    return 0
+
+
+def start(recipe: Recipe, *layers: Mapping[str, Any], root: Path, quiet: bool) -> RunResult:
+    """A new run in a folder of its own under `root`, with settings as `read_values` takes them."""
+    config = read_values(recipe.config, *layers)
+    for said in understand(recipe.config, *layers)[1]:
         if isinstance(said.meaning, str):
             OUT.print(f"{said.name}={said.value} has no effect: {said.meaning}", markup=False)
     stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
@@ -167,14 +173,14 @@ def resume(words: list[str]) -> int:
     name, values = folder.read_config()
     recipe = load_recipe(name)
     config = read_values(recipe.config, values, options)
-    code = _launch(recipe, recipe.stations(config), config, folder, resume=True, quiet=quiet)
+    _launch(recipe, recipe.stations(config), config, folder, resume=True, quiet=quiet)
     folder.write_config(name, config.model_dump(mode="json"))  # only now: a refused change must not stay
-    return code
+    return 0
 
 
 def _launch(
     recipe: Recipe, stations: Stations, config: RunConfig, folder: RunFolder, *, resume: bool, quiet: bool
-) -> int:
+) -> RunResult:
     runtime = config.build_runtime()
     sinks = _sinks(config, folder, is_new=not resume)
     OUT.print(f"{recipe.title}: {'resumed in' if resume else 'running in'} {folder.path}", markup=False)
@@ -210,7 +216,7 @@ def _launch(
     _print_result(result, folder)
     if config.report:
         OUT.print(leave_report(folder), markup=False)
-    return 0
+    return result
 
 
 def _sinks(config: RunConfig, folder: RunFolder, *, is_new: bool) -> list[Sink]:
@@ -546,12 +552,16 @@ def explain(words: list[str]) -> int:
                 _explain_path(name, together)
                 continue
             known = KNOWN_NAMES.get(name)
+            if known is None and name in lightzero_names.ALONE:
+                path = lightzero_names.ALONE[name]
+                _explain_path(path, {**together, **({path: together[name]} if has_value else {})})
+                continue
             if known is None:
                 ours = RunConfig.model_fields
                 if name in ours:
                     OUT.print(f"{name}: {ours[name].description}", markup=False)
                     continue
-                raise UsageError(unknown("name", name, [*KNOWN_NAMES, *ours]))
+                raise UsageError(unknown("name", name, [*KNOWN_NAMES, *lightzero_names.ALONE, *ours]))
             value = _scalar(text) if has_value else known.example
             OUT.print(f"{name}={value}  ->  {_assignments(known.translate(value))}   ({known.meaning})", markup=False)
         return 0
@@ -560,17 +570,18 @@ def explain(words: list[str]) -> int:
         for known in KNOWN_NAMES.values()
     ]
     _print_table(["known name", "in Headway", "meaning"], rows)
-    OUT.print()
-    _print_table(["nested name", "in Headway"], [[known.path, known.ours] for known in PATHS.values()])
-    OUT.print()
-    _print_table(["without effect", "because"], [[path, why] for path, why in WITHOUT_EFFECT.items()])
+    for paths, without_effect in ((PATHS, WITHOUT_EFFECT), (lightzero_names.PATHS, lightzero_names.WITHOUT_EFFECT)):
+        OUT.print()
+        _print_table(["nested name", "in Headway"], [[known.path, known.ours] for known in paths.values()])
+        OUT.print()
+        _print_table(["without effect", "because"], [[path, why] for path, why in without_effect.items()])
     return 0
 
 
 def _explain_path(path: str, together: dict[str, Any]) -> None:
     known = nested_names.find_path(path)
     value = together.get(path, None if known is None else known.example)
-    fields = load_recipe("grpo").config.model_fields
+    fields = load_recipe(lightzero_names.recipe_for(path, value) or "grpo").config.model_fields
     _print_said(Said(path, value, nested_names.mean(path, {**together, path: value}, fields)))
 
 
@@ -578,7 +589,7 @@ def _explain_file(words: list[str]) -> int:
     """Every name of a file (and of what else is said) that is not ours, line by line."""
     name = words[0] if not words[0].startswith("-") and "=" not in words[0] else ""
     options = _options(words[bool(name) :])
-    named, values = read_config(Path(str(options.pop("config"))))
+    named, values = lightzero.read_file(Path(str(options.pop("config"))))
     recipe = load_recipe(name or named or "grpo")
     said = understand(recipe.config, values, options)[1]
     for one in said:

@@ -2,8 +2,8 @@
 
 One frozen, validated model per recipe. A value comes from, in rising order: the default, `--config
 file.yaml`, `--field value`. Names known from other systems are translated: flat ones by `known_names.py`, nested
-ones (`trainer: {save_freq: 20}`, or `trainer.save_freq=20`) by `nested_names.py`. Unknown names are refused with the
-nearest known one.
+ones (`trainer: {save_freq: 20}`, or `trainer.save_freq=20`) by `nested_names.py` and `lightzero_names.py`. Unknown
+names are refused with the nearest known one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from headway.observe.alarms import DEFAULT_ALARMS, check_alarms
 from headway.observe.monitor import load_monitor
 from headway.recipes import nested_names
 from headway.recipes.known_names import translate
+from headway.recipes.lightzero_names import path_of
 
 
 class ConfigError(ValueError):
@@ -346,7 +347,7 @@ def understand(kind: type[RunConfig], *layers: Mapping[str, Any]) -> tuple[dict[
         paths = nested_names.flatten(theirs)
         paths |= nested_names.our_words(values, paths)
         nested = {name: value for name, value in (nested | paths).items() if value is not None}
-        here = _translated(kind, {name: value for name, value in values.items() if name not in theirs})
+        here = _translated(kind, {name: value for name, value in values.items() if name not in theirs}, nested)
         here += _translated_paths(kind, nested, paths)
         for one in here:  # what it meant before counts no more
             before = said[one.name].meaning if one.name in said else {}
@@ -371,9 +372,10 @@ def _in_our_words(kind: type[RunConfig], values: Mapping[str, Any], said: list[S
     return ours
 
 
-def _translated(kind: type[RunConfig], values: Mapping[str, Any]) -> list[Said]:
+def _translated(kind: type[RunConfig], values: Mapping[str, Any], nested: Mapping[str, Any]) -> list[Said]:
     """The flat names that are not ours."""
     said = []
+    alone = {name: path for name in values if (path := path_of(name, kind.model_fields)) is not None}
     for name, value in values.items():
         if name in kind.model_fields:
             continue
@@ -381,6 +383,11 @@ def _translated(kind: type[RunConfig], values: Mapping[str, Any]) -> list[Said]:
             said.append(Said(name, value, "with enable_async_training off there is no queue"))
             continue
         meaning = None if isinstance(value, Mapping) else translate(name, value, kind.model_fields)
+        if meaning is None and name in alone:
+            if value is not None:
+                theirs = {**nested, **{path: values[one] for one, path in alone.items() if values[one] is not None}}
+                said.append(Said(name, value, _meaning(kind, alone[name], theirs)))
+            continue
         if meaning is None and (isinstance(value, Mapping) or "." in str(name)):
             raise ConfigError(nested_names.unknown_path(str(name)))
         if meaning is None:
@@ -395,8 +402,15 @@ def _translated_paths(kind: type[RunConfig], nested: Mapping[str, Any], here: Ma
         return []
     try:
         theirs = nested_names.resolve(nested)
-        names = nested_names.touched(here.keys(), theirs)
-        return [Said(name, theirs[name], nested_names.mean(name, theirs, kind.model_fields)) for name in names]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    names = nested_names.touched(here.keys(), theirs)
+    return [Said(name, theirs[name], _meaning(kind, name, theirs)) for name in names]
+
+
+def _meaning(kind: type[RunConfig], path: str, theirs: Mapping[str, Any]) -> dict[str, Any] | str:
+    try:
+        return nested_names.mean(path, theirs, kind.model_fields)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

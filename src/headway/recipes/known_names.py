@@ -127,6 +127,7 @@ KNOWN_NAMES = {
         KnownName("target_update_freq", "updates per move of the target network", _same("target_every"), 100),
         KnownName("ssl_loss_weight", "weight of the consistency loss", _same("consistency_weight"), 2),
         KnownName("grad_clip_value", "largest gradient norm", _same("max_grad_norm"), 5),
+        KnownName("infer_context_length", "steps before an observation", _same("context_steps"), 4),
         KnownName("reanalyze_batch_size", "positions reanalyzed together", _same("reanalyze_roots"), 160),
     )
 }

@@ -10,7 +10,8 @@ neither is refused with the nearest one. A name that ends in `.*` is all that is
 only together (`data.train_batch_size` and
 `actor.ppo_mini_batch_size` make a number of minibatches): those name what else they read.
 
-`headway explain --config FILE` prints the translation of a file, `docs/guides/llm.md` the table.
+`headway explain --config FILE` prints the translation of a file, `docs/guides/llm.md` the table. LightZero's names are
+in `lightzero_names.py`; reading, at the end, is the same for both.
 """
 
 from __future__ import annotations
@@ -18,55 +19,22 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from headway.core.naming import unknown
+from headway.recipes import known_paths, lightzero_names
 from headway.recipes.known_names import KNOWN_NAMES
+from headway.recipes.known_paths import KnownPath, Meaning, Theirs, only
 from headway.recipes.nested_corrections import CORRECTION_PATHS, NEW, find_meaning
-
-Theirs = Mapping[str, Any]
-"""Dotted paths and their values; what is null is not there."""
-Meaning = dict[str, Any] | str
-"""Settings here; or why there are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPath:
-    """One of their names. `translate` gets its value, all of their names that are set, and the recipe's settings."""
-
-    path: str
-    ours: str
-    translate: Callable[[Any, Theirs, Collection[str]], Meaning]
-    example: Any
-    reads: tuple[str, ...] = ()
-    """Other paths that decide along with this one."""
-
 
 # -- ways to translate ------------------------------------------------------------------------------
 
 
-def _same(ours: str) -> Callable[..., Meaning]:
-    return lambda value, theirs, fields: {ours: value}
-
-
 def _flat(name: str) -> Callable[..., Meaning]:
     return lambda value, theirs, fields: KNOWN_NAMES[name].in_recipe(value, fields)
-
-
-def _only(*allowed: Any, why: str) -> Callable[..., Meaning]:
-    """Nothing else exists here, so these values have no effect and others are refused."""
-
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
-        if value not in allowed:
-            choice = " or ".join(str(one) for one in allowed)
-            raise ValueError(f"only {choice} is possible here: {why}")
-        return why
-
-    return translate
 
 
 def _or_off(ours: str) -> Callable[..., Meaning]:
@@ -403,7 +371,7 @@ def _paths() -> list[KnownPath]:
     ]
 
     def same(path: str, ours: str, example: Any) -> KnownPath:
-        return KnownPath(path, ours, _same(ours), example)
+        return KnownPath(path, ours, known_paths.same(ours), example)
 
     gae = (ESTIMATOR,)
     return [
@@ -513,7 +481,7 @@ def _paths() -> list[KnownPath]:
         KnownPath("rollout.test_freq", "evaluate_every (-1: 0)", _or_off("evaluate_every"), 10),
         # one value exists here; others are refused
         *(
-            KnownPath(path, f"(only {allowed[0]})", _only(*allowed, why=why), allowed[0])
+            KnownPath(path, f"(only {allowed[0]})", only(*allowed, why=why), allowed[0])
             for path, allowed, why in (
                 ("algorithm.kl_ctrl.type", ("fixed",), "the weight of the penalty stays as it is"),
                 (f"{actor}.kl_loss_type", ("low_var_kl", "k3"), "the k3 estimate is used"),
@@ -628,7 +596,9 @@ WITHOUT_EFFECT: dict[str, str] = {
 }
 """Accepted, said to have no effect when the run begins, and why. `.*` is everything below."""
 
-GROUPS = {path.partition(".")[0] for path in (*PATHS, *WITHOUT_EFFECT)}
+ALL_PATHS = PATHS | lightzero_names.PATHS
+ALL_WITHOUT_EFFECT = WITHOUT_EFFECT | lightzero_names.WITHOUT_EFFECT
+GROUPS = {path.partition(".")[0] for path in (*ALL_PATHS, *ALL_WITHOUT_EFFECT)}
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -637,7 +607,7 @@ GROUPS = {path.partition(".")[0] for path in (*PATHS, *WITHOUT_EFFECT)}
 def is_theirs(name: str, value: Any) -> bool:
     """A group of their file, or a path of it. `data` is ours too where it is no group."""
     head, dot, _ = str(name).partition(".")
-    return head in GROUPS and (bool(dot) or isinstance(value, Mapping) or name in WITHOUT_EFFECT)
+    return head in GROUPS and (bool(dot) or isinstance(value, Mapping) or name in ALL_WITHOUT_EFFECT)
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -716,12 +686,12 @@ OUR_WORDS = {"engine": (ENGINE_NAME,), "updates": (STEPS, SAMPLES, EPOCHS), "lr_
 
 
 def find_path(path: str) -> KnownPath | None:
-    found: KnownPath | None = _most_specific(path, PATHS)
+    found: KnownPath | None = _most_specific(path, ALL_PATHS)
     return found
 
 
 def _without_effect(path: str) -> str | None:
-    found: str | None = _most_specific(path, WITHOUT_EFFECT)
+    found: str | None = _most_specific(path, ALL_WITHOUT_EFFECT)
     return found
 
 
@@ -737,7 +707,7 @@ def _most_specific(path: str, table: Mapping[str, Any]) -> Any:
 
 
 def unknown_path(path: str) -> str:
-    names = [*GROUPS, *(name.removesuffix(".*") for name in (*PATHS, *WITHOUT_EFFECT))]
+    names = [*GROUPS, *(name.removesuffix(".*") for name in (*ALL_PATHS, *ALL_WITHOUT_EFFECT))]
     near = difflib.get_close_matches(path, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown setting {path!r}{hint} (headway explain lists all that are known)"

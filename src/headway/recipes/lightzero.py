@@ -1,0 +1,107 @@
+"""Runs from the configurations that LightZero's own files define.
+
+    from headway.recipes.lightzero import train
+
+    train([main_config, create_config], seed=0, max_env_step=200_000)
+
+The recipe is chosen by `create_config.policy.type`, the environment by both. Every name in them is translated, said
+to have no effect, or refused with the reason: `lightzero_names.py` holds the tables. On the command line the file
+itself is enough:
+
+    headway run --config cartpole_unizero_config.py --max_lead 2
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.core.loading import in_a_line
+from headway.core.naming import unknown
+from headway.observe.folder import read_config
+from headway.recipes import load_recipe
+from headway.recipes.lightzero_names import RECIPES
+
+if TYPE_CHECKING:
+    from headway.coordinate.coordinator import RunResult
+
+Config = Mapping[str, Any]
+
+
+def train(
+    input_cfg: Config | Sequence[Config] | str | Path,
+    create_config: Config | None = None,
+    seed: int = 0,
+    max_env_step: int | None = None,
+    *,
+    max_train_iter: int | None = None,
+    runs: str | Path = "runs",
+    quiet: bool = False,
+    **settings: Any,
+) -> RunResult:
+    """Train by a configuration of LightZero's, in a folder under `runs`.
+
+    :param input_cfg: [main_config, create_config], or main_config with `create_config` beside it, or the file that
+        defines both
+    :param settings: over those of the configuration, under our names or theirs: max_lead=2, num_simulations=50
+    """
+    from headway.cli import start  # which knows this module
+
+    if isinstance(input_cfg, str | Path):
+        _, values = read_file(Path(input_cfg))
+    else:
+        main, create = _both(input_cfg, create_config)
+        values = merged(main, create)
+    limits = {"max_env_step": max_env_step, "num_iterations": max_train_iter}
+    given = {name: value for name, value in limits.items() if value is not None}
+    recipe = recipe_of(values)
+    return start(load_recipe(recipe), values, {"seed": seed, **given, **settings}, root=Path(runs), quiet=quiet)
+
+
+def _both(configs: Config | Sequence[Config], create_config: Config | None) -> tuple[Config, Config]:
+    if isinstance(configs, Mapping):
+        configs = [configs] if create_config is None else [configs, create_config]
+    if len(configs) != 2 or not all(isinstance(config, Mapping) for config in configs):
+        raise ValueError(f"two configurations are needed, main_config and create_config, received {len(configs)}")
+    return configs[0], configs[1]
+
+
+def merged(main: Config, create: Config) -> dict[str, Any]:
+    """Both as one: the groups of `create` with those of `main` in them."""
+    both = dict(create)
+    for name, value in main.items():
+        other = both.get(name)
+        both[name] = merged(value, other) if isinstance(value, Mapping) and isinstance(other, Mapping) else value
+    return both
+
+
+def recipe_of(values: Config) -> str:
+    """The recipe that `policy.type` names."""
+    policy = values.get("policy")
+    kind = policy.get("type") if isinstance(policy, Mapping) else None
+    if kind is None:
+        raise ValueError("create_config.policy.type is missing: it says which recipe this is")
+    if kind not in RECIPES:
+        raise ValueError(unknown("policy", str(kind), RECIPES))
+    return RECIPES[kind]
+
+
+def read_file(path: Path) -> tuple[str, dict[str, Any]]:
+    """The recipe and the settings in a file: YAML, or a Python file that defines main_config and create_config."""
+    if path.suffix != ".py":
+        return read_config(path)
+    if not path.is_file():
+        raise ValueError(f"cannot read {path}: no such file")
+    try:
+        defined = runpy.run_path(str(path), run_name="configuration")  # not __main__: it would train at once
+    except Exception as error:
+        raise ValueError(f"{path} cannot be loaded: {in_a_line(error)}") from error
+    for name in ("main_config", "create_config"):
+        if not isinstance(defined.get(name), Mapping):
+            raise ValueError(f"{path} defines no {name} outside of its functions")
+    values = merged(defined["main_config"], defined["create_config"])
+    if isinstance(defined.get("max_env_step"), int):
+        values["max_env_step"] = defined["max_env_step"]
+    return recipe_of(values), values
