@@ -181,6 +181,8 @@ def test_smoothing_spreads_the_targets_of_values_and_rewards(recipe: str) -> Non
     [
         ({"root": "gumbel", "temperature": 0.5}, "temperature=0.5 needs root='puct', received root='gumbel'"),
         ({"gumbel_algo": True, "fixed_temperature_value": 0.25}, "needs root='puct'"),
+        ({"root": "gumbel", "temperature_moves": 4}, "temperature_moves=4 needs root='puct', received root='gumbel'"),
+        ({"temperature_moves": -1}, "temperature_moves=-1: Input should be greater than or equal to 0"),
         ({"max_num_considered_actions": 6}, "max_considered_actions=6 needs root='gumbel', received root='puct'"),
         ({"value_smoothing": 1.0}, "value_smoothing=1.0: Input should be less than 1"),
         ({"gumbel_c_scale": -1, "root": "gumbel"}, "gumbel_c_scale=-1: Input should be greater than or equal to 0"),

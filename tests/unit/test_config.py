@@ -104,12 +104,13 @@ OF_A_SEARCH = [
     ("ssl_loss_weight", 1, {"consistency_weight": 1}),
     ("grad_clip_value", 10, {"max_grad_norm": 10}),
     ("reanalyze_batch_size", 128, {"reanalyze_roots": 128}),
+    ("infer_context_length", 4, {"context_steps": 4}),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "ours"), OF_A_SEARCH)
 def test_a_known_name_of_a_search_is_for_recipes_that_search(name: str, value: Any, ours: dict[str, Any]) -> None:
-    kind = load_recipe("muzero").config
+    kind = load_recipe("unizero" if "context_steps" in ours else "muzero").config
     assert translate(name, value, kind.model_fields) == ours
     more = {"wall_s": 9} | ({"root": "gumbel"} if "max_considered_actions" in ours else {})
     assert read_values(kind, {**more, name: value}) == read_values(kind, {**more, **ours})

@@ -85,7 +85,7 @@ BOARD_DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 ONLY_FOR_ROOT = {
-    "puct": ("temperature", "final_temperature", "temperature_versions", "root_noise_weight"),
+    "puct": ("temperature", "final_temperature", "temperature_versions", "temperature_moves", "root_noise_weight"),
     "gumbel": ("max_considered_actions", "gumbel_scale", "gumbel_c_visit", "gumbel_c_scale"),
 }
 """Settings that one kind of root uses and the other does not."""
