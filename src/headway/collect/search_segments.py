@@ -6,7 +6,7 @@ Games go on where the last ticket left them, whatever version it had: weights ch
 never in it, so a search never meets a latent of other weights. What a segment holds, besides the number of its first
 stream (`stream`) and how many segments its collector made before it (`serial`):
 
-    obs         [T, N, ...]
+    obs         [T, N, ...]          bytes where the environment has bytes, pictures with channels first
     actions     [T, N]     int32
     rewards     [T, N]     float32   of who acted
     terminated  [T, N]     the episode ended: no value after it
@@ -55,7 +55,8 @@ class VectorGames:
     """A Gymnasium vector environment with a discrete action: one player."""
 
     def __init__(self, make_env: Callable[[], Any], *, seed: int) -> None:
-        from headway.envs.gymnasium_vector import Discrete, as_features, describe, legal_actions
+        from headway.envs.gymnasium_vector import Discrete, describe, legal_actions
+        from headway.envs.planes import as_seen
 
         self._env = make_env()
         self._spec = describe(self._env)
@@ -63,18 +64,19 @@ class VectorGames:
             raise ValueError(f"search needs one of a number of actions, received {self._env.single_action_space}")
         self.num_envs = self._env.num_envs
         observations, info = self._env.reset(seed=seed)
-        self.obs = as_features(observations, self._env.single_observation_space)
+        self.obs = as_seen(observations, self._env.single_observation_space)
         self.ended = np.zeros(self.num_envs, bool)
         self.legal = legal_actions(info, self._spec.action, self.ended)
         self.to_play = np.zeros(self.num_envs, np.int8)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        from headway.envs.gymnasium_vector import as_features, legal_actions, to_environment
+        from headway.envs.gymnasium_vector import legal_actions, to_environment
+        from headway.envs.planes import as_seen
 
         env, action = self._env, self._spec.action
         taken = to_environment(actions.astype(np.int64), action, env.single_action_space)
         observations, rewards, terminated, truncated, info = env.step(taken)
-        self.obs = as_features(observations, env.single_observation_space)
+        self.obs = as_seen(observations, env.single_observation_space)
         self.ended = terminated | truncated
         self.legal = legal_actions(info, action, self.ended)
         return np.asarray(rewards, np.float32), terminated, truncated

@@ -15,7 +15,7 @@ class EpisodeEvaluator:
     """Plays `episodes` episodes, side by side, with the most likely actions (or drawn ones).
 
     Each environment contributes its first episodes only, as many as the others: counting whoever finishes
-    first would favour short ones.
+    first would favour short ones. `see` is how the policy sees the observations of a space.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class EpisodeEvaluator:
         max_envs: int = 32,
         greedy: bool = True,
         max_steps: int = 100_000,
+        see: Callable[[Any, Any], np.ndarray] = as_features,
     ) -> None:
         if episodes < 1:
             raise ValueError(f"an evaluation needs at least one episode, received {episodes!r}")
@@ -37,6 +38,7 @@ class EpisodeEvaluator:
         self._policy = make_policy(self._spec)
         self._greedy = greedy
         self._max_steps = max_steps
+        self._see = see
 
     def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
         self._policy.load(snapshot.payload)
@@ -48,7 +50,7 @@ class EpisodeEvaluator:
         begins = np.ones(self._num_envs, bool)
         forget = getattr(self._policy, "forget", None)  # a policy that remembers is told where episodes begin
         for step in range(self._max_steps):
-            obs, mask = as_features(observations, space), legal_actions(info, self._spec.action, ended)
+            obs, mask = self._see(observations, space), legal_actions(info, self._spec.action, ended)
             if forget is not None:
                 forget(begins)
             if self._greedy:

@@ -101,6 +101,7 @@ def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:
         windows=config.board_features if kind == "board" else 0,
         projection=config.hidden,
         normalise=config.normalises(seen),
+        is_bytes=spec.is_bytes and len(seen) == 3,
         value_support=config.support,
         reward_support=config.support,
     )

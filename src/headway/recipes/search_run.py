@@ -36,6 +36,7 @@ from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
 from headway.envs.board_games import GAMES, symmetries
 from headway.envs.gymnasium_vector import Discrete, describe, legal_actions, make_vector, registered
+from headway.envs.planes import as_seen, is_bytes, is_picture, reaches_255, seen_shape
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.evaluate.matches import MatchEvaluator
 from headway.learn.two_hot import Support
@@ -101,11 +102,12 @@ class GameSpec:
     has_masks: bool
     store_as: str
     """The smallest type its observations fit into."""
+    is_bytes: bool = False
+    """They are brightnesses 0..255."""
 
     @property
     def is_picture(self) -> bool:
-        """Planes that are no small board."""
-        return len(self.observation) == 3 and min(self.observation[1:]) > 9
+        return is_picture(self.observation)
 
 
 class SearchConfig(RunConfig):
@@ -414,8 +416,9 @@ def game_spec(config: SearchConfig) -> GameSpec:
             raise ValueError(f"search needs discrete actions; {config.env} has {env.single_action_space}")
         _, info = env.reset(seed=0)
         has_masks = legal_actions(info, spec.action, np.zeros(1, bool)) is not None
-        is_bytes = getattr(env.single_observation_space, "dtype", None) == np.uint8
-        return GameSpec(spec.observation, spec.action.n, 1, has_masks, "uint8" if is_bytes else "float32")
+        space = env.single_observation_space
+        stored = "uint8" if is_bytes(space) else "float32"
+        return GameSpec(seen_shape(space), spec.action.n, 1, has_masks, stored, reaches_255(space))
     finally:
         env.close()
 
@@ -481,5 +484,5 @@ def _evaluator(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner) 
         opponents = dict.fromkeys(config.opponents, 1.0)
         return MatchEvaluator(plan, GAMES[BOARD_GAMES[config.env]], opponents, games=config.eval_episodes)
     return EpisodeEvaluator(
-        partial(make_vector, config.env), lambda _: plan(), episodes=config.eval_episodes, max_envs=100
+        partial(make_vector, config.env), lambda _: plan(), episodes=config.eval_episodes, max_envs=100, see=as_seen
     )

@@ -86,6 +86,7 @@ def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:
         heads=config.heads,
         attention_steps=config.attention_steps or config.num_unroll_steps + 1,
         normalise=config.normalises(seen),
+        is_bytes=spec.is_bytes and len(seen) == 3,
         value_support=config.support,
         reward_support=config.support,
     )

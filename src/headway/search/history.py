@@ -16,7 +16,7 @@ import numpy as np
 class Past(NamedTuple):
     """The last steps before each root. B roots, C steps at most."""
 
-    obs: np.ndarray  # [B, C, ...] float32
+    obs: np.ndarray  # [B, C, ...] of the type of the observations
     actions: np.ndarray  # [B, C] int64
     lengths: np.ndarray  # [B] int64, in 0..C
 
@@ -24,13 +24,14 @@ class Past(NamedTuple):
 class History:
     """Keeps the past of N games while they are played."""
 
-    def __init__(self, num_games: int, steps: int, observation: tuple[int, ...]) -> None:
+    def __init__(self, steps: int, like: np.ndarray) -> None:
+        """:param like: observations [N, ...] of these games"""
         if steps < 1:
             raise ValueError(f"a history needs at least one step, received {steps!r}")
         self.past = Past(
-            np.zeros((num_games, steps, *observation), np.float32),
-            np.zeros((num_games, steps), np.int64),
-            np.zeros(num_games, np.int64),
+            np.zeros((len(like), steps, *like.shape[1:]), like.dtype),
+            np.zeros((len(like), steps), np.int64),
+            np.zeros(len(like), np.int64),
         )
 
     def add(self, obs: np.ndarray, actions: np.ndarray) -> None:
@@ -50,7 +51,7 @@ class History:
 def pasts(obs: np.ndarray, actions: np.ndarray, begins: np.ndarray, steps: int) -> Past:
     """Of every row of segments [G, T, ...], as far as the segment and the episode reach: [G * T] roots."""
     groups, length = actions.shape
-    history = History(groups, steps, obs.shape[2:])
+    history = History(steps, obs[:, 0])
     found = []
     for step in range(length):
         history.forget(begins[:, step])

@@ -59,7 +59,7 @@ class Planner:
 
     def history(self, obs: np.ndarray) -> History | None:
         """Where the past of games with observations [N, ...] is kept; None: the model does not look back."""
-        return History(len(obs), self.context_steps, obs.shape[1:]) if self.context_steps else None
+        return History(self.context_steps, obs) if self.context_steps else None
 
     def load(self, weights: Any) -> None:
         """The weights to plan with. What `best` does by lot begins anew, so it depends on nothing else."""
@@ -101,7 +101,7 @@ class Planner:
         """
         if self._begins is None or not self.context_steps:
             return self._most_visited(obs, legal, None)
-        history = self._history = self._history or History(len(obs), self.context_steps, obs.shape[1:])
+        history = self._history = self._history or History(self.context_steps, obs)
         history.forget(self._begins)
         actions = self._most_visited(obs, legal, history.past)
         history.add(obs, actions)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from headway.learn.input_scale import InputScale, require_observation
+from headway.learn.input_scale import BRIGHTEST, InputScale, require_observation
 from headway.learn.two_hot import Support
 
 WINDOW = 4  # cells a side
@@ -49,11 +49,13 @@ class Architecture:
     """Width of the space in which latents are compared."""
     normalise: bool = False
     """Bring the features of a vector to mean 0 and variance 1 first, by what was seen of them."""
+    is_bytes: bool = False
+    """Planes of brightnesses 0..255: they are divided by 255 first."""
     value_support: Support = field(default_factory=Support)
     reward_support: Support = field(default_factory=Support)
 
     def __post_init__(self) -> None:
-        require_observation(self.observation, self.normalise)
+        require_observation(self.observation, self.normalise, self.is_bytes)
         if self.windows < 0 or (self.windows and len(self.observation) != 3):
             raise ValueError(f"windows are for boards, received windows={self.windows} and {list(self.observation)}")
         for name in ("num_actions", "latent", "hidden", "blocks", "projection"):
@@ -88,6 +90,9 @@ class MuZeroNetwork(nn.Module, ABC):
         super().__init__()
         self.architecture = architecture
         self.inputs = InputScale(architecture.observation[0]) if architecture.normalise else None
+
+    def _brightness(self, planes: Tensor) -> Tensor:
+        return planes / BRIGHTEST if self.architecture.is_bytes else planes
 
     @abstractmethod
     def encode(self, observations: Tensor) -> Tensor:
@@ -213,7 +218,7 @@ class BoardNetwork(MuZeroNetwork):
             self.action.weight.copy_(_where(a.num_actions, height, width))
 
     def encode(self, observations: Tensor) -> Tensor:
-        return self._normalise(self.encoder(observations))
+        return self._normalise(self.encoder(self._brightness(observations)))
 
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         changed = self.dynamics_out(torch.relu(self.dynamics_in(self._beside_actions(latents, actions))))
@@ -267,7 +272,7 @@ class PlanesNetwork(MuZeroNetwork):
         self._finish(seed)
 
     def encode(self, observations: Tensor) -> Tensor:
-        return normalise(self.encoder(observations))
+        return normalise(self.encoder(self._brightness(observations)))
 
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         changed = self.dynamics_out(torch.relu(self.dynamics_in(self._beside_actions(latents, actions)) + latents))

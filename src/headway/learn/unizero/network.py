@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headway.learn.input_scale import InputScale, require_observation
+from headway.learn.input_scale import BRIGHTEST, InputScale, require_observation
 from headway.learn.two_hot import Support
 
 SLOWEST_TURN = 1000.0  # tokens per radian of the slowest rotation: far longer than any path
@@ -46,11 +46,13 @@ class Architecture:
     """Nodes that a token sees, its own among them."""
     normalise: bool = False
     """Bring the features of a vector to mean 0 and variance 1 first, by what was seen of them."""
+    is_bytes: bool = False
+    """Planes of brightnesses 0..255: they are divided by 255 first."""
     value_support: Support = field(default_factory=Support)
     reward_support: Support = field(default_factory=Support)
 
     def __post_init__(self) -> None:
-        require_observation(self.observation, self.normalise)
+        require_observation(self.observation, self.normalise, self.is_bytes)
         for name in ("num_actions", "dim", "layers", "heads", "attention_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
@@ -142,7 +144,11 @@ class UniZeroNetwork(nn.Module):
 
     def encode(self, observations: Tensor) -> Tensor:
         """Latents [N, D] of observations [N, ...]."""
-        return normalise(self.encoder(observations if self.inputs is None else self.inputs(observations.flatten(1))))
+        if self.inputs is not None:
+            observations = self.inputs(observations.flatten(1))
+        elif self.architecture.is_bytes:
+            observations = observations / BRIGHTEST
+        return normalise(self.encoder(observations))
 
     @property
     def ending(self) -> Tensor:

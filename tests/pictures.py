@@ -1,0 +1,49 @@
+"""A game of pictures: a square lights up on the left or on the right, and going there is rewarded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+SIDE, STEPS = 32, 6
+
+
+class Lights(gym.Env[np.ndarray, np.int64]):
+    """The same pictures in any layout: `last` [H, W, 3], `first` [3, H, W], `gray` [H, W]."""
+
+    def __init__(self, layout: str = "last") -> None:
+        self._layout = layout
+        shape = {"last": (SIDE, SIDE, 3), "first": (3, SIDE, SIDE), "gray": (SIDE, SIDE), "frames": (2, SIDE, SIDE, 3)}
+        self.observation_space = spaces.Box(0, 255, shape[layout], np.uint8)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._look(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+        reward = float(action == self._lit)
+        self._step += 1
+        return self._look(), reward, self._step == STEPS, False, {}
+
+    def _look(self) -> np.ndarray:
+        self._lit = int(self.np_random.integers(2))
+        picture = np.zeros((SIDE, SIDE, 3), np.uint8)
+        picture[12:20, 4 + 16 * self._lit : 12 + 16 * self._lit] = (250, 120, 10 * self._step)
+        if self._layout == "frames":
+            return np.stack([picture] * 2)
+        return (
+            picture
+            if self._layout == "last"
+            else np.moveaxis(picture, 2, 0)
+            if self._layout == "first"
+            else picture[..., 0]
+        )
+
+
+for _layout in ("last", "first", "gray", "frames"):
+    gym.register(f"Lights-{_layout}-v0", entry_point="pictures:Lights", kwargs={"layout": _layout})
