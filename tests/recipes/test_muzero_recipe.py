@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ pytest.importorskip("gymnasium")
 
 import search_runs
 
+from headway.cli import main
 from headway.observe.recorder import MemoryRecorder
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, read_values
@@ -80,6 +82,9 @@ def test_updates_per_collect_are_updates_per_ticket() -> None:
         ({"env": "connect_four", "opponents": "[perfect]"}, "cannot look to the end"),
         ({"replay_min_size": 200}, "may be all incomplete targets: it must be above 200"),
         ({"replay_min_size": 900, "replay_capacity": 800}, "is more than replay_capacity=800 ever holds"),
+        ({"replay_min_size": 201, "replay_capacity": 399}, "it needs at least 800 steps: a position looks 25 steps"),
+        ({"env": "tictactoe", "eval_episodes": 1}, "a match needs 2 games, one begun by each side"),
+        ({"env": "tictactoe", "opponents": "random,depht_2"}, "did you mean 'depth_2'"),
         ({"update_per_collect": 5, "replay_ratio": 0.5}, "say the same thing"),
         ({"final_learning_rate": 1e-4}, "needs updates"),
         ({"num_simulation": 5}, "num_simulations"),
@@ -93,10 +98,26 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], message: 
     assert "\n" not in str(caught.value)
 
 
-def test_planes_need_planes() -> None:
-    config = read(wall_s=1, network="planes")
+@pytest.mark.parametrize("network", ["planes", "board"])
+def test_planes_need_planes(network: str) -> None:
+    config = read(wall_s=1, network=network)
     with pytest.raises(ValueError, match=r"needs observations \[C, height, width\]; CartPole-v1 has \[4\]"):
-        load_recipe("muzero").stations(config).learner()
+        load_recipe("muzero").stations(config)
+
+
+def test_a_network_that_cannot_be_leaves_no_folder_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "muzero", "--runs", str(tmp_path), "--network", "board", "--updates", "1"]
+    assert main(words) != 0
+    assert "network='board' needs observations [C, height, width]; CartPole-v1 has [4]" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [("perfect", ("perfect",)), ("random, depth_3", ("random", "depth_3")), ("[random]", ("random",))],
+)
+def test_opponents_are_one_name_or_several_with_commas(said: str, meant: tuple[str, ...]) -> None:
+    assert read(wall_s=1, env="tictactoe", opponents=said).opponents == meant
 
 
 # -- learning -----------------------------------------------------------------------------------------

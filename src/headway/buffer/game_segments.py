@@ -92,6 +92,19 @@ class Reanalysis:
                 raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
 
 
+def segments_per_stream(capacity: int, num_streams: int, segment_steps: int, windows: Windows) -> int:
+    """How many segments of each stream a replay holds; refuses one in which nothing would ever be complete."""
+    held = capacity // (num_streams * segment_steps)
+    least = 1 + -(-windows.reach // segment_steps)
+    if held < least:
+        raise ValueError(
+            f"a replay of {capacity} steps holds {held} segments of {segment_steps} steps of each of "
+            f"{num_streams} environments; it needs at least {least * num_streams * segment_steps} steps: a "
+            f"position looks {windows.reach} steps ahead (num_unroll_steps + td_steps)"
+        )
+    return held
+
+
 class Rows(NamedTuple):
     """All steps, [R] = streams * ring rows; a stream's ring is contiguous."""
 
@@ -142,14 +155,7 @@ class GameSegments:
         for name, share in (("alpha", alpha), ("beta_start", beta_start), ("beta_end", beta_end)):
             if not 0 <= share <= 1:
                 raise ValueError(f"{name} must be in [0, 1], received {share!r}")
-        self._ring = capacity // (num_streams * segment_steps)  # segments of each stream
-        least = 1 + -(-windows.reach // segment_steps)
-        if self._ring < least:
-            raise ValueError(
-                f"a replay of {capacity} steps holds {self._ring} segments of {segment_steps} steps of each of "
-                f"{num_streams} environments; it needs at least {least * num_streams * segment_steps} steps: a "
-                f"position looks {windows.reach} steps ahead (num_unroll_steps + td_steps)"
-            )
+        self._ring = segments_per_stream(capacity, num_streams, segment_steps, windows)
         self.windows = windows
         self.reanalysis = reanalysis or Reanalysis()
         self._streams, self._steps, self._batch = num_streams, segment_steps, batch_size

@@ -75,6 +75,7 @@ CONFIG = MuZeroConfig
 def stations(config: MuZeroConfig) -> Stations:
     """Everything wired."""
     spec = game_spec(config)
+    _architecture(config, spec)  # refuses what cannot be, before anything is started
     return search_stations(config, spec, planner, partial(_learner, config, spec))
 
 
@@ -86,13 +87,17 @@ def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
 
 def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:
     torch.set_num_threads(config.torch_threads)
+    return build_network(_architecture(config, spec), seed=derive_seed(config.seed, "network"))
+
+
+def _architecture(config: MuZeroConfig, spec: GameSpec) -> Architecture:
     shape, kind = spec.observation, config.network
     if kind == "auto":
         kind = "board" if config.is_board_game else "planes" if spec.is_picture else "vector"
     if kind != "vector" and len(shape) != 3:
         raise ValueError(f"network={kind!r} needs observations [C, height, width]; {config.env} has {list(shape)}")
     seen = (math.prod(shape),) if kind == "vector" else shape
-    architecture = Architecture(
+    return Architecture(
         observation=seen,
         num_actions=spec.num_actions,
         latent=config.latent,
@@ -105,7 +110,6 @@ def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:
         value_support=config.support,
         reward_support=config.support,
     )
-    return build_network(architecture, seed=derive_seed(config.seed, "network"))
 
 
 def _learner(config: MuZeroConfig, spec: GameSpec) -> MuZeroLearner:

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from headway.buffer.game_segments import GameSegments, Reanalysis, Windows
+from headway.buffer.game_segments import GameSegments, Reanalysis, Windows, segments_per_stream
 from headway.collect.reanalyze import SearchReanalyzer
 from headway.collect.search_segments import (
     Games,
@@ -134,8 +134,8 @@ class SearchConfig(RunConfig):
     eval_simulations: int = Field(default=25, ge=1)
     """Simulations per move in evaluations."""
     opponents: tuple[str, ...] = ()
-    """Whom a board game is evaluated against: random, perfect, depth_N (looks N moves ahead). The score is the mean,
-    over them, of the games won plus half of those drawn."""
+    """Whom a board game is evaluated against: random, perfect, depth_N (looks N moves ahead); one of them or several,
+    with commas. The score is the mean, over them, of the games won plus half of those drawn."""
 
     # -- search
     num_simulations: int = Field(default=25, ge=1)
@@ -253,6 +253,11 @@ class SearchConfig(RunConfig):
     torch_threads: int = Field(default=1, ge=1)
     """Threads of torch in each process. One, where roles share the cores: more are slower, and differ in bits."""
 
+    @field_validator("opponents", mode="before")
+    @classmethod
+    def _one_opponent_or_several(cls, value: Any) -> Any:
+        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_the_game(cls, values: Any) -> Any:
@@ -288,6 +293,8 @@ class SearchConfig(RunConfig):
                 depth = name.removeprefix("depth_")
                 if name not in allowed and not (name.startswith("depth_") and depth.isdigit() and int(depth) > 0):
                     raise ValueError(unknown("opponent", name, (*allowed, "depth_2")))
+            if self.eval_episodes < 2:
+                raise ValueError(f"eval_episodes={self.eval_episodes}: a match needs 2 games, one begun by each side")
             if self.evaluate_every and not self.opponents:
                 raise ValueError(f"env={self.env!r} is evaluated against opponents: set opponents")
             if "perfect" in self.opponents and GAMES[BOARD_GAMES[self.env]].num_cells > 9:
@@ -315,7 +322,7 @@ class SearchConfig(RunConfig):
             )
         if self.update_per_collect is not None and self.replay_ratio != type(self).model_fields["replay_ratio"].default:
             raise ValueError("update_per_collect and replay_ratio say the same thing: set one of them")
-        self.windows  # noqa: B018 - refuses what cannot be
+        segments_per_stream(self.replay_capacity, self.collectors * self.num_envs, self.segment_steps, self.windows)
         return self
 
     @property

@@ -63,6 +63,7 @@ CONFIG = UniZeroConfig
 def stations(config: UniZeroConfig) -> Stations:
     """Everything wired."""
     spec = game_spec(config)
+    _architecture(config, spec)  # refuses what cannot be, before anything is started
     return search_stations(config, spec, planner, partial(_learner, config, spec))
 
 
@@ -76,9 +77,13 @@ def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
 
 def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:
     torch.set_num_threads(config.torch_threads)
+    return UniZeroNetwork(_architecture(config, spec), seed=derive_seed(config.seed, "network"))
+
+
+def _architecture(config: UniZeroConfig, spec: GameSpec) -> Architecture:
     shape = spec.observation
     seen = shape if spec.is_picture else (math.prod(shape),)
-    architecture = Architecture(
+    return Architecture(
         observation=seen,
         num_actions=spec.num_actions,
         dim=config.dim,
@@ -90,7 +95,6 @@ def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:
         value_support=config.support,
         reward_support=config.support,
     )
-    return UniZeroNetwork(architecture, seed=derive_seed(config.seed, "network"))
 
 
 def _learner(config: UniZeroConfig, spec: GameSpec) -> UniZeroLearner:
