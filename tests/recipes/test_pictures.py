@@ -119,8 +119,10 @@ def test_a_run_of_such_pictures_does_not_begin(recipe: str) -> None:
 @pytest.mark.timeout(600)
 @every_recipe
 def test_pictures_are_learned(recipe: str) -> None:
-    more = {"updates": 400, "evaluate_every": 100, "eval_episodes": 20, "target_score": 5.5, "seed": 1}
-    learning = {"learning_rate": 3e-3, "batch_size": 32, "replay_capacity": 2000, "num_simulations": 8, "wall_s": 400}
+    more = {"updates": 600, "wall_s": 500, "evaluate_every": 50, "eval_episodes": 20, "target_score": 5.5, "seed": 1}
+    now = {"gamma": 0.5, "td_steps": 1, "value_range": 3.0, "value_bins": 21}  # what is done is paid at once
+    pace = {"num_envs": 8, "replay_min_size": 200, "replay_capacity": 2000, "replay_ratio": 0.2, "average": 0.9}
+    model = {"learning_rate": 3e-3, "batch_size": 32, "num_simulations": 8}
     sizes = {"muzero": {"latent": 8, "hidden": 32}, "unizero": {"dim": 32, "context_steps": 0}}[recipe]
-    result = run(recipe, config_of(recipe, "last", **more, **learning, **sizes, gamma=0.9, replay_ratio=0.5))
+    result = run(recipe, config_of(recipe, "last", **more, **now, **pace, **model, **sizes))
     assert max(score.value or 0.0 for score in result.scores) >= 5.5
