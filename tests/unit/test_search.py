@@ -316,6 +316,9 @@ def test_logarithms_are_no_prior() -> None:
         known = np.array([[0.2, 0.3, 0.5], [0.2, wrong, 0.5]])
         with pytest.raises(ValueError, match=r"prior of root 1 must be probabilities.*logarithms"):
             search(bandit, bandit.roots(), SearchSettings(), rng(), prior=known, prior_weight=0.5)
+    for shape in ((3,), (2, 1), (2, 4), (3, 3)):
+        with pytest.raises(ValueError, match=r"prior must have shape \[2, 3\], received \[\d"):
+            search(bandit, bandit.roots(), SearchSettings(), rng(), prior=np.ones(shape), prior_weight=0.5)
     for weight in (-0.1, 1.1, np.nan):
         with pytest.raises(ValueError, match=r"prior_weight must lie in 0\.\.1"):
             search(bandit, bandit.roots(), SearchSettings(), rng(), prior=np.ones((2, 3)), prior_weight=weight)

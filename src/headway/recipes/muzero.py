@@ -24,7 +24,7 @@ from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
 from headway.learn.muzero.loss import LossWeights
 from headway.learn.muzero.network import Architecture, MuZeroNetwork, build_network
 from headway.learn.rank import device_for
-from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, search_stations
+from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, planner_of, search_stations
 from headway.search.planning import Planner
 
 
@@ -82,7 +82,7 @@ def stations(config: MuZeroConfig) -> Stations:
 def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
     """The acting side, before weights are loaded."""
     settings = config.search_settings(spec.players, num_simulations)
-    return Planner(searchable(_network(config, spec), device=device_for(config.search_gpus)), settings)
+    return planner_of(config, searchable(_network(config, spec), device=device_for(config.search_gpus)), settings)
 
 
 def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:

@@ -30,6 +30,7 @@ from headway.collect.search_segments import (
 )
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
+from headway.core.loading import load_function
 from headway.core.naming import unknown
 from headway.core.protocols import Learner, Placement
 from headway.core.rules import ReplayRatio
@@ -43,7 +44,7 @@ from headway.learn.two_hot import Support
 from headway.learn.with_replay import WithReplay
 from headway.recipes.config import RunConfig
 from headway.search.interface import SearchSettings
-from headway.search.planning import Planner
+from headway.search.planning import Planner, Prior, SearchableModel
 
 BOARD_GAMES = {"tictactoe": "tic_tac_toe", **{name: name for name in GAMES}}
 """What the user may say, and the game it is."""
@@ -164,6 +165,11 @@ class SearchConfig(RunConfig):
     """puct: shape of the noise at the root when collecting. Lower: fewer actions get more of it."""
     root_noise_weight: float = Field(default=0.25, ge=0, le=1)
     """puct: share of the noise at the root. More explores more."""
+    prior: str | None = None
+    """What somebody else thinks of the actions at every root, as a function of your own: file.py:function or
+    module:function. It is given observations [B, ...] and what is legal [B, A], and answers probabilities [B, A]."""
+    prior_weight: float = Field(default=0.5, ge=0, le=1)
+    """Its share in the root's opinion; the rest is the policy's. 0: it is not asked."""
     temperature: float = Field(default=1.0, ge=0)
     """puct: how much chance there is in choosing by visits when collecting, at first. 0: always the most visited."""
     final_temperature: float = Field(default=0.5, ge=0)
@@ -253,6 +259,13 @@ class SearchConfig(RunConfig):
     torch_threads: int = Field(default=1, ge=1)
     """Threads of torch in each process. One, where roles share the cores: more are slower, and differ in bits."""
 
+    @field_validator("prior")
+    @classmethod
+    def _prior_can_be_loaded(cls, value: str | None) -> str | None:
+        if value is not None:
+            _load_prior(value)
+        return value
+
     @field_validator("opponents", mode="before")
     @classmethod
     def _one_opponent_or_several(cls, value: Any) -> Any:
@@ -274,6 +287,12 @@ class SearchConfig(RunConfig):
     def _a_decay_needs_an_end(self) -> SearchConfig:
         if self.final_learning_rate is not None and self.updates is None:
             raise ValueError(f"final_learning_rate={self.final_learning_rate!r} needs updates: over which run?")
+        return self
+
+    @model_validator(mode="after")
+    def _a_weight_needs_a_prior(self) -> SearchConfig:
+        if self.prior is None and self.prior_weight != type(self).model_fields["prior_weight"].default:
+            raise ValueError(f"prior_weight={self.prior_weight!r} needs prior: whose opinion?")
         return self
 
     @model_validator(mode="after")
@@ -386,6 +405,16 @@ class SearchConfig(RunConfig):
             steps_per_ticket=self.steps_per_ticket,
         )
         return replace(super().settings(), replay=ratio)
+
+
+def planner_of(config: SearchConfig, model: SearchableModel, settings: SearchSettings) -> Planner:
+    """Collectors, reanalyzer and evaluator plan alike: with the same opinion from elsewhere, if there is one."""
+    prior = None if config.prior is None else _load_prior(config.prior)
+    return Planner(model, settings, prior=prior, prior_weight=config.prior_weight)
+
+
+def _load_prior(spec: str) -> Prior:
+    return load_function(spec, "prior", ("observations", "legal"), by_name=False)
 
 
 MakePlanner = Callable[[SearchConfig, GameSpec, int], Planner]

@@ -21,7 +21,7 @@ from headway.learn.unizero.inference import searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
 from headway.learn.unizero.loss import LossWeights
 from headway.learn.unizero.network import Architecture, UniZeroNetwork
-from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, search_stations
+from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, planner_of, search_stations
 from headway.search.planning import Planner
 
 
@@ -72,7 +72,7 @@ def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
     settings = config.search_settings(spec.players, num_simulations)
     device = device_for(config.search_gpus)
     model = searchable(_network(config, spec), context_steps=config.context_steps, device=device)
-    return Planner(model, settings)
+    return planner_of(config, model, settings)
 
 
 def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:

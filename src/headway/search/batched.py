@@ -91,6 +91,8 @@ def _plant(
     if turns != kernels.AS_TOLD:
         tree.to_play[:] = 0
     tree.active[:] = True if active is None else active
+    if prior is not None and np.shape(prior) != tree.prior.shape:
+        raise ValueError(f"prior must have shape {list(tree.prior.shape)}, received {list(np.shape(prior))}")
     tree.prior[:] = 0 if prior is None else prior
     if prior is not None:
         tree.prior_weight[:] = prior_weight

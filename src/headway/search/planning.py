@@ -2,12 +2,14 @@
 
     load(weights) --> plan(observations) --> begin (node 0 of every tree) --> search --> SearchResult
                          ^ and the past before them, for models that look back
+                         ^ and what somebody else thinks of the actions there (`Prior`)
 
 Collectors, reanalyzers and evaluators plan; which model they plan with is the recipe's choice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,6 +18,11 @@ from headway.search.batched import choose_actions, search
 from headway.search.history import History, Past
 from headway.search.interface import Leaves, SearchResult, SearchSettings
 from headway.search.tree import Tree
+
+Prior = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""What somebody else thinks of actions: observations [B, ...] as the model sees them, and what is legal [B, A] -->
+probabilities [B, A] (sums need not be 1; a row of zeros is no opinion). The same answer to the same question, if a
+search is to be repeatable."""
 
 
 class SearchableModel(Protocol):
@@ -41,10 +48,25 @@ class LooksBack(Protocol):
 
 
 class Planner:
-    """Searches with one model. Not for two threads at once: model and trees are its memory."""
+    """Searches with one model. Not for two threads at once: model and trees are its memory.
 
-    def __init__(self, model: SearchableModel, settings: SearchSettings) -> None:
+    `prior` is asked for its opinion of the roots of every search, which has the share `prior_weight` in theirs; with a
+    share of 0 it is not asked.
+    """
+
+    def __init__(
+        self,
+        model: SearchableModel,
+        settings: SearchSettings,
+        *,
+        prior: Prior | None = None,
+        prior_weight: float = 0.0,
+    ) -> None:
+        if not 0 <= prior_weight <= 1:
+            raise ValueError(f"prior_weight must lie in 0..1, received {prior_weight!r}")
         self.settings = settings
+        self._prior = prior if prior_weight else None
+        self._prior_weight = prior_weight
         self._model = model
         self._tree: Tree | None = None
         self._random = np.random.default_rng(0)
@@ -77,13 +99,21 @@ class Planner:
         active: np.ndarray | None = None,
         noise: bool = True,
         past: Past | None = None,
+        prior: np.ndarray | None = None,
+        prior_weight: float | np.ndarray = 0.0,
     ) -> SearchResult:
-        """Search from observations [B, ...]; `active` [B] leaves roots out, `past` is what came before."""
+        """Search from observations [B, ...]; `active` [B] leaves roots out, `past` is what came before.
+
+        A `prior` [B, A] that is given takes, with its weight, the place of the planner's own.
+        """
         leaves = self._begin(obs, past)
         roots = Leaves(leaves.rewards, leaves.values, leaves.logits, legal, to_play)
         if self._tree is None or self._tree.edges.shape[0] < len(obs):
             self._tree = Tree(len(obs), self.settings.num_simulations, leaves.logits.shape[1])
-        return search(self._model, roots, self.settings, rng, noise, tree=self._tree, active=active)
+        if prior is None and self._prior is not None:
+            allowed = np.ones(leaves.logits.shape, bool) if legal is None else legal
+            prior, prior_weight = np.asarray(self._prior(obs, allowed)), self._prior_weight
+        return search(self._model, roots, self.settings, rng, noise, prior, prior_weight, self._tree, active)
 
     def _begin(self, obs: np.ndarray, past: Past | None) -> Leaves:
         num_nodes = self.settings.num_simulations + 1
