@@ -10,13 +10,17 @@ from typing import Any
 
 import torch
 
+DICE = ("drop", "jitter")
+"""What the names of such numbers have in common: attention_dropout, attn_pdrop, layerdrop, router_jitter_noise."""
+
 
 def steady(model: Any) -> Any:
-    """The model in training mode, every dropout off."""
+    """The model in training mode, every dropout off: as a module, or as a number that a module keeps for itself."""
     model.train()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        for name, value in vars(module).items():
+            if isinstance(value, float) and any(part in name for part in DICE):
+                setattr(module, name, 0.0)
     return model
