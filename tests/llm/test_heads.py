@@ -11,13 +11,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headway.llm.heads import chosen_log_probs
+from headway.llm.heads import PLAIN, Finish, chosen_log_probs
 
 torch.set_num_threads(1)
 
 
-def plain(head: torch.nn.Linear, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    logs = torch.log_softmax(head(hidden) / temperature, -1)
+def plain(
+    head: torch.nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, finish: Finish
+) -> tuple[Tensor, Tensor]:
+    logits = head(hidden) * finish.scale
+    if finish.cap is not None:
+        logits = finish.cap * torch.tanh(logits / finish.cap)
+    logs = torch.log_softmax(logits / temperature, -1)
     return logs.gather(1, targets[:, None])[:, 0], -(logs.exp() * logs).sum(-1)
 
 
@@ -39,16 +44,23 @@ def made_up(seed: int, rows: int, words: int = 29, width: int = 6, bias: bool = 
     temperature=st.sampled_from([1.0, 0.6, 1.7]),
     bias=st.booleans(),
     entropy_matters=st.booleans(),
+    finish=st.sampled_from([PLAIN, Finish(scale=0.3), Finish(cap=4.0), Finish(scale=2.0, cap=5.0)]),
 )
 def test_values_and_gradients_are_those_of_log_softmax_whatever_the_chunk(
-    seed: int, rows: int, chunk: int, temperature: float, bias: bool, entropy_matters: bool
+    seed: int, rows: int, chunk: int, temperature: float, bias: bool, entropy_matters: bool, finish: Finish
 ) -> None:
     head, hidden, targets = made_up(seed, rows, bias=bias)
     slopes = torch.randn(2, rows, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
     found = chosen_log_probs(
-        head, hidden, targets, temperature=temperature, chunk=chunk, with_entropy_gradient=entropy_matters
+        head,
+        hidden,
+        targets,
+        finish=finish,
+        temperature=temperature,
+        chunk=chunk,
+        with_entropy_gradient=entropy_matters,
     )
-    expected = plain(head, hidden, targets, temperature)
+    expected = plain(head, hidden, targets, temperature, finish)
     subjects = [hidden, *head.parameters()]
     gradients = []
     for logs, entropy in (found, expected):

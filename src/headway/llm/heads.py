@@ -8,10 +8,13 @@ probabilities of one chunk live at a time. A batch of one chunk keeps them for i
 again, for a third more work in the head. What comes out does not depend on the chunk, up to rounding.
 
     d log p(c) / dz = onehot(c) - p          d entropy / dz = -p (log p + entropy)
+
+Some families do more to their logits than the head: they scale them, or bend them so that none is beyond a cap.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +23,31 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 CHUNK = 1024
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+FACTORS = ("logit_scale", "lm_head_multiplier")
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What a model does to the logits of its head: cap tanh(scale z / cap)."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+
+PLAIN = Finish()
+
+
+def finish_of(model: Any) -> Finish:
+    """As the model's config has it, under the names that the families use."""
+    config = model.config.get_text_config()
+    caps = [cap for name in CAPS if (cap := getattr(config, name, None))]
+    scale = 1.0
+    for name in FACTORS:
+        scale *= getattr(config, name, None) or 1.0
+    scaling = getattr(config, "logits_scaling", None) or 1.0
+    scale = scale * scaling if config.model_type == "hyperclovax" else scale / scaling  # the others divide by it
+    return Finish(scale, caps[0] if caps else None)
 
 
 def chosen_log_probs(
@@ -27,6 +55,7 @@ def chosen_log_probs(
     hidden: Tensor,  # [N, H]
     targets: Tensor,  # [N]
     *,
+    finish: Finish = PLAIN,
     temperature: float = 1.0,
     chunk: int = CHUNK,
     with_entropy_gradient: bool = False,
@@ -39,9 +68,15 @@ def chosen_log_probs(
     kind = torch.get_autocast_dtype(where) if torch.is_autocast_enabled(where) else None
     with torch.autocast(where, enabled=False):  # the products are cast here, everything else stays precise
         found: tuple[Tensor, Tensor] = _ReadOff.apply(
-            hidden, head.weight, head.bias, targets, temperature, chunk, with_entropy_gradient, kind
+            hidden, head.weight, head.bias, targets, finish, temperature, chunk, with_entropy_gradient, kind
         )
     return found if with_entropy_gradient else (found[0], found[1].detach())
+
+
+def finished_logits(head: torch.nn.Linear, hidden: Tensor, finish: Finish) -> Tensor:
+    """What the model says of every word, [N, V], without a gradient."""
+    with torch.no_grad():
+        return _Head(head.weight, head.bias, finish, 1.0, None).logits(hidden)
 
 
 class _ReadOff(torch.autograd.Function):
@@ -52,12 +87,13 @@ class _ReadOff(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
+        finish: Finish,
         temperature: float,
         chunk: int,
         with_entropy_gradient: bool,
         kind: torch.dtype | None,
     ) -> tuple[Tensor, Tensor]:
-        head = _Head(weight, bias, temperature, kind)
+        head = _Head(weight, bias, finish, temperature, kind)
         logs, entropies = [], []
         kept = None
         for rows, chosen in zip(hidden.split(chunk), targets.split(chunk), strict=True):
@@ -66,58 +102,76 @@ class _ReadOff(torch.autograd.Function):
             norm = _log_sum(logits, shares)
             logs.append(logits.gather(1, chosen[:, None])[:, 0] - norm)
             entropies.append(norm - _row_dots(shares, logits))
-            is_alone = len(hidden) <= chunk and not with_entropy_gradient
+            is_alone = len(hidden) <= chunk and not with_entropy_gradient and finish.cap is None
             kept = shares if is_alone and any(ctx.needs_input_grad[:3]) else None
         ctx.save_for_backward(hidden, weight, bias, targets, kept)
-        ctx.settings = temperature, chunk, with_entropy_gradient, kind
+        ctx.settings = finish, temperature, chunk, with_entropy_gradient, kind
         return torch.cat(logs), torch.cat(entropies)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, kept = ctx.saved_tensors
-        temperature, chunk, with_entropy_gradient, kind = ctx.settings
-        head = _Head(weight, bias, temperature, kind)
+        finish, temperature, chunk, with_entropy_gradient, kind = ctx.settings
+        head = _Head(weight, bias, finish, temperature, kind)
         of_hidden: list[Tensor] = []
         of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         of_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
         parts = [part.split(chunk) for part in (hidden, targets, *gradients)]
         for rows, chosen, slope, entropy_slope in zip(*parts, strict=True):
             factor = -slope[:, None]
+            bend = None
             if kept is not None:
                 shares = kept
             else:
                 logits = head.logits(rows)
+                bend = head.bend(logits)
                 shares = torch.softmax(logits, -1)
                 if with_entropy_gradient:
                     logs = logits.sub_(_log_sum(logits, shares)[:, None])  # finite where the share is 0
                     entropy = -_row_dots(shares, logs)
                     factor = factor - entropy_slope[:, None] * (logs + entropy[:, None])
-            change = (
-                shares.mul_(factor).scatter_add_(1, chosen[:, None], slope[:, None]).div_(temperature).to(head.kind)
-            )
+            change = shares.mul_(factor).scatter_add_(1, chosen[:, None], slope[:, None]).div_(temperature)
+            if finish.scale != 1:
+                change.mul_(finish.scale)
+            if bend is not None:
+                change.mul_(bend)
+            change = change.to(head.kind)
             of_hidden.append((change @ head.weight).to(hidden.dtype))
             if of_weight is not None:
                 of_weight += change.T @ rows.to(head.kind)
             if of_bias is not None:
                 of_bias += change.sum(0)
-        return torch.cat(of_hidden), of_weight, of_bias, None, None, None, None, None
+        return torch.cat(of_hidden), of_weight, of_bias, *[None] * 6
 
 
 class _Head:
-    """A linear layer in the precision it computes in, and its logits in float32 or better."""
+    """A linear layer in the precision it computes in, and the model's logits in float32 or better."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, temperature: float, kind: torch.dtype | None) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, finish: Finish, temperature: float, kind: torch.dtype | None
+    ) -> None:
         self.kind = kind or weight.dtype
         self.weight = weight.to(self.kind)
         self._bias = None if bias is None else bias.to(self.kind)
+        self._finish = finish
         self._temperature = temperature
 
     def logits(self, hidden: Tensor) -> Tensor:
         found = functional.linear(hidden.to(self.kind), self.weight, self._bias)
         if found.dtype != torch.float64:
             found = found.float()
+        scale, cap = self._finish.scale, self._finish.cap
+        if scale != 1:
+            found.mul_(scale)
+        if cap is not None:
+            found.div_(cap).tanh_().mul_(cap)
         return found if self._temperature == 1 else found.div_(self._temperature)
+
+    def bend(self, logits: Tensor) -> Tensor | None:
+        """How much of a change the cap lets through, where these logits came out; None: all of it."""
+        cap = self._finish.cap
+        return None if cap is None else 1 - (logits * (self._temperature / cap)) ** 2
 
 
 def _log_sum(logits: Tensor, shares: Tensor) -> Tensor:

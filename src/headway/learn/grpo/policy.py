@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.adapters import has_adapters, without_adapters
-from headway.llm.heads import chosen_log_probs
+from headway.llm.heads import chosen_log_probs, finish_of
 from headway.llm.trees import TreeBatch, hidden_states
 
 
@@ -26,6 +26,7 @@ class TokenPolicy:
     def __init__(self, model: Any, settings: GRPOSettings) -> None:
         self.model = model
         self._settings = settings
+        self._finish = finish_of(model)
 
     def hidden(self, trees: TreeBatch) -> Tensor:
         with autocast(trees.tokens.device):
@@ -38,6 +39,7 @@ class TokenPolicy:
                 self.model.get_output_embeddings(),
                 hidden,
                 trees.targets,
+                finish=self._finish,
                 temperature=self._settings.temperature,
                 chunk=self._settings.logit_chunk_tokens,
                 with_entropy_gradient=self._settings.loss.entropy_weight > 0,
