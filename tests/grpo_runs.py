@@ -16,9 +16,9 @@ def share_of_digits(prompt, response, truth, info):
 """
 
 
-def make_material(root: Path, reward: str = REWARD) -> Path:
+def make_material(root: Path, reward: str = REWARD, kind: str = "llama") -> Path:
     """What such a run reads, in this folder."""
-    save_tiny_model(root / "model")
+    save_tiny_model(root / "model", kind)
     (root / "rewards.py").write_text(reward)
     lines = [json.dumps({"prompt": f"Count to {n}.", "truth": str(n)}) for n in range(40)]
     (root / "prompts.jsonl").write_text("\n".join(lines))

@@ -20,9 +20,10 @@ from hypothesis import strategies as st  # noqa: E402
 from headway.llm.engine import EngineError, Overdue, Request, Sampling  # noqa: E402
 from headway.llm.llama_decoder import LlamaDecoder  # noqa: E402
 from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
+from headway.llm.rereading_decoder import RereadingDecoder  # noqa: E402
 from headway.llm.sampling import draw, uniform  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
-from headway.testing.tiny_models import KINDS, tiny_model, tiny_tokenizer  # noqa: E402
+from headway.testing.tiny_models import KINDS, PLAIN_KINDS, RECURRENT_KINDS, tiny_model, tiny_tokenizer  # noqa: E402
 
 STOPS = (0, 7, 90, 91, 92)  # of some 260 tokens
 
@@ -56,8 +57,9 @@ def log_probs_of(model: Any, asked: Request, tokens: np.ndarray) -> np.ndarray:
 # -- what is sampled ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("decoder", [None, PaddedDecoder])
+@pytest.mark.parametrize(
+    ("kind", "decoder"), [*((kind, None) for kind in KINDS), *((kind, PaddedDecoder) for kind in PLAIN_KINDS)]
+)
 def test_log_probabilities_are_those_of_a_forward_pass(kind: str, decoder: Any) -> None:
     model = tiny_model(kind)
     made = build_decoder(model, rows=5, context=64) if decoder is None else decoder(model, 5, 64)
@@ -71,7 +73,10 @@ def test_log_probabilities_are_those_of_a_forward_pass(kind: str, decoder: Any) 
 
 def test_a_family_has_its_own_decoder_and_any_other_model_the_general_one() -> None:
     assert isinstance(build_decoder(tiny_model("qwen3"), rows=2, context=32), LlamaDecoder)
-    assert isinstance(build_decoder(tiny_model("gpt2"), rows=2, context=32), PaddedDecoder)
+    for kind in KINDS:
+        if kind not in PLAIN_KINDS or kind == "gpt2":
+            general = RereadingDecoder if kind in RECURRENT_KINDS else PaddedDecoder
+            assert isinstance(build_decoder(tiny_model(kind), rows=2, context=32), general)
 
 
 @settings(max_examples=15, deadline=None)

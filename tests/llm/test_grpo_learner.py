@@ -20,7 +20,7 @@ from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
 from headway.llm.heads import chosen_log_probs  # noqa: E402
 from headway.llm.trees import hidden_states, lay_out, plant  # noqa: E402
-from headway.testing.tiny_models import KINDS, tiny_model  # noqa: E402
+from headway.testing.tiny_models import PLAIN_KINDS, tiny_model  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def largest_gap(first: dict[str, Any], second: dict[str, Any]) -> float:
 # -- layout ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLAIN_KINDS)
 def test_a_tree_gives_every_reply_what_a_sequence_of_its_own_would(kind: str) -> None:
     model = tiny_model(kind)
     groups = [group(n, 3).payload for n in range(4)]

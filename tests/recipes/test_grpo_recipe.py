@@ -84,6 +84,20 @@ def test_without_a_lead_every_token_has_the_version_being_trained(folder: Path) 
     assert result.metrics["mismatch_max"] < 1e-4
 
 
+@pytest.mark.parametrize(("kind", "layout"), [("gemma2", "tree"), ("gemma2", "rows"), ("bloom", "auto")])
+def test_engine_and_trainer_agree_whatever_the_family(tmp_path: Path, kind: str, layout: str) -> None:
+    config = config_of(make_material(tmp_path, kind=kind), updates=3, max_tokens=24, layout=layout)
+    result = run(config)
+    assert result.metrics["mismatch_max"] < 1e-4
+    assert result.metrics["reply_tokens_max"] > 8  # the window is
+
+
+def test_a_layout_that_does_not_fit_the_model_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    config = config_of(make_material(tmp_path, kind="bloom"), layout="tree")
+    with pytest.raises(Exception, match="layout='tree' does not fit a model of type 'bloom'"):
+        run(config)
+
+
 def test_a_model_learns_what_is_rewarded(folder: Path) -> None:
     config = config_of(folder, updates=25, evaluate_every=25, eval_temperature=1.0, eval_prompts=4, group_size=8)
     result = run(config, "threads")

@@ -19,6 +19,8 @@ from headway.core.naming import unknown
 from headway.llm.engine import Sampling
 from headway.llm.sampling import draw, uniform
 
+ATTENTION = {"full_attention", "sliding_attention"}
+"""Kinds of layers that remember keys and values of each token, and nothing else."""
 Layers = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, [heads, length, dim]."""
 
@@ -40,25 +42,17 @@ class PaddedDecoder:
         self._start = 0
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        for name, part in weights.items():
-            if name not in self._parameters:
-                raise ValueError(unknown("weight", name, self._parameters))
-            if tuple(self._parameters[name].shape) != tuple(part.shape):
-                raise ValueError(f"{name} has the shape {tuple(part.shape)}, not {tuple(self._parameters[name].shape)}")
-        with torch.no_grad():
-            for name, part in weights.items():
-                self._parameters[name].copy_(torch.as_tensor(part))
+        copy_weights(self._parameters, weights)
 
     @torch.no_grad()
     def prefill(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
         self._take_apart()
         logits = []
         for tokens, rows in prompts:
-            out = self._model(input_ids=tokens[None].to(self.device), use_cache=True, logits_to_keep=1)
-            layers = [(layer.keys[0], layer.values[0]) for layer in out.past_key_values.layers]
+            layers, last = _read(self._model, tokens[None].to(self.device))
             for row in rows:
                 self._caches[row] = layers
-            logits.append(out.logits[:, -1])
+            logits.append(last)
         return torch.cat(logits)
 
     @torch.no_grad()
@@ -121,3 +115,34 @@ class PaddedDecoder:
             length = self._lengths[row] + grown
             self._caches[row] = [(layer.keys[row, :, -length:], layer.values[row, :, -length:]) for layer in layers]
         self._batch = None
+
+
+def remembers_by_attention(model: Any) -> bool:
+    """Whether a model's memory is keys and values alone, which this decoder cuts and puts together."""
+    if not ATTENTION.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ()):
+        return False
+    try:
+        with torch.no_grad():
+            layers, _ = _read(model, torch.zeros(1, 2, dtype=torch.int64, device=next(model.parameters()).device))
+    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError):  # each family says it in its own way
+        return False
+    return bool(layers) and all(keys.shape[1] == values.shape[1] == 2 for keys, values in layers)
+
+
+def copy_weights(parameters: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    """New numbers for a model's parameters, if all of them fit."""
+    for name, part in weights.items():
+        if name not in parameters:
+            raise ValueError(unknown("weight", name, parameters))
+        if tuple(parameters[name].shape) != tuple(part.shape):
+            raise ValueError(f"{name} has the shape {tuple(part.shape)}, not {tuple(parameters[name].shape)}")
+    with torch.no_grad():
+        for name, part in weights.items():
+            parameters[name].copy_(torch.as_tensor(part))
+
+
+def _read(model: Any, tokens: Tensor) -> tuple[Layers, Tensor]:
+    """A prompt [1, T]: what is remembered of it, and the logits of what comes next, [1, V]."""
+    cache: Any = DynamicCache()  # the model's own would forget what is beyond a window
+    out = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return [(layer.keys[0], layer.values[0]) for layer in cache.layers], out.logits[:, -1]

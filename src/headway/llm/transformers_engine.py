@@ -41,7 +41,8 @@ from headway.llm.engine import (
 )
 from headway.llm.llama_decoder import LlamaDecoder, why_not
 from headway.llm.models import context_length
-from headway.llm.padded_decoder import PaddedDecoder
+from headway.llm.padded_decoder import PaddedDecoder, remembers_by_attention
+from headway.llm.rereading_decoder import RereadingDecoder
 from headway.llm.sampling import draw, uniform
 from headway.llm.weight_link import Intake
 
@@ -480,7 +481,8 @@ def build_decoder(model: Any, *, rows: int, context: int, burst: int = 16) -> De
             f"prompts and replies of {context} tokens do not fit the model's {context_length(model.config)}"
         )
     if why_not(model.config):
-        return PaddedDecoder(model, rows, context)
+        general = PaddedDecoder if remembers_by_attention(model) else RereadingDecoder
+        return general(model, rows, context)
     if next(model.parameters()).is_cuda:
         from headway.llm.triton_llama_decoder import TritonLlamaDecoder
 

@@ -14,6 +14,10 @@ Attention computes every pair of tokens in a tree, those that may not see each o
 for itself only up to a size: reading the prompt P once more costs P tokens, and saves pairs between the replies it
 parts. With pairs at a price, k trees of n reply tokens in all cost k (T + price T^2), T = P + n / k, which is least at
 n / k = sqrt(P / price + P^2).
+
+What a token sees is a mask of ours instead of the model's own, so it has to be what the model would make: layers with a
+sliding window get the tree within the window. A model that cannot be told (llm/layouts.py) reads each reply as a row of
+its own, behind the prompt again, by its own rules: trees of one reply, `apart`.
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ class TreeBatch:
     sources: Tensor  # [N]: places b * T + t whose output predicts the trained tokens
     targets: Tensor  # [N]: the trained tokens, reply by reply
     replies: tuple[int, ...]  # [S]: the replies' numbers, in the order they lie here
+    is_apart: bool = False  # a row is one sequence, which the model reads by its own rules
 
     def to(self, device: torch.device | str) -> TreeBatch:
         return TreeBatch(
@@ -61,36 +66,51 @@ class TreeBatch:
             self.sources.to(device),
             self.targets.to(device),
             self.replies,
+            self.is_apart,
         )
 
-    def mask(self) -> Tensor:
-        """Who sees whom, [B, 1, T, T] bool."""
+    def mask(self, window: int | None = None) -> Tensor:
+        """Who sees whom, [B, 1, T, T] bool; with a window, only those less than so many places back."""
         length = self.tokens.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=self.tokens.device).tril()
         same = self.branch[:, None, :] == self.branch[:, :, None]
-        return (earlier & (same | (self.branch == 0)[:, None, :]))[:, None]
+        seen = earlier & (same | (self.branch == 0)[:, None, :])
+        if window is not None:
+            seen &= self.positions[:, :, None] - self.positions[:, None, :] < window
+        return seen[:, None]
 
 
 SLOWNESS = 1.5
 """Attention takes so much longer per operation than matrix products; measured on a CPU."""
 
 
+def body_of(model: Any) -> Any:
+    """The model without its head; not every family says rightly where that is."""
+    body = model.base_model
+    return model.model if body is model and hasattr(model, "model") else body
+
+
 def pair_price(model: Any) -> float:
     """What a pair of tokens costs a model's attention, in tokens that go through its layers."""
-    config = model.config
+    config = model.config.get_text_config()
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     embedded = model.get_input_embeddings().weight
-    weights = sum(p.numel() for p in model.base_model.parameters() if p.dim() == 2 and p.shape != embedded.shape)
+    weights = sum(p.numel() for p in body_of(model).parameters() if p.dim() == 2 and p.shape != embedded.shape)
     return SLOWNESS * 2 * head * config.num_attention_heads * config.num_hidden_layers / max(1, weights)
 
 
 def plant(
-    prompts: Sequence[np.ndarray], replies: Sequence[Sequence[np.ndarray]], budget: int, price: float = 0.0
+    prompts: Sequence[np.ndarray],
+    replies: Sequence[Sequence[np.ndarray]],
+    budget: int,
+    price: float = 0.0,
+    *,
+    apart: bool = False,
 ) -> list[list[Tree]]:
     """Microbatches of trees whose padded size is at most `budget` tokens, the longest first.
 
     A group is cut into several trees, each with the prompt again, where it is larger than the budget by itself, or
-    where that is less work, given the price of a pair of tokens.
+    where that is less work, given the price of a pair of tokens; `apart`: each reply is a tree.
     """
     trees: list[Tree] = []
     number = 0
@@ -104,7 +124,7 @@ def plant(
                     f"a prompt of {len(prompt)} tokens with a reply of {len(reply)} does not fit into a microbatch "
                     f"of {budget} tokens"
                 )
-            if some and (place in ends or size + len(reply) - 1 > budget):
+            if some and (apart or place in ends or size + len(reply) - 1 > budget):
                 trees.append(Tree(prompt, tuple(some), first))
                 some, size, first = [], len(prompt), number
             some.append(reply)
@@ -132,8 +152,8 @@ def _cuts(lengths: Sequence[int], prompt: int, price: float) -> set[int]:
     return set((np.flatnonzero(np.diff(part)) + 1).tolist())
 
 
-def lay_out(trees: Sequence[Tree]) -> TreeBatch:
-    """Arrays for the model."""
+def lay_out(trees: Sequence[Tree], *, apart: bool = False) -> TreeBatch:
+    """Arrays for the model; `apart` for trees of one reply, to be read by its own rules."""
     length = max(tree.num_tokens for tree in trees)
     tokens = np.zeros((len(trees), length), np.int64)
     positions = np.zeros((len(trees), length), np.int64)
@@ -160,13 +180,37 @@ def lay_out(trees: Sequence[Tree]) -> TreeBatch:
         torch.from_numpy(np.concatenate(sources)),
         torch.from_numpy(targets),
         tuple(numbers),
+        apart,
     )
 
 
 def hidden_states(model: Any, batch: TreeBatch) -> Tensor:
     """The model's output where trained tokens are predicted, before the head: [N, H]."""
-    out = model.base_model(
-        input_ids=batch.tokens, position_ids=batch.positions, attention_mask=batch.mask(), use_cache=False
-    ).last_hidden_state
+    if batch.is_apart:  # padding comes last, and nobody looks ahead
+        out = body_of(model)(input_ids=batch.tokens, use_cache=False).last_hidden_state
+    else:
+        out = body_of(model)(
+            input_ids=batch.tokens, position_ids=batch.positions, attention_mask=_masks(model, batch), use_cache=False
+        ).last_hidden_state
     chosen: Tensor = out.reshape(-1, out.shape[-1])[batch.sources]
     return chosen
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Kinds of layers whose masks we can make; models that have several take one mask for each."""
+
+
+def _masks(model: Any, batch: TreeBatch) -> Tensor | dict[str, Tensor]:
+    config = model.config.get_text_config()
+    kinds, window = set(getattr(config, "layer_types", None) or ()), getattr(config, "sliding_window", None)
+    if SLIDING in kinds:
+        return {FULL: _as_taken(model, batch.mask()), SLIDING: _as_taken(model, batch.mask(window))}
+    return _as_taken(model, batch.mask(None if kinds else window))
+
+
+def _as_taken(model: Any, mask: Tensor) -> Tensor:
+    """Attention that is written out adds the mask; kernels take it as it is."""
+    if model.config.get_text_config()._attn_implementation != "eager":
+        return mask
+    kind = model.get_input_embeddings().weight.dtype
+    return torch.zeros(mask.shape, dtype=kind, device=mask.device).masked_fill_(~mask, torch.finfo(kind).min)

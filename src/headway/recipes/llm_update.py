@@ -103,6 +103,9 @@ class UpdateConfig(RankedConfig):
     logit_chunk_tokens: int = Field(default=CHUNK, ge=1)
     """Tokens whose logits are in memory at once. Fewer take less, where the vocabulary is large; what is learned is the
     same."""
+    layout: Literal["auto", "tree", "rows"] = "auto"
+    """How the trainer reads a group. tree: the prompt once, with all its replies. rows: each reply behind the prompt
+    again, which every model can do. auto: tree where the model gives the same numbers, else rows."""
 
     @field_validator("estimator", mode="before")
     @classmethod
@@ -169,6 +172,7 @@ class UpdateConfig(RankedConfig):
             minibatches=self.num_minibatches,
             microbatch_tokens=self.microbatch_tokens,
             logit_chunk_tokens=self.logit_chunk_tokens,
+            layout=self.layout,
             temperature=temperature,
             whiten_advantages=self.whiten_advantages,
             kl_in_reward=self.kl_in_reward,

@@ -27,7 +27,7 @@ from headway.learn.grpo.advantages import at_the_end, token_gae
 from headway.learn.grpo.loss import Loss, value_loss
 from headway.learn.ragged import Ragged
 from headway.llm.steady import steady
-from headway.llm.trees import TreeBatch, hidden_states
+from headway.llm.trees import TreeBatch, body_of, hidden_states
 
 Kind = Literal["shared", "own"]
 KINDS = ("shared", "own")
@@ -87,7 +87,7 @@ class Critic:
         if settings.kind == "own":
             if load is None:
                 raise ValueError("a critic of its own needs a model")
-            self._body = steady(load().base_model)  # no head over the vocabulary
+            self._body = steady(body_of(load()))  # no head over the vocabulary
         self._trained = {f"head.{name}": p for name, p in self._head.named_parameters()}
         if self._body is not None:
             self._trained |= {name: p for name, p in self._body.named_parameters() if p.requires_grad}

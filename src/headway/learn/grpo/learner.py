@@ -3,6 +3,7 @@
     groups --> look: what the weights say of each token as the update starts --> advantages --> minibatches
                                                                                                     |
     weights <-- AdamW <-- gradients, added up over ranks <-- microbatches of trees (llm/trees.py) <-+
+                                                               or of rows (llm/layouts.py)
 
 What a rollout brings (one group; G replies of T tokens in all):
 
@@ -42,6 +43,7 @@ from headway.learn.grpo.update import Update, measure
 from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
+from headway.llm.layouts import choose_layout
 from headway.llm.steady import steady
 from headway.llm.trees import pair_price
 
@@ -67,7 +69,8 @@ class GRPOLearner:
         self._correction: Correction = find_correction(settings.correction, **settings.correction_knobs)
         self._model = steady(load())
         self._policy = TokenPolicy(self._model, settings)
-        self._pair_price = pair_price(self._model)
+        self._apart = choose_layout(self._model, settings.layout) == "rows"
+        self._pair_price = 0.0 if self._apart else pair_price(self._model)
         self._device = next(self._model.parameters()).device
         self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         if not self._trained:
@@ -207,7 +210,8 @@ class GRPOLearner:
 
     def _my_microbatches(self, data: Replies, groups: np.ndarray) -> Iterator[Microbatch]:
         mine = groups[self._rank.share_by_size(data.sizes[groups])]
-        return data.microbatches(mine, self._settings.microbatch_tokens, self._pair_price, self._device)
+        budget = self._settings.microbatch_tokens
+        return data.microbatches(mine, budget, self._pair_price, self._device, apart=self._apart)
 
     def _step(self, update: Update, groups: np.ndarray, *, is_first_look: bool) -> None:
         """On some of the groups. The denominators are theirs, whichever rank and microbatch a token is in."""

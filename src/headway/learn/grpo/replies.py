@@ -85,14 +85,17 @@ class Replies:
         """Of the replies in these groups."""
         return np.concatenate([np.arange(self.first[g], self.first[g + 1]) for g in groups])
 
-    def microbatches(self, groups: np.ndarray, budget: int, price: float, device: torch.device) -> Iterator[Microbatch]:
-        """The replies of these groups, in microbatches of at most `budget` tokens; `price` as for `plant`."""
+    def microbatches(
+        self, groups: np.ndarray, budget: int, price: float, device: torch.device, *, apart: bool = False
+    ) -> Iterator[Microbatch]:
+        """The replies of these groups, in microbatches of at most `budget` tokens; `price`, `apart` as for `plant`."""
         if not len(groups):
             return
         numbers = self.numbers(groups)
         lengths = self.sequences.lengths
-        for trees in plant([self.prompts[g] for g in groups], [self.replies[g] for g in groups], budget, price):
-            here = lay_out(trees)
+        prompts, replies = [self.prompts[g] for g in groups], [self.replies[g] for g in groups]
+        for trees in plant(prompts, replies, budget, price, apart=apart):
+            here = lay_out(trees, apart=apart)
             mine = [int(numbers[reply]) for reply in here.replies]
             places = np.concatenate([np.arange(self.starts[r], self.starts[r] + int(lengths[r])) for r in mine])
             yield Microbatch(

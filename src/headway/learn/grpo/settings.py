@@ -12,6 +12,7 @@ from headway.learn.grpo.critic import CriticSettings
 from headway.learn.grpo.loss import LossSettings
 from headway.learn.schedules import Schedule
 from headway.llm.heads import CHUNK
+from headway.llm.layouts import LAYOUTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class GRPOSettings:
     minibatches: int = 1
     microbatch_tokens: int = 2048
     logit_chunk_tokens: int = CHUNK
+    layout: str = "auto"
+    """How replies are laid out for the model: tree, rows, or what fits it (llm/layouts.py)."""
     temperature: float = 1.0
     whiten_advantages: bool = False
     kl_in_reward: bool = False
@@ -50,6 +53,8 @@ class GRPOSettings:
         if (self.estimator == GAE) != (self.critic is not None):
             verb = "needs a critic" if self.critic is None else "has no use for a critic"
             raise ValueError(f"the estimator {self.estimator!r} {verb}")
+        if self.layout not in LAYOUTS:
+            raise ValueError(unknown("layout", self.layout, LAYOUTS))
         for name in ("epochs", "minibatches", "microbatch_tokens", "logit_chunk_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
