@@ -59,6 +59,11 @@ def test_a_sample_size_rings_when_it_is_small() -> None:
     assert rings(alarms, 0.6, 0.4, 0.52, 0.56, metric="learn/ess") == [None, True, None, False]
 
 
+def test_an_engine_that_computes_something_else_rings_unless_told_otherwise_and_rounding_does_not() -> None:
+    alarms = Alarms(DEFAULT_ALARMS, looks=1, after_looks=0)
+    assert rings(alarms, 1e-6, 0.05, 0.4, 0.05, metric="learn/mismatch_mean") == [None, None, True, False]
+
+
 def test_a_number_that_is_missing_or_none_changes_nothing() -> None:
     alarms = Alarms({"stale_samples_ratio": 0.5}, looks=1, after_looks=0)
     assert alarms.note({STALE: 0.9})[0].on

@@ -38,6 +38,12 @@ KNOWN: dict[str, Watched] = {
         "learn/ess", "below", "share of a batch that still counts after importance weighting"
     ),
     "kl": Watched("learn/kl", "above", "divergence between the policies the learner compares", math.inf),
+    "engine_mismatch": Watched(
+        "learn/mismatch_mean",
+        "above",
+        "mean gap between the log-probabilities of engine and trainer, for tokens of the same version",
+        math.inf,
+    ),
     "idle_learner": Watched("waiting/learner", "above", "share of the time the learner waited"),
     "error_rate": Watched("run/error_rate", "above", "share of the flights that failed"),
     "queue_empty": Watched("queue/empty", "above", "share of the time no rollout waited for the learner"),
@@ -49,8 +55,9 @@ KNOWN: dict[str, Watched] = {
 """Every alarm there is, by the name it has in the settings."""
 
 
-DEFAULT_ALARMS = {"error_rate": 0.1, "effective_sample_size": 0.2}
-"""What a recipe watches unless it is told otherwise: signs that something is wrong, not that something is slow."""
+DEFAULT_ALARMS = {"error_rate": 0.1, "effective_sample_size": 0.2, "engine_mismatch": 0.1}
+"""What a recipe watches unless it is told otherwise: signs that something is wrong, not that something is slow. Two
+implementations in bfloat16 are 0.01 to 0.05 apart; beyond that they compute something else."""
 
 
 @dataclass(frozen=True, slots=True)
