@@ -214,6 +214,75 @@ def test_a_prompt_longer_than_its_room_is_named_in_one_line(folder: Path) -> Non
         run(config_of(folder, max_prompt_tokens=4))
 
 
+def test_a_long_prompt_is_refused_before_anything_starts_in_both_splits(folder: Path) -> None:
+    long = {"prompt": "Count, please, to a number that is very large indeed.", "truth": "9"}
+    rows = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
+    for name, lines in (("short", rows), ("one_long", [*rows[:3], long, *rows[3:]])):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    options = {"reward": f"{folder / 'rewards.py'}:share_of_digits"}
+    for train, held_out, message in (
+        ("one_long", "short", "prompt one_long/4 has"),
+        ("short", "one_long", "prompt one_long/4 has"),
+    ):
+        values = {
+            "task": f"jsonl:{folder / train}.jsonl",
+            "task_options": {**options, "held_out": f"{folder / held_out}.jsonl"},
+            "evaluate_every": 1,
+            "max_prompt_tokens": 40,
+        }
+        with pytest.raises(ValueError, match=message):
+            stations(config_of(folder, **values))
+        stations(config_of(folder, **{**values, "on_long_prompt": "drop"}))
+        if train == "short":
+            stations(config_of(folder, **{**values, "eval_prompts": 3}))  # nobody asks it
+
+
+def test_long_prompts_are_left_out_said_and_not_counted_as_an_epoch(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"Count to {n}." + " Now." * (n % 2), "truth": str(n)} for n in range(20)]
+    (folder / "half.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = f"jsonl:{folder / 'half.jsonl'}"
+    options = {"reward": f"{folder / 'rewards.py'}:share_of_digits", "held_out": str(folder / "half.jsonl")}
+    values = {"task": task, "task_options": options, "max_prompt_tokens": 16, "on_long_prompt": "drop", "updates": None}
+    config = config_of(folder, **values, data_epochs=1, evaluate_every=1, tickets_per_batch=2, eval_prompts=20)
+    result = run(config)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "headway: prompts longer than max_prompt_tokens=16 are left out: 10 of 20 to train on, 10 of 20 held out"
+    ]
+    assert result.updates == 5  # 10 prompts, 2 a batch
+    assert not result.ledger.dropped
+
+
+def test_long_prompts_that_are_made_on_demand_are_dropped_one_by_one(folder: Path) -> None:
+    values = {"task": "larger_than", "task_options": {"max_number": 100_000}, "evaluate_every": 2, "eval_prompts": 4}
+    room = {"max_prompt_tokens": 40, "updates": 2}
+    with pytest.raises(Exception, match="more than max_prompt_tokens=40"):
+        run(config_of(folder, **values, **room))
+    result = run(config_of(folder, **values, **room, on_long_prompt="drop"))
+    assert result.updates == 2 and result.ledger.dropped.get("filtered", 0) > 0
+    assert result.scores[-1].value is not None
+
+
+def test_what_a_reward_has_measured_is_in_the_metrics(folder: Path) -> None:
+    (folder / "theirs.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+        "    return {'score': 1.0, 'letters': len(solution_str), 'pred': solution_str}\n"
+    )
+    options = {"reward": f"{folder / 'theirs.py'}:compute_score"}
+    result = run(
+        config_of(folder, task_options=options, updates=1, evaluate_every=1, eval_prompts=2, overlong_tokens=8)
+    )
+    assert result.metrics["reward_letters"] > 0 > result.metrics["reward"] - 1
+    assert result.scores[-1].metrics["reward_letters"] > 0
+
+
+def test_checkpoints_are_written_unless_they_are_switched_off(folder: Path) -> None:
+    assert config_of(folder).settings().plan.save_every == 10
+    assert config_of(folder, save_every=0).settings().plan.save_every == 0
+
+
 def test_an_empty_dataset_is_refused_before_anything_starts(folder: Path) -> None:
     (folder / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="holds no samples"):

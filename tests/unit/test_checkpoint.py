@@ -151,9 +151,11 @@ def test_a_state_that_cannot_be_pickled_leaves_the_earlier_ones(store: Checkpoin
 
 
 def test_without_a_checkpoint_the_folder_is_named(store: CheckpointStore) -> None:
-    assert refusal(store) == f"no checkpoint in {store.folder}"
+    assert refusal(store) == (
+        f"no checkpoint in {store.folder}: nothing was saved yet (--save_every N saves every N versions)"
+    )
     store.folder.mkdir()
-    assert refusal(store) == f"no checkpoint in {store.folder}"
+    assert refusal(store).startswith(f"no checkpoint in {store.folder}: ")
 
 
 def flip_a_bit(path: Path) -> None:

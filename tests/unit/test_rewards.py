@@ -20,6 +20,9 @@ from headway.llm.rewards import (
     gsm8k_truth,
     last_number,
     overlong_penalty,
+    part_arrays,
+    part_means,
+    parts_of,
     strict_score,
 )
 
@@ -211,10 +214,40 @@ def test_a_function_that_cannot_be_called_is_refused_before_the_run(file: Path, 
         "no_such_module:score": r"reward module no_such_module cannot be loaded: ModuleNotFoundError",
         f"{file}:scores": r"unknown function of .*my_rewards.py 'scores'; did you mean 'score'\?",
         f"{file}:limit": r"my_rewards.py:limit is a int, not a function",
-        f"{file}:narrow": r"must take prompt, response, truth, info by name: got an unexpected keyword argument",
+        f"{file}:narrow": r"must take prompt, response, truth, info or data_source, solution_str, .* by name; it takes",
     }.items():
         with pytest.raises(ValueError, match=message):
             UserReward(spec)
+
+
+THEIRS = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **rest):
+    right = solution_str == ground_truth and (data_source, extra_info["split"]) == ("set", "train")
+    return {"score": right, "length": len(solution_str), "acc": float(right), "pred": solution_str}
+
+def without(data_source, solution_str, ground_truth, extra_info):
+    return {"acc": 1.0}
+
+def endless(data_source, solution_str, ground_truth, extra_info):
+    return {"score": 1.0, "acc": float("inf")}
+"""
+
+
+def test_a_reward_function_of_verl_is_called_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    about = {**INFO, "data_source": "set", "extra_info": {"split": "train"}}
+    reward = UserReward(f"{tmp_path}/theirs.py:compute_score")
+    right, wrong = (reward(prompt="3 + 4?", response=text, truth="7", info=about) for text in ("7", "eight"))
+    assert (right, wrong) == (1.0, 0.0)
+    assert parts_of(right) == {"length": 1, "acc": 1} and parts_of(wrong) == {"length": 5, "acc": 0}
+    found = part_means([part_arrays([right, 0.5]), part_arrays([wrong]), {"rewards": [1.0]}])
+    assert found == {"reward_acc": 0.5, "reward_length": 3}
+    for name, message in (
+        ("without", "a mapping without 'score' for sample set/7"),
+        ("endless", r"\(acc\) returned inf"),
+    ):
+        with pytest.raises(RewardError, match=message):
+            UserReward(f"{tmp_path}/theirs.py:{name}")(prompt="", response="7", truth="7", info=about)
 
 
 def test_a_reward_may_be_anything_that_is_a_number(tmp_path: Path) -> None:

@@ -189,6 +189,32 @@ def test_messages_other_fields_and_a_file_of_its_own_for_evaluation(tmp_path: Pa
     assert (blind.prompt(0).truth, len(blind.held_out)) == (None, 0)
 
 
+def test_the_truth_may_be_inside_of_another_field(tmp_path: Path, reward: str) -> None:
+    row = {"prompt": [{"role": "user", "content": "1 + 1?"}], "reward_model": {"style": "rule", "ground_truth": "2"}}
+    train = write(tmp_path / "a.jsonl", [row, {"prompt": "b", "truth": "c"}])
+    task = load_task(f"jsonl:{train}", reward=reward, held_out_fraction=0)
+    assert {task.prompt(k).truth for k in range(2)} == {"2", "c"}
+    named = load_task(f"jsonl:{write(tmp_path / 'b.jsonl', [row])}", reward=reward, truth_field="reward_model.style")
+    assert named.prompt(0).truth == "rule"
+    with pytest.raises(ValueError, match=r"line 1: unknown field 'reward_model.gold'"):
+        load_task(f"jsonl:{train}", reward=reward, truth_field="reward_model.gold")
+
+
+def test_a_task_without_some_prompts_counts_them(tmp_path: Path, reward: str) -> None:
+    file = write(tmp_path / "a.jsonl", [{"prompt": "x" * n, "truth": "t"} for n in range(1, 21)])
+    task = load_task(f"jsonl:{file}", reward=reward, held_out=str(file))
+    assert isinstance(task, PromptTask)
+    shorter, left_out = task.without(lambda prompt: len(prompt.question) > 15)
+    assert (left_out, len(shorter), len(shorter.held_out)) == ({"train": 5, "held_out": 5}, 15, 15)
+    assert max(len(shorter.prompt(k).question) for k in range(15)) == 15
+    assert len(task) == 20
+    with pytest.raises(ValueError, match="every prompt to train on is too long"):
+        task.without(lambda prompt: True)
+    made = load_task("arithmetic")
+    assert isinstance(made, PromptTask)
+    assert made.without(lambda prompt: True)[1] == {"train": 0, "held_out": 0}  # they come when they are asked for
+
+
 def test_one_sample_is_trained_on_and_not_held_out(tmp_path: Path, reward: str) -> None:
     task = load_task(f"jsonl:{write(tmp_path / 'one.jsonl', [{'prompt': 'a', 'truth': 'b'}])}", reward=reward)
     assert (len(task), len(task.held_out)) == (1, 0)

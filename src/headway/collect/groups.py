@@ -20,7 +20,8 @@ import numpy as np
 
 from headway.core.types import HEALTH, Rollout, Snapshot, Span, Ticket
 from headway.llm.engine import Engine, Request, Sample, Sampling
-from headway.llm.tasks import Prompt, Task
+from headway.llm.rewards import Scored, part_arrays, parts_of
+from headway.llm.tasks import LongPrompt, Prompt, Task
 
 Encode = Callable[[Prompt], tuple[int, ...]]
 
@@ -40,6 +41,8 @@ class GroupSettings:
     """A group that is not whole in this time is ended in the engine; None: no limit."""
     on_deadline: Literal["fail", "cut"] = "fail"
     """Then it fails, or each reply is what there is of it."""
+    drop_long: bool = False
+    """A prompt that `encode` finds too long is filtered, instead of an error."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -63,7 +66,12 @@ class GroupCollector:
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
         prompt = self._task.prompt(ticket.index)
-        encoded = self._encode(prompt)
+        try:
+            encoded = self._encode(prompt)
+        except LongPrompt:
+            if not self._settings.drop_long:
+                raise
+            return _nothing(prompt, snapshot.version)
         samples = self.generate(self._engine, prompt, encoded, ticket)
         rewards = [self.reward(prompt, sample) for sample in samples]
         return self._rollout(prompt, encoded, samples, rewards)
@@ -78,7 +86,7 @@ class GroupCollector:
     def reward(self, prompt: Prompt, sample: Sample) -> float:
         reward = self._task.reward(prompt, sample.text)
         penalty = self._settings.length_penalty
-        return reward if penalty is None else reward + penalty(len(sample.tokens))
+        return reward if penalty is None else Scored(reward + penalty(len(sample.tokens)), parts_of(reward))
 
     def close(self) -> None:
         self._engine.close()
@@ -103,6 +111,7 @@ class GroupCollector:
             "log_probs": np.concatenate([sample.log_probs for sample in samples]),
             "versions": versions,
             "rewards": np.array(rewards, np.float32),
+            **part_arrays(rewards),
         }
         info: dict[str, Any] = {
             "uid": prompt.uid,
@@ -119,3 +128,9 @@ class GroupCollector:
             info=info,
             filtered=self._settings.filter_silent and len(set(rewards)) == 1,
         )
+
+
+def _nothing(prompt: Prompt, version: int) -> Rollout:
+    """Instead of a group that cannot be asked for."""
+    info = {"uid": prompt.uid, "index": prompt.index, "data_source": prompt.data_source}
+    return Rollout({}, steps=0, span=Span(version, version), info=info, filtered=True)

@@ -98,7 +98,9 @@ class CheckpointStore:
         if path is None:
             found = self.all()
             if not found:
-                raise CheckpointError(f"no checkpoint in {self.folder}")
+                raise CheckpointError(
+                    f"no checkpoint in {self.folder}: nothing was saved yet (--save_every N saves every N versions)"
+                )
             path = found[-1]
         try:
             manifest = json.loads((path / "manifest.json").read_text())

@@ -19,6 +19,18 @@ from headway.core.naming import unknown
 
 def load_function(spec: str, what: str, arguments: Sequence[str], *, by_name: bool) -> Callable[..., Any]:
     """The function, after checking that it can be called with these arguments (`by_name`, or in this order)."""
+    function = find_function(spec, what)
+    try:
+        signature = inspect.signature(function)
+        signature.bind(**dict.fromkeys(arguments)) if by_name else signature.bind(*arguments)
+    except TypeError as error:
+        how = " by name" if by_name else ""
+        raise ValueError(f"{what} function {spec} must take {', '.join(arguments)}{how}: {error}") from None
+    return function
+
+
+def find_function(spec: str, what: str) -> Callable[..., Any]:
+    """The function, whatever it takes."""
     place, colon, name = spec.rpartition(":")
     if not colon or not place or not name:
         raise ValueError(f"a {what} function is named module:function or file.py:function, received {spec!r}")
@@ -29,12 +41,6 @@ def load_function(spec: str, what: str, arguments: Sequence[str], *, by_name: bo
         raise ValueError(unknown(f"function of {place}", name, callables))
     if not callable(function):
         raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
-    try:
-        signature = inspect.signature(function)
-        signature.bind(**dict.fromkeys(arguments)) if by_name else signature.bind(*arguments)
-    except TypeError as error:
-        how = " by name" if by_name else ""
-        raise ValueError(f"{what} function {spec} must take {', '.join(arguments)}{how}: {error}") from None
     found: Callable[..., Any] = function
     return found
 

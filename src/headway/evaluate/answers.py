@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -9,14 +10,16 @@ import numpy as np
 from headway.core.types import Score, Snapshot, derive_seed
 from headway.evaluate.pass_at_k import pass_at_k
 from headway.llm.engine import Engine, Request, Sampling
-from headway.llm.tasks import Prompt, Task
+from headway.llm.rewards import part_arrays, part_means
+from headway.llm.tasks import LongPrompt, Prompt, Task
 
 
 class AnswerEvaluator:
     """Answers held-out questions with an engine of its own, pinned to the version that is measured.
 
     `samples` answers per question; pass@k is reported for each `k`. A reward of at least `passes_at` is a pass. The
-    score is the mean reward over all answers.
+    score is the mean reward over all answers. With `drop_long` a prompt that `encode` finds too long is left out, and
+    the next one taken.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class AnswerEvaluator:
         samples: int = 1,
         ks: Sequence[int] = (1,),
         passes_at: float = 1.0,
+        drop_long: bool = False,
     ) -> None:
         if not len(task.held_out):
             raise ValueError(f"task {task.name} holds out no prompts to evaluate on")
@@ -40,8 +44,7 @@ class AnswerEvaluator:
             raise ValueError(f"temperature 0 gives the same answer {samples} times: use one sample, or a temperature")
         self._engine = make_engine()
         self._task = task
-        self._prompts = [task.held_out[i] for i in range(min(prompts, len(task.held_out)))]
-        self._encoded = [encode(prompt) for prompt in self._prompts]
+        self._prompts, self._encoded = _first(task, encode, prompts, drop_long)
         self._sampling = sampling
         self._samples = samples
         self._ks = tuple(ks)
@@ -58,15 +61,34 @@ class AnswerEvaluator:
             for prompt, encoded in zip(self._prompts, self._encoded, strict=True)
         ]
         answers = self._engine.generate_all(requests)
-        rewards = np.array(
-            [
-                [self._task.reward(prompt, sample.text) for sample in samples]
-                for prompt, samples in zip(self._prompts, answers, strict=True)
-            ]
-        )  # [questions, samples]
+        scored = [
+            [self._task.reward(prompt, sample.text) for sample in samples]
+            for prompt, samples in zip(self._prompts, answers, strict=True)
+        ]
+        rewards = np.array(scored, float)  # [questions, samples]
         correct = (rewards >= self._passes_at).sum(axis=1)
         metrics = {
             f"pass@{k}": float(np.mean([pass_at_k(self._samples, int(c), k) for c in correct])) for k in self._ks
         }
+        metrics |= part_means([part_arrays(reward for line in scored for reward in line)])
         metrics["reply_tokens"] = float(np.mean([len(s.tokens) for group in answers for s in group]))
         return Score(snapshot.version, float(rewards.mean()), metrics)
+
+
+def _first(
+    task: Task, encode: Callable[[Prompt], tuple[int, ...]], count: int, drop_long: bool
+) -> tuple[list[Prompt], list[tuple[int, ...]]]:
+    """The first so many held-out prompts, and their tokens."""
+    prompts, tokens = [], []
+    for prompt in itertools.islice(task.held_out, None if drop_long else count):
+        try:
+            tokens.append(encode(prompt))
+            prompts.append(prompt)
+        except LongPrompt:
+            if not drop_long:
+                raise
+        if len(prompts) == count:
+            break
+    if not prompts:
+        raise ValueError(f"task {task.name}: every held-out prompt is too long")
+    return prompts, tokens

@@ -15,6 +15,8 @@ from headway.llm.rewards import UserReward, flexible_score, format_score, gsm8k_
 from headway.llm.tasks import HELD_OUT, TRAIN, Message, Prompt, PromptTask, Task, user_says
 
 GSM8K_REQUEST = "Think step by step. Write the result on the last line, as a number after ####."
+THEIR_TRUTH = "reward_model.ground_truth"
+ABSENT = object()
 SCORES = {"strict": strict_score, "flexible": flexible_score}
 
 
@@ -56,6 +58,7 @@ def jsonl(
 ) -> Task:
     """One JSON object a line: a prompt (text, or a list of messages), the truth, and whatever `reward` wants to know.
 
+    A field may be inside of others: `reward_model.ground_truth`. Where a line has that and no `truth`, it is the truth.
     Evaluation takes the file `held_out`, or this fraction of the lines, drawn once for all seeds. A sample without a
     `uid` is named after its file and line.
     """
@@ -106,18 +109,28 @@ def _prompts(path: Path, split: str, prompt_field: str, truth_field: str | None)
     seen: dict[str, int] = {}
     for number, row in read_rows(path):
         here = f"{path}, line {number}"
-        if truth_field is not None and truth_field not in row:
-            raise ValueError(f"{here}: {unknown('field', truth_field, row)} (or truth_field=None)")
+        truth = None if truth_field is None else _truth(row, truth_field, here)
         messages = _messages(row, prompt_field, here)
         uid = str(row.get("uid", f"{path.stem}/{number}"))
         if uid in seen:
             raise ValueError(f"{here}: uid {uid!r} is already that of line {seen[uid]}")
         seen[uid] = number
         info = {k: v for k, v in row.items() if k not in (prompt_field, truth_field, "uid", "data_source")}
-        truth = None if truth_field is None else row[truth_field]
         source = str(row.get("data_source", path.stem))
         prompts.append(Prompt(uid, len(prompts), split, source, messages, truth, info))
     return prompts
+
+
+def _truth(row: Mapping[str, Any], name: str, here: str) -> Any:
+    for path in (name, THEIR_TRUTH) if name == "truth" else (name,):
+        if path in row:
+            return row[path]
+        found: Any = row
+        for part in path.split("."):
+            found = found.get(part, ABSENT) if isinstance(found, Mapping) else ABSENT
+        if found is not ABSENT:
+            return found
+    raise ValueError(f"{here}: {unknown('field', name, row)} (or truth_field=None)")
 
 
 def _messages(row: Mapping[str, Any], name: str, here: str) -> tuple[Message, ...]:

@@ -8,14 +8,17 @@ overlong    0 while a response is short enough, falling to -1 over the last toke
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from headway.core.loading import in_a_line, load_function, shortened
+import numpy as np
+
+from headway.core.loading import find_function, in_a_line, shortened
 
 NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 MARKED = re.compile(r"####\s*\$?\s*(" + NUMBER.pattern + ")")
@@ -82,39 +85,105 @@ def _equal(number: str | None, truth: str) -> bool:
 # -- a function of your own -------------------------------------------------------------------------
 
 ARGUMENTS = ("prompt", "response", "truth", "info")
+PART = "reward_"
+THEIR_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
+
+
+class Scored(float):
+    """A reward, and other numbers that its function has measured."""
+
+    parts: Mapping[str, float]
+
+    def __new__(cls, value: float, parts: Mapping[str, float]) -> Scored:
+        made = super().__new__(cls, value)
+        made.parts = parts
+        return made
+
+
+def parts_of(reward: float) -> Mapping[str, float]:
+    return reward.parts if isinstance(reward, Scored) else {}
+
+
+def part_arrays(rewards: Iterable[float]) -> dict[str, np.ndarray]:
+    """The parts of some rewards as `reward_<name>`, [G] each; nan where a function did not say."""
+    parts = [parts_of(reward) for reward in rewards]
+    names = sorted({name for part in parts for name in part})
+    return {f"{PART}{name}": np.array([part.get(name, np.nan) for part in parts], np.float32) for name in names}
+
+
+def part_means(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean of each part over all rewards that have it."""
+    names = sorted({name for group in groups for name in group if name.startswith(PART)})
+    return {n: float(np.nanmean(np.concatenate([group[n] for group in groups if n in group]))) for n in names}
 
 
 class UserReward:
     """A reward function named as `package.module:function` or `folder/file.py:function`.
 
     It is called with `prompt` (the question as text), `response`, `truth` and `info` (uid, index, data_source and
-    whatever else the sample has), by these names, and returns a float or a bool. What travels to another process is
-    the name: each process loads the function for itself.
+    whatever else the sample has), by these names; or, as users of verl write it, with `data_source`, `solution_str`,
+    `ground_truth` and `extra_info`. It returns a float or a bool, or a mapping with a `score` and other numbers. What
+    travels to another process is the name: each process loads the function for itself.
     """
 
     def __init__(self, spec: str) -> None:
         self.spec = spec
-        self._function = load_function(spec, "reward", ARGUMENTS, by_name=True)
+        self._function = find_function(spec, "reward")
+        self._is_theirs = not _takes(self._function, ARGUMENTS)
+        if self._is_theirs and not _takes(self._function, THEIR_ARGUMENTS):
+            choices = " or ".join(", ".join(names) for names in (ARGUMENTS, THEIR_ARGUMENTS))
+            takes = inspect.signature(self._function)
+            raise ValueError(f"reward function {spec} must take {choices} by name; it takes {takes}")
 
     def __reduce__(self) -> tuple[type[UserReward], tuple[str]]:
         return UserReward, (self.spec,)
 
     def __call__(self, *, prompt: str, response: str, truth: Any, info: Mapping[str, Any]) -> float:
         call = partial(self._function, prompt=prompt, response=response, truth=truth, info=info)
+        if self._is_theirs:
+            extra = info.get("extra_info")
+            about = {**info, **extra} if isinstance(extra, Mapping) else info
+            source = info.get("data_source")
+            call = partial(
+                self._function, data_source=source, solution_str=response, ground_truth=truth, extra_info=about
+            )
         return guarded(call, str(self), str(info.get("uid", "without uid")))
 
     def __str__(self) -> str:
         return f"reward function {self.spec}"
 
 
+def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(arguments))
+    except TypeError:
+        return False
+    return True
+
+
 def guarded(call: Callable[[], Any], source: str, uid: str) -> float:
-    """The reward that `call` returns. One line that names the sample if it raises, or if that is no finite number."""
+    """The reward that `call` returns. One line that names the sample if it raises, or if that is no finite number.
+
+    Of a mapping the `score` is the reward; its other numbers are the parts of what is `Scored`, and texts are left out.
+    """
     try:
         value = call()
     except RewardError:
         raise
     except Exception as error:
         raise RewardError(f"{source} failed on sample {uid}: {in_a_line(error)}") from error
+    if isinstance(value, Scored):
+        return value
+    if isinstance(value, Mapping):
+        if "score" not in value:
+            raise RewardError(f"{source} returned a mapping without 'score' for sample {uid}: {shortened(value)}")
+        others = {str(name): part for name, part in value.items() if name != "score" and isinstance(part, int | float)}
+        parts = {name: _finite(part, f"{source} ({name})", uid) for name, part in others.items()}
+        return Scored(_finite(value["score"], source, uid), parts)
+    return _finite(value, source, uid)
+
+
+def _finite(value: Any, source: str, uid: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -75,8 +75,12 @@ class Task(Protocol):
         ...
 
     def reward(self, prompt: Prompt, response: str) -> float:
-        """What the response is worth; RewardError where that cannot be said."""
+        """What the response is worth; RewardError where that cannot be said. A `Scored` has other numbers with it."""
         ...
+
+
+class LongPrompt(ValueError):
+    """A prompt has more tokens than there is room for. One line that names it."""
 
 
 class PromptTask:
@@ -106,6 +110,23 @@ class PromptTask:
     def prompt(self, ticket: int) -> Prompt:
         epoch, place = divmod(ticket, len(self._train))
         return self._train[int(self._order(epoch)[place])]
+
+    def listed(self, split: str) -> Sequence[Prompt]:
+        """The prompts of a split that are there already; none where they are made on demand."""
+        prompts = self._train if split == TRAIN else self.held_out
+        return () if isinstance(prompts, Generated) else prompts
+
+    def without(self, is_too_long: Callable[[Prompt], bool]) -> tuple[PromptTask, dict[str, int]]:
+        """This task without some of its listed prompts, and how many those are, by split."""
+        kept: dict[str, Sequence[Prompt]] = {}
+        left_out = {}
+        for split, prompts in ((TRAIN, self._train), (HELD_OUT, self.held_out)):
+            listed = self.listed(split)
+            kept[split] = [prompt for prompt in listed if not is_too_long(prompt)] if listed else prompts
+            left_out[split] = len(prompts) - len(kept[split])
+        if not kept[TRAIN]:
+            raise ValueError(f"task {self.name}: every prompt to train on is too long")
+        return PromptTask(self.name, kept[TRAIN], kept[HELD_OUT], self._score, seed=self._seed), left_out
 
     def reward(self, prompt: Prompt, response: str) -> float:
         return guarded(lambda: self._score(prompt, response), f"the scorer of {self.name}", prompt.uid)

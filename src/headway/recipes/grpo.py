@@ -11,6 +11,7 @@ or in the middle of its replies (`on_publish`). Every token carries the version 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -34,7 +35,7 @@ from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
 from headway.llm.engine import Engine, EngineError, Sampling
 from headway.llm.rewards import overlong_penalty
-from headway.llm.tasks import Prompt, Task, load_task
+from headway.llm.tasks import HELD_OUT, TRAIN, LongPrompt, Prompt, PromptTask, Task, load_task
 from headway.llm.weight_source import WeightSource
 from headway.recipes import Exported
 from headway.recipes.config import ConfigError
@@ -101,6 +102,9 @@ class GRPOConfig(UpdateConfig):
     """Samples that one engine generates at once. More use the hardware better and take more memory."""
     max_prompt_tokens: int = Field(default=256, ge=1)
     """Room for the longest prompt."""
+    on_long_prompt: Literal["error", "drop"] = "error"
+    """A prompt that needs more is refused, before the first one is asked; or left out, which is said and counted.
+    Prompts that are made on demand are looked at when their turn comes."""
     on_publish: Literal["drain", "partial"] = "drain"
     """What happens to replies under way when a version comes: they are finished by the old weights, or go on with the
     new ones from the next token. partial wastes no time and mixes versions within a reply."""
@@ -131,6 +135,9 @@ class GRPOConfig(UpdateConfig):
     """ray: GPUs that each engine asks for, the evaluation's too, where the cluster has any. A fraction shares one."""
 
     # -- update
+    save_every: int = Field(default=10, ge=0)
+    """Write a checkpoint every n versions and at the end; 0: only at the end. A run that is killed goes on from the
+    last one."""
     learner_gpus: float = Field(default=1.0, ge=0)
     """ray: GPUs that the trainer asks for, each rank of it, where the cluster has any. A fraction shares one."""
     updates: int | None = Field(default=40, ge=1)
@@ -233,7 +240,8 @@ class GRPOConfig(UpdateConfig):
     def settings(self) -> Settings:
         if self.data_epochs is None:
             return super().settings()
-        updates = max(1, int(self.data_epochs * len(build_task(self))) // self.tickets_per_batch)
+        task = build_task(self) if self.on_long_prompt == "error" else fitting_task(self)
+        updates = max(1, int(self.data_epochs * len(task)) // self.tickets_per_batch)
         if self.updates is not None:
             updates = min(updates, self.updates)
         return self.model_copy(update={"updates": updates, "data_epochs": None}).settings()
@@ -246,7 +254,10 @@ def stations(
     config: GRPOConfig, *, collector: type[GroupCollector] = GroupCollector, learner: type[GRPOLearner] = GRPOLearner
 ) -> Stations:
     """Everything wired: one line an edge. `collector` and `learner` may be classes of your own, derived from these."""
-    build_task(config)  # what cannot be is said here, not by a role that starts
+    if config.runtime == "ray":  # the model may be elsewhere
+        build_task(config)  # what cannot be is said here, not by a role that starts
+    else:
+        fitting_task(config, say=_say)
     _check_engine(config)
     engine, trainer = (_with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
     return Stations(
@@ -265,6 +276,32 @@ def _with_gpus(config: GRPOConfig, num_gpus: float) -> Placement:
 
 def build_task(config: GRPOConfig) -> Task:
     return load_task(config.task, seed=config.seed, **config.all_task_options)
+
+
+def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -> Task:
+    """The task without prompts that are too long; or LongPrompt, where those are an error."""
+    task, encode = build_task(config), _Encoder(config)
+    if not isinstance(task, PromptTask):
+        return task
+    if config.on_long_prompt == "error":
+        asked = config.eval_prompts if config.evaluate_every else 0
+        for prompt in (*task.listed(TRAIN), *task.listed(HELD_OUT)[:asked]):
+            encode(prompt)
+        return task
+    fitting, left_out = task.without(encode.is_too_long)
+    if say is not None and any(left_out.values()):
+        counts = f"{left_out[TRAIN]} of {len(task)} to train on, {left_out[HELD_OUT]} of {len(task.held_out)} held out"
+        say(f"prompts longer than max_prompt_tokens={config.max_prompt_tokens} are left out: {counts}")
+    return fitting
+
+
+def _say(line: str) -> None:
+    print(f"headway: {line}", file=sys.stderr, flush=True)
+
+
+def _task_of_a_role(config: GRPOConfig) -> Task:
+    was_checked = config.on_long_prompt == "error" and config.runtime != "ray"
+    return build_task(config) if was_checked else fitting_task(config)
 
 
 def _check_engine(config: GRPOConfig) -> None:
@@ -296,8 +333,10 @@ def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> G
         length_penalty=penalty,
         deadline_s=config.generation_deadline_s,
         on_deadline=config.on_generation_deadline,
+        drop_long=config.on_long_prompt == "drop",
     )
-    return kind(partial(build_engine, config, settings.sampling), build_task(config), _Encoder(config), settings)
+    task = _task_of_a_role(config)
+    return kind(partial(build_engine, config, settings.sampling), task, _Encoder(config), settings)
 
 
 def _sampling(config: GRPOConfig) -> Sampling:
@@ -371,13 +410,14 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     sampling = _eval_sampling(config)
     return AnswerEvaluator(
         partial(build_engine, config, sampling),
-        build_task(config),
+        _task_of_a_role(config),
         _Encoder(config),
         sampling=sampling,
         prompts=config.eval_prompts,
         samples=config.eval_samples,
         ks=sorted(set(config.eval_ks) or {1, config.eval_samples}),
         passes_at=config.eval_passes_at,
+        drop_long=config.on_long_prompt == "drop",
     )
 
 
@@ -435,11 +475,18 @@ class _Encoder:
         messages = [{"role": "system", "content": system}] * bool(system) + [dict(m) for m in prompt.messages]
         tokens = encode_chat(self._tokenizer, messages)
         if len(tokens) > self._config.max_prompt_tokens:
-            raise ValueError(
+            raise LongPrompt(
                 f"prompt {prompt.uid} has {len(tokens)} tokens, more than max_prompt_tokens="
-                f"{self._config.max_prompt_tokens}"
+                f"{self._config.max_prompt_tokens} (on_long_prompt=drop leaves it out)"
             )
         return tokens
+
+    def is_too_long(self, prompt: Prompt) -> bool:
+        try:
+            self(prompt)
+        except LongPrompt:
+            return True
+        return False
 
 
 # -- for others -------------------------------------------------------------------------------------

@@ -250,6 +250,10 @@ def _prompt_key(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "the recipe knows its own file" if "data" in fields else _files(value, theirs, fields)
 
 
+def _long_prompts(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return {"on_long_prompt": "drop" if value else "error"}
+
+
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
 SAMPLES = "rollout.total_rollout_steps"
 
@@ -457,6 +461,7 @@ def _paths() -> list[KnownPath]:
         KnownPath(BATCH, "tickets_per_batch", _batch, 64, ALL_BATCH_PATHS),
         same("data.max_prompt_length", "max_prompt_tokens", 384),
         same("data.max_response_length", "max_tokens", 256),
+        KnownPath("data.filter_overlong_prompts", "on_long_prompt (drop or error)", _long_prompts, True),
         same("data.seed", "seed", 0),
         KnownPath(f"{OVERLONG}.enable", "overlong_tokens", _overlong, True, (f"{OVERLONG}.len",)),
         KnownPath(f"{OVERLONG}.len", "overlong_tokens", _overlong, 64, (f"{OVERLONG}.enable",)),
@@ -561,8 +566,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "algorithm.filter_groups.max_num_gen_batches": "what is filtered is collected anew, under the same lead",
     "critic.*": "the critic shares the learner's settings (critic=shared), or is a second model (critic=own)",
     "data.val_batch_size": "an evaluation generates engine_rows samples at once; eval_prompts says how many there are",
-    "data.filter_overlong_prompts": "a prompt that is too long ends the run, or with on_failure=drop is dropped",
-    "data.filter_overlong_prompts_workers": "prompts are not filtered beforehand",
+    "data.filter_overlong_prompts_workers": "one process looks at the prompts",
     "data.reward_fn_key": "the task has one reward",
     "data.image_key": "prompts are text",
     "data.video_key": "prompts are text",

@@ -44,6 +44,7 @@ from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
 from headway.llm.layouts import choose_layout
+from headway.llm.rewards import part_means
 from headway.llm.steady import steady
 from headway.llm.trees import pair_price
 
@@ -97,7 +98,7 @@ class GRPOLearner:
         found["learning_rate"] = 0.0 if update.is_policy_waiting else self._optimizer.param_groups[0]["lr"]
         if self._critic is not None:
             found["critic_learning_rate"] = self._critic.optimizer.param_groups[0]["lr"]
-        return LearnReport(found)
+        return LearnReport(part_means([rollout.payload for rollout in batch.rollouts]) | found)
 
     def snapshot(self) -> dict[str, Tensor]:
         """What training has changed, as an engine wants it: plain weights under the model's own names."""
