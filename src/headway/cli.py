@@ -351,6 +351,8 @@ def report(words: list[str]) -> int:
     port = options.get("port", PORT)
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:
         raise UsageError(f"--port must be a whole number from 0 to 65535, received {port!r}")
+    if serve and "output" in options:
+        raise UsageError("--output is for a page that is written; with --serve there is none")
     if serve:
         return _serve(runs, port)
     if "port" in options:
@@ -489,6 +491,8 @@ def _print_outcomes(leads: Sequence[float | str], outcomes: list[Outcome]) -> No
         "dropped",
         "length bias",
     ]
+    if OUT.width < sum(len(head) + 2 for head in heads):  # in two lines they fit into 80 columns
+        heads = [head.replace(" ", "\n", 1).replace(" / ", "/") for head in heads]
     _print_table(heads, rows)
     fixed = [outcome for lead, outcome in zip(leads, outcomes, strict=True) if lead != "auto"]
     best = recommend(fixed or outcomes)

@@ -376,6 +376,88 @@ def test_runs_side_by_side_have_one_legend_that_hides_them(show: Callable[..., A
     assert page.locator("svg#scores path").count() == 1
 
 
+def test_runs_side_by_side_are_compared_in_a_table_with_a_column_each(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.both)
+    heads = page.locator("#comparison thead th").all_inner_texts()
+    assert heads[1:] == page.locator("svg#scores path").evaluate_all("all => all.map(one => one.dataset.series)")
+    assert heads[1].startswith("max_lead=2, ")
+    assert heads[2].startswith("max_lead=4, ")
+    rows = [row.split("\t") for row in page.locator("#comparison tbody tr").all_inner_texts()]
+    assert ["State", "ended", "ended"] in rows
+    assert ["Updates", "40", "60"] in rows
+    page.locator("#legend button").nth(0).click()
+    assert page.locator("#comparison").count() == 0, "one alone is compared with nothing"
+
+
+def test_ages_side_by_side_are_shares(show: Callable[..., Any], pages: Pages) -> None:
+    page = show(pages.both)
+    bars = page.locator("svg#ages rect").evaluate_all("all => all.map(one => Number(one.dataset.value))")
+    assert sum(bars) == pytest.approx(2.0)
+    page.locator("#legend button").nth(0).click()
+    bars = page.locator("svg#ages rect").evaluate_all("all => all.map(one => Number(one.dataset.value))")
+    assert sum(bars) == 60, "one alone is counted"
+
+
+def test_runs_that_report_different_things_have_a_chart_for_each(
+    show: Callable[..., Any], tmp_path: Path, known: Events
+) -> None:
+    runs = []
+    for name in ("reward", "return"):
+        events = [{**event, "m": {name: 1.5}} if event["e"] == "learn" else event for event in known]
+        runs.append(write_log(tmp_path / name, events))
+    page = show(write_report(runs, tmp_path / "both.html"))
+    for name in ("reward", "return"):
+        figure = page.locator(f"figure:has(svg#training-{name})")
+        assert figure.locator("h3").inner_text() == f"While training: {name}"
+        assert figure.locator("path").evaluate_all("all => all.map(one => one.dataset.series)") == [name]
+
+
+LEVELS = """async () => {
+    const canvas = document.getElementById("tracks"), pen = CanvasRenderingContext2D.prototype, line = pen.lineTo;
+    const bottom = canvas.clientHeight, found = [];
+    pen.lineTo = function (x, y) { if (y !== bottom) found.push(x); return line.call(this, x, y); };
+    canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "Home" }));
+    await new Promise(requestAnimationFrame);
+    await new Promise(requestAnimationFrame);
+    pen.lineTo = line;
+    return [canvas.clientWidth, Math.max(...found)];
+}"""
+
+
+def test_the_lead_of_a_run_ends_with_it(show: Callable[..., Any], tmp_path: Path, known: Events) -> None:
+    auto, _ = record(1.0, 0.2, updates=40, max_lead="auto", lead_interval=2, collectors=2)
+    end = auto[-1]["t"]
+    assert end < 40 < known[-1]["t"]
+    runs = [write_log(tmp_path / "auto", auto), write_log(tmp_path / "known", known)]
+    page = show(write_report(runs, tmp_path / "both.html"))
+    width, last = page.evaluate(LEVELS)
+    left = min(120, max(72, width * 0.16))
+    assert last == pytest.approx(left + end / known[-1]["t"] * (width - left), abs=1.0)
+
+
+def test_alarms_and_failed_evaluations_can_be_seen(show: Callable[..., Any], tmp_path: Path, known: Events) -> None:
+    failed = {"value": None, "error": "evaluate returned nan"}
+    told = [{**event, **failed} if event["e"] == "score" else event for event in known]
+    alarm = {"t": 20.0, "e": "alarm", "name": "idle_learner", "on": True, "value": 0.9, "threshold": 0.5}
+    events = sorted([*told, alarm], key=lambda event: float(event["t"]))
+    page = show(write_report([write_log(tmp_path / "run", events)]))
+    said = page.locator("#summary .notice").all_inner_texts()
+    assert said[0].startswith("ALARM: idle_learner is 0.9, above 0.5")
+    assert said[1].startswith("4 of 4 evaluations gave no score.")
+    assert said[1].endswith("evaluate returned nan.")
+    assert page.locator("#mark-keys li").all_inner_texts() == ["alarm", "failed evaluation"]
+    page.locator("#tracks").scroll_into_view_if_needed()
+    box = page.locator("#tracks").bounding_box()
+    left = min(120, max(72, box["width"] * 0.16))
+    page.mouse.move(box["x"] + left + 20 / 53 * (box["width"] - left), box["y"] + 22 + 22 + 10)
+    assert page.locator("#slice").inner_text().startswith("run, 20.0 s: ALARM: idle_learner is 0.9")
+    page.locator("summary", has_text="The marks as a table").click()
+    rows = page.locator("#timeline tbody tr")
+    rows.first.wait_for()
+    assert rows.count() == 5
+    assert "evaluate returned nan" in rows.nth(4).inner_text()
+
+
 # -- light, dark, small -----------------------------------------------------------------------------
 
 CONTRAST = """() => {

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from headway.cli import main
 from headway.coordinate.checkpoint import CheckpointStore
@@ -256,6 +257,20 @@ def test_simulate_compares_the_leads_and_recommends_one(capsys: Output) -> None:
     out = capsys.readouterr().out
     assert [row[:3] for row in rows(out)] == [["0", "0.5", "1.00x"], ["1", "0.995", "1.99x"], ["2", "0.995", "1.99x"]]
     assert "recommended: max_lead=1 (the smallest within 2 % of the best throughput; mean staleness " in out
+
+
+def test_simulate_fits_into_eighty_columns_without_breaking_a_word(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["simulate", "--collect", "lognormal:1,0.5", "--leads", "0,1,8,auto", "--updates", "60"]
+    for width, num_heads in ((80, 2), (120, 1)):
+        monkeypatch.setattr("headway.cli.OUT", Console(highlight=False, soft_wrap=True, width=width))
+        assert main(words) == 0
+        *table, _ = capsys.readouterr().out.splitlines()
+        assert len(table) == num_heads + 4, "a line a lead"
+        assert max(map(len, table)) <= width
+        heads = " ".join(table[:num_heads]).split()
+        assert {"collectors", "learner", "updates/s", "staleness", "dropped"} <= set(heads)
 
 
 def test_simulate_takes_every_option_it_lists(capsys: Output) -> None:

@@ -57,6 +57,7 @@ def test_the_block_shows_versions_staleness_throughput_score_drops_and_alarms() 
     text = shown(
         status(
             max_staleness=3,
+            rollouts_per_s=53.21,
             steps_per_s=3405.4,
             score_version=1,
             drops={"stale": 2, "failed": 0, "filtered": 1},
@@ -64,7 +65,10 @@ def test_the_block_shows_versions_staleness_throughput_score_drops_and_alarms() 
             alarms=("ALARM: error_rate is 0.3, above 0.1 (share of the flights that failed)",),
         ).block()
     )
-    assert "version 2, lead 1, staleness 0.50 mean / 3 max, 12.3 updates/s, 3405 steps/s, score 181 (version 1)" in text
+    assert (
+        "version 2, lead 1, staleness 0.50 mean / 3 max, 12.3 updates/s, 53.2 rollouts/s, 3405 steps/s, "
+        "score 181 (version 1)" in text
+    )
     assert "dropped 2 stale, 1 filtered, 1 restarts" in text
     assert text.rstrip().endswith("ALARM: error_rate is 0.3, above 0.1 (share of the flights that failed)")
 
@@ -132,7 +136,9 @@ def test_on_a_real_terminal_the_block_lives_at_four_frames_a_second_and_is_gone_
     assert 2 <= frames <= 12, "about four a second"
     assert re.search(r"learner +(is busy: learn|waits for|is idle)", plain)
     assert re.search(r"collector-1 +(is busy: collect|waits for|is idle)", plain)
-    assert re.search(r"version \d+, lead 1, staleness \d\.\d\d mean / 1 max, \d+\.\d updates/s, \d+ steps/s", plain)
+    assert re.search(
+        r"version \d+, lead 1, staleness \d\.\d\d mean / 1 max, \d+\.\d updates/s, \d+\.\d rollouts/s", plain
+    )
     assert "ALARM: idle_learner" in plain
     assert "\x1b[?25l" in text and "\x1b[?25h" in text, "the cursor is hidden meanwhile, and comes back"
     assert text.rstrip().endswith("\x1b[2K"), "the block is erased at the end"

@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,26 @@ import headway
 from headway.cli import main
 from headway.core.types import Ticket
 from headway.observe.accounts import account
+from headway.observe.activities import CAUSES
+from headway.observe.environment import describe_environment, git_commit
 from headway.observe.folder import RunFolder
-from headway.observe.report import Seen, Setting, configuration, document, headline, histogram, page, state
-from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, training
-from headway.observe.slices import BUDGET, Palette, time_by_role, timeline
+from headway.observe.marks import notices
+from headway.observe.report import (
+    Seen,
+    Setting,
+    comparison,
+    configuration,
+    document,
+    environment,
+    facts,
+    headline,
+    histogram,
+    labels,
+    page,
+    state,
+)
+from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, titles, training
+from headway.observe.slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
 from headway.observe.story import read_story, tell
 from headway.reporting import UP_TO_BYTES, ReportServer, Watch, examine, leave_report, look, see, write_report
 from headway.testing.workloads import Constant, Exponential, Lognormal, SteadyWorkload
@@ -249,7 +266,151 @@ def test_ages_of_any_size_fit_into_a_histogram() -> None:
     assert histogram({0: 3, 2: 1}) == {"0": 3, "1": 0, "2": 1}
     wide = histogram({0: 1, 240: 5})
     assert len(wide) == 22
+    assert histogram({0: 3, 2: 1}, 11) == {"0-10": 4}, "beside it, in the same steps"
     assert (wide["0-10"], wide["231-241"], sum(wide.values())) == (1, 5, 6)
+
+
+def test_runs_side_by_side_are_called_by_what_differs_between_them() -> None:
+    def seen(name: str, recipe: str = "functions", **config: Any) -> Seen:
+        story = tell([], recipe=recipe, config={"max_lead": 1.0, "collectors": 2, "seed": 0, **config})
+        return Seen(name, story, account(story))
+
+    assert labels([seen("one")]) == ["one"]
+    assert labels([seen("one"), seen("two")]) == ["one", "two"], "nothing differs"
+    assert labels([seen("one"), seen("two", max_lead=8.0)]) == ["max_lead=1", "max_lead=8"]
+    assert labels([seen("one"), seen("two", max_lead="auto", mine=3)]) == ["max_lead=1", "max_lead=auto"]
+    several = [seen("one", seed=1), seen("two", max_lead=2.0), seen("three", max_lead=2.0, collectors=None)]
+    assert labels(several) == [
+        "max_lead=1, collectors=2, seed=1",
+        "max_lead=2, collectors=2, seed=0",
+        "max_lead=2, collectors=none, seed=0",
+    ]
+    twice = [seen("one", max_lead=2.0), seen("two", max_lead=2.0), seen("three", recipe="cartpole")]
+    assert labels(twice) == ["functions, max_lead=2 (one)", "functions, max_lead=2 (two)", "cartpole, max_lead=1"]
+
+
+def test_the_comparison_has_the_numbers_of_each_run(run: Path) -> None:
+    (seen,) = see([run])
+    told = dict(comparison(seen))
+    assert told["State"] == "ended"
+    assert (told["Updates"], told["Updates per second"]) == ("40", "0.7547")
+    assert told["Speed-up over lead 0, simulated"] == "1.74x"
+    assert told["Staleness, mean / largest"] == "1.93 / 2"
+    assert told["Learner waited for rollouts"] == "2 %"
+    assert told["Score, last / best"] == "40 / 40"
+    assert (told["Dropped"], told["Wall clock"]) == ("0", "53.0s")
+
+
+def test_the_share_the_learner_worked_is_the_one_of_the_sentence(run: Path) -> None:
+    (seen,) = see([run])
+    worked = dict(map(tuple, facts(seen)))["Learner worked"]  # type: ignore[arg-type]
+    assert f"the learner worked {worked} of the time" in seen.bottleneck
+
+
+def test_alarms_and_failed_evaluations_are_said_and_marked(events: list[dict[str, Any]]) -> None:
+    alarm = {"e": "alarm", "name": "effective_sample_size", "threshold": 0.5}
+    failed = {"value": None, "error": "evaluate returned nan"}
+    told = [{**event, **failed} if event["e"] == "score" and event["v"] < 30 else event for event in events]
+    more = [
+        {"t": 5.0, "on": True, "value": 0.1, **alarm},
+        {"t": 8.0, "on": False, "value": 0.6, **alarm},
+        {"t": 9.0, "on": True, "value": 0.2, **alarm},
+        {"t": 9.5, "e": "restart", "role": "collector-1", "why": "it was late"},
+        {"t": 9.6, "e": "publish_retry", "role": "learner", "v": 3, "why": "no answer"},
+        {"t": 9.7, "e": "alarm", "name": "unheard_of", "threshold": 1, "value": 2, "on": True},
+    ]
+    story = tell(sorted([*told, *more], key=lambda event: float(event["t"])))
+    assert notices(story) == [
+        "ALARM: effective_sample_size is 0.1, below 0.5 (share of a batch that still counts after importance "
+        "weighting): at 5.00s, the first of 2 times; still raised at the end.",
+        "alarm unheard_of: 2 (threshold 1): at 9.70s; still raised at the end.",
+        "2 of 4 evaluations gave no score. The first was that of version 10, at 14.0s: evaluate returned nan.",
+    ]
+    shown = timeline(story, Palette())["marks"]
+    assert [(mark["t"], mark["kind"]) for mark in shown] == [
+        (5.0, "alarm"),
+        (8.0, "alarm over"),
+        (9.0, "alarm"),
+        (9.5, "restart"),
+        (9.6, "publish retry"),
+        (9.7, "alarm"),
+        (14.0, "failed evaluation"),
+        (27.0, "failed evaluation"),
+    ]
+    assert shown[6]["text"] == "the evaluation of version 10 gave no score: evaluate returned nan"
+
+
+def test_marks_of_a_long_run_are_bounded(events: list[dict[str, Any]]) -> None:
+    late = [{"t": 53.0, "e": "restart", "role": "learner", "why": str(n)} for n in range(1000)]
+    told = timeline(tell([*events, *late]), Palette())
+    assert len(told["marks"]) == MAX_MARKS
+    assert told["note"] == "800 of 1000 marks are not shown; trace.json has everything."
+
+
+def test_no_two_causes_have_the_same_colour() -> None:
+    style = (files("headway.observe") / "page" / "page.css").read_text()
+    themes = [theme for theme in re.findall(r"[{]([^{}]*)[}]", style) if "--collect" in theme]
+    assert len(themes) == 3
+    for theme in themes:
+        values = dict(re.findall(r"(--[a-z-]+): (#[0-9a-f]{6})", theme))
+        used = [values[COLOURS[name]] for name in MEANINGS]
+        assert len(set(used)) == len(used)
+    assert set(MEANINGS) >= set(CAUSES.values())
+
+
+def test_memory_is_charted_for_everybody_who_has_some() -> None:
+    story = story_of(max_lead=2)
+    story.looks = [
+        {"t": float(t), "rss": t * 2**20, "memory": {"collector-0": 2**20, "collector-1": 2**21, "learner": 2**22}}
+        for t in (1, 2, 3)
+    ]
+    for ticket in story.tickets.values():
+        ticket.num_bytes = 2**20
+    lines = flows(story)
+    assert lines["memory"]["y"] == [1.0, 2.0, 3.0]
+    assert lines["memory/collector"]["y"] == [3.0, 3.0, 3.0]
+    assert lines["memory/learner"]["y"] == [4.0, 4.0, 4.0]
+    assert lines["waiting_mib"]["y"] == pytest.approx(lines["ready"]["y"])
+    named = dict(titles([lines]))
+    assert named["memory/collector"] == "Memory of the collectors' processes together, MiB"
+    assert named["memory/learner"] == "Memory of the learner's process, MiB"
+
+
+def test_the_machine_and_the_commit_are_told() -> None:
+    told = environment(tell([], environment={"cpu": "Fast", "memory_gib": 23.5, "gpus": ["H"] * 8, "git_commit": "ab"}))
+    assert told == {"cpu": "Fast", "memory gib": "23.5", "gpus": "8 x H", "git commit": "ab"}
+
+
+def test_the_commit_is_that_of_the_repository_around_a_folder(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    inside = repository / "deep" / "inside"
+    inside.mkdir(parents=True)
+    assert git_commit(inside) is None
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=n", "-c", "user.email=n@n"]
+        return subprocess.run(["git", *who, *words], cwd=repository, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    assert git_commit(inside) is None, "nothing is committed yet"
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    first = git("rev-parse", "HEAD").strip()
+    assert git_commit(inside) == first
+    git("pack-refs", "--all")
+    assert git_commit(inside) == first
+    git("worktree", "add", "-q", "-b", "other", str(tmp_path / "tree"))
+    assert git_commit(tmp_path / "tree") == first
+    git("checkout", "-q", "--detach")
+    git("commit", "-q", "--allow-empty", "-m", "two")
+    assert git_commit(inside) == git("rev-parse", "HEAD").strip() != first
+
+
+def test_the_environment_names_the_machine_and_leaves_out_what_it_does_not_know() -> None:
+    told = describe_environment()
+    assert None not in told.values()
+    if sys.platform == "linux":
+        assert told["memory_gib"] > 0
+        assert told["cpu"]
 
 
 # -- numbers over time ------------------------------------------------------------------------------
@@ -408,6 +569,10 @@ def test_the_command_writes_the_page_beside_the_run_or_where_it_is_told(
         ),
         (["report", "run", "--output", "no/where.html"], "cannot write no/where.html: No such file or directory"),
         (["report", "run", "--port", "8000"], "--port is for --serve"),
+        (
+            ["report", "run", "--serve", "--output", "x.html"],
+            "--output is for a page that is written; with --serve there is none",
+        ),
         (
             ["report", "run", "--serve", "--port", "many"],
             "--port must be a whole number from 0 to 65535, received 'many'",

@@ -38,7 +38,7 @@ Events = list[dict[str, Any]]
 FIELDS = {  # phase -> what the format asks for, besides `ph`, `pid`, `tid` and `name`
     "M": {"args"},
     "X": {"ts", "dur", "cat", "args"},
-    "i": {"ts", "s", "cat"},
+    "i": {"ts", "s", "cat", "args"},
     "C": {"ts", "args"},
     "s": {"ts", "id", "cat"},
     "f": {"ts", "id", "cat", "bp"},
@@ -200,8 +200,11 @@ def test_an_arrow_points_at_the_very_update(story: Story) -> None:
 def test_versions_queue_and_lead_are_there() -> None:
     story = STORIES["auto"]()
     events = list(trace_events(story))
-    versions = [e["name"] for e in events if e["ph"] == "i"]
+    versions = [e["name"] for e in events if e["ph"] == "i" and e["cat"] == "publish"]
     assert versions == [f"version {version.number}" for version in story.versions]
+    moved = [e for e in events if e["ph"] == "i" and e["cat"] == "lead"]
+    assert [e["ts"] for e in moved] == [round(1e6 * at) for at, _ in story.leads[1:]]
+    assert moved[0]["name"] == f"lead {story.leads[0][1]:g} to {story.leads[1][1]:g}"
     leads = [e["args"]["lead"] for e in events if e["ph"] == "C" and e["name"] == "lead"]
     assert len(leads) > 1, "the auto lead moved, and the counter shows it"
     assert leads == [lead for _, lead in story.leads]
@@ -209,6 +212,26 @@ def test_versions_queue_and_lead_are_there() -> None:
     assert tickets[-1] == {"open": 0, "in flight": 0, "ready": 0, "taken": 0}
     scores = [e["args"]["score"] for e in events if e["ph"] == "X" and e["name"] == "evaluate"]
     assert len(scores) == 8
+
+
+def test_what_happened_at_one_moment_is_an_instant_on_the_track_of_whom_it_happened_to() -> None:
+    plain = STORIES["batches and lanes"]()
+    plain.alarms = [{"t": 2.0, "name": "error_rate", "on": True, "value": 0.3, "threshold": 0.1}]
+    plain.restarts = [(3.0, "collector-1", "it was late")]
+    plain.publish_retries = [(4.0, "learner", 2, "no answer")]
+    failed = plain.evaluations[0]
+    failed.value, failed.error = None, "evaluate returned nan"
+    events = check_schema(json.loads(trace_text(plain)))
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    found = {e["cat"]: e for e in events if e["ph"] == "i" and e["cat"] != "publish"}
+    assert set(found) == {"alarm", "restart", "publish retry", "failed evaluation"}
+    assert (found["alarm"]["ts"], found["alarm"]["s"]) == (2_000_000, "p"), "the whole run"
+    assert found["alarm"]["args"]["what"].startswith("ALARM: error_rate is 0.3, above 0.1")
+    assert (tracks[found["restart"]["tid"]], found["restart"]["s"]) == ("collector-1/0", "t")
+    assert found["restart"]["args"]["what"] == "collector-1 is built anew: it was late"
+    assert tracks[found["publish retry"]["tid"]] == "learner"
+    assert tracks[found["failed evaluation"]["tid"]] == "evaluator"
+    assert "evaluate returned nan" in found["failed evaluation"]["args"]["what"]
 
 
 # -- a real run -------------------------------------------------------------------------------------

@@ -87,6 +87,8 @@ class Status:
 
     def _numbers(self, staleness: str) -> str:
         parts = [f"version {self.version}", f"lead {self.lead:g}", staleness, f"{self.updates_per_s:.1f} updates/s"]
+        if self.rollouts_per_s:
+            parts.append(f"{self.rollouts_per_s:.1f} rollouts/s")
         if self.steps_per_s:
             parts.append(f"{self.steps_per_s:.0f} steps/s")
         if self.score is not None:

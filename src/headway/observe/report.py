@@ -12,15 +12,17 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
 from headway.observe import series
-from headway.observe.accounts import Accounts
+from headway.observe.accounts import Accounts, RoleAccount
 from headway.observe.advice import Finding
 from headway.observe.environment import not_known
+from headway.observe.marks import notices
 from headway.observe.slices import Palette, time_by_role, timeline
 from headway.observe.statistics import seconds
 from headway.observe.story import LEARNER, Story
@@ -100,30 +102,35 @@ def page(document: Mapping[str, Any]) -> str:
 def document(runs: Sequence[Seen], *, is_live: bool = False, refresh_s: float = 2.0) -> dict[str, Any]:
     """What the page draws: runs side by side, with one list of causes and one legend."""
     palette = Palette()
-    told = [run_data(run, palette) for run in runs]
+    step = max((_age_step(run.accounts.ages) for run in runs), default=1)  # bars that can stand side by side
+    names = labels(runs)
+    told = [run_data(run, palette, label, step) for run, label in zip(runs, names, strict=True)]
     title = f"Headway report: {runs[0].name}" if len(runs) == 1 else f"Headway report: {len(runs)} runs side by side"
     return {
         "title": title,
-        "state": "; ".join(run["state"] if len(runs) == 1 else f"{run['name']}: {run['state']}" for run in told),
+        "state": "; ".join(run["state"] if len(runs) == 1 else f"{run['label']}: {run['state']}" for run in told),
         "made": f"Made by Headway, {time.strftime('%Y-%m-%d %H:%M')}. Times are seconds since the run began.",
         "is_live": is_live,
         "refresh_s": refresh_s,
         "runs": told,
         "causes": palette.causes(),
-        "flows": list(series.FLOWS.items()),
+        "flows": series.titles([run["flow"] for run in told]),
         "meanings": series.DIAGNOSTICS,
         "tickets": list(TICKETS.items()),
     }
 
 
-def run_data(run: Seen, palette: Palette) -> dict[str, Any]:
+def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> dict[str, Any]:
     """One run for the page."""
     story, accounts = run.story, run.accounts
     lines, diagnostics = series.learner(story)
     return {
         "name": run.name,
+        "label": label,
         "state": state(story, run.is_alive),
         "headline": headline(run),
+        "notices": notices(story),
+        "comparison": comparison(run),
         "facts": facts(run),
         "findings": [_finding(one) for one in run.findings],
         "scores": series.scores(story),
@@ -131,7 +138,7 @@ def run_data(run: Seen, palette: Palette) -> dict[str, Any]:
         "timeline": timeline(story, palette),
         "time": time_by_role(accounts.roles, palette),
         "flow": series.flows(story),
-        "staleness": histogram(accounts.ages),
+        "staleness": histogram(accounts.ages, age_step),
         "age": {
             "mean": series.finite(accounts.staleness.mean),
             "max": series.finite(accounts.staleness.max),
@@ -154,6 +161,70 @@ def run_data(run: Seen, palette: Palette) -> dict[str, Any]:
             "note": run.simulated.note,
         },
     }
+
+
+NOT_COMPARED = ("staleness_bound", "queue_capacity", "report", "log_level")
+"""What follows from other settings, or makes no difference to a run."""
+MAX_DIFFERENCES = 3
+
+
+def labels(runs: Sequence[Seen]) -> list[str]:
+    """What a run is called beside others: the settings in which it differs from them. Alone: its name."""
+    names = [run.name for run in runs]
+    if len(runs) < 2:
+        return names
+    has_config = all(run.story.config for run in runs)
+    given = [run.story.config if has_config else run.story.settings for run in runs]
+    common = [name for name in given[0] if name not in NOT_COMPARED and all(name in values for values in given)]
+    differ = [name for name in common if len({_plain(values[name]) for values in given}) > 1]
+    differ.sort(key=lambda name: name == "seed")  # what was meant to differ comes first
+    has_recipes = len({run.story.recipe for run in runs}) > 1
+    told = [
+        ", ".join(
+            [run.story.recipe or "run"] * has_recipes
+            + [f"{name}={_plain(values[name]) or 'none'}" for name in differ[:MAX_DIFFERENCES]]
+        )
+        for run, values in zip(runs, given, strict=True)
+    ]
+    counts = Counter(told)
+    return [
+        label if label and counts[label] == 1 else f"{label} ({name})" if label else name
+        for label, name in zip(told, names, strict=True)
+    ]
+
+
+def comparison(run: Seen) -> list[list[str]]:
+    """The numbers of a run that are compared with those of others."""
+    story, accounts = run.story, run.accounts
+    learner = accounts.roles.get(LEARNER)
+    values = [e.value for e in story.evaluations if e.value is not None]
+    serial, own = run.simulated.serial_updates_per_s, run.simulated.own_updates_per_s
+    at_most = "at most " if run.simulated.is_shared else ""
+    return [
+        ["State", _state_in_a_word(run)],
+        ["Updates", str(len(story.updates))],
+        ["Updates per second", f"{len(story.updates) / _working_s(story):.4g}" if story.updates else "-"],
+        ["Speed-up over lead 0, simulated", f"{at_most}{own / serial:.2f}x" if serial and own else "-"],
+        ["Staleness, mean / largest", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
+        ["Learner waited for rollouts", "-" if learner is None else _share(learner, learner.blocked.get("data", 0.0))],
+        ["Dropped", str(sum(accounts.drops.values()))],
+        ["Score, last / best", f"{values[-1]:.4g} / {max(values):.4g}" if values else "-"],
+        ["Wall clock", seconds(accounts.wall_s)],
+    ]
+
+
+def _state_in_a_word(run: Seen) -> str:
+    if not run.story.sessions:
+        return "empty"
+    if run.story.is_over:
+        return "failed" if run.story.sessions[-1].how == "fail" else "ended"
+    return {True: "running", False: "cut off", None: "no end"}[run.is_alive]
+
+
+def _share(learner: RoleAccount, spent_s: float) -> str:
+    """Of the time between start and end, as in the sentence about the bottleneck."""
+    active_s = learner.wall_s - learner.blocked.get("starting", 0.0) - learner.blocked.get("ending", 0.0)
+    return f"{100 * spent_s / active_s:.0f} %" if active_s > 0 else "-"
 
 
 # -- in words ---------------------------------------------------------------------------------------
@@ -245,13 +316,13 @@ def facts(run: Seen) -> list[list[str]]:
     story, accounts = run.story, run.accounts
     learner = accounts.roles.get(LEARNER)
     values = [e.value for e in story.evaluations if e.value is not None]
-    busy = "-" if learner is None else f"{learner.share(learner.busy_s):.0%}"
+    worked = "-" if learner is None else _share(learner, learner.busy.get("learn", 0.0))
     told = [
         ["Wall clock", seconds(accounts.wall_s)],
         ["Updates", str(len(story.updates))],
         ["Version", str(story.version)],
         ["Staleness, mean / max", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
-        ["Learner busy", busy],
+        ["Learner worked", worked],
         ["Dropped", str(sum(accounts.drops.values()))],
         ["Publish lag", seconds(accounts.publish_lag_s.mean)],
         ["Steps per second", _count(accounts.steps_per_s)],
@@ -274,11 +345,15 @@ def _finding(found: Finding) -> dict[str, Any]:
 # -- in tables --------------------------------------------------------------------------------------
 
 
-def histogram(ages: Mapping[int, int]) -> dict[str, int]:
+def _age_step(ages: Mapping[int, int]) -> int:
+    return max(1, math.ceil((max(ages, default=0) + 1) / MAX_AGES))
+
+
+def histogram(ages: Mapping[int, int], step: int = 1) -> dict[str, int]:
     """Age -> rollouts; in steps of several versions where there are many ages."""
     if not ages:
         return {}
-    step = max(1, math.ceil((max(ages) + 1) / MAX_AGES))
+    step = max(step, _age_step(ages))
     bars: dict[str, int] = {}
     for first in range(0, max(ages) + 1, step):
         name = str(first) if step == 1 else f"{first}-{first + step - 1}"
@@ -322,8 +397,10 @@ def environment(story: Story) -> dict[str, str]:
     for name, value in story.environment.items():
         if isinstance(value, Mapping):
             told |= {f"{inner}": _plain(one) for inner, one in value.items()}
+        elif name == "gpus":
+            told[name] = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(value).items())
         elif name not in ("began_at", "sessions"):
-            told[name] = _plain(value)
+            told[name.replace("_", " ")] = _plain(value)
     if story.began_at is not None:
         told["began"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(story.began_at))
     return told

@@ -7,13 +7,14 @@ rollouts, steps) is counted in equal stretches of time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
-from headway.observe.story import Story
+from headway.observe.story import Story, Ticket
 
 MAX_POINTS = 300
+MIB = 2**20
 MAX_STRETCHES = 100
 UPDATES_PER_STRETCH = 4
 FLOWS = {
@@ -24,8 +25,10 @@ FLOWS = {
     "in_flight": "Tickets being collected",
     "lead": "Lead, in versions",
     "staleness": "Mean staleness when taken",
+    "waiting_mib": "Rollouts that wait for the learner, MiB",
     "memory": "Memory of the coordinator's process, MiB",
 }
+MEMORY = "memory/"  # of the roles with processes of their own; those of one kind together
 TRAINED = ("return", "reward", "score", "accuracy")
 DIAGNOSTICS = {
     "ess": "Effective sample size",
@@ -123,31 +126,57 @@ def flows(story: Story) -> dict[str, Line]:
         "updates_per_s": per_second((update.end, 1.0) for update in story.updates),
         "rollouts_per_s": per_second((ticket.ended or 0.0, 1.0) for ticket in landed),
         "steps_per_s": per_second((ticket.ended or 0.0, float(ticket.steps)) for ticket in landed),
-        "ready": {"t": middles, "y": _levels(story, begin, stretch, count, lambda moment: moment[3])},
-        "in_flight": {"t": middles, "y": _levels(story, begin, stretch, count, lambda moment: moment[2])},
+        "ready": {"t": middles, "y": _levels([(q[0], q[3]) for q in story.queue], begin, stretch, count)},
+        "in_flight": {"t": middles, "y": _levels([(q[0], q[2]) for q in story.queue], begin, stretch, count)},
         "staleness": {"t": middles, "y": _ages(story, begin, stretch, count)},
     }
     if story.leads:
         leads = [*story.leads, (story.end_s, story.leads[-1][1])]
         lines["lead"] = dict(zip("ty", thin([at for at, _ in leads], [lead for _, lead in leads]), strict=True))
+    if any(ticket.num_bytes for ticket in landed):
+        lines["waiting_mib"] = {"t": middles, "y": _levels(_bytes_waiting(landed), begin, stretch, count)}
     if len(story.looks) > 1:
-        memory = [look["rss"] / 2**20 for look in story.looks]
-        lines["memory"] = dict(zip("ty", thin([look["t"] for look in story.looks], memory), strict=True))
+        lines |= _memory(story.looks)
     return lines
 
 
-Moment = tuple[float, int, int, int, int]
+def titles(lines: Iterable[Mapping[str, Line]]) -> list[tuple[str, str]]:
+    """The flows of some runs, each with its title, in order."""
+    found = dict.fromkeys(name for of_run in lines for name in of_run if name.startswith(MEMORY))
+    kinds = {name: f"Memory of the {name.removeprefix(MEMORY)}'s process, MiB" for name in found}
+    kinds |= {name: "Memory of the collectors' processes together, MiB" for name in found if "collector" in name}
+    return [*FLOWS.items(), *kinds.items()]
 
 
-def _levels(
-    story: Story, begin: float, stretch: float, count: int, level: Callable[[Moment], int]
-) -> list[float | None]:
-    """Mean over each stretch of something that holds from one moment of the queue to the next."""
+def _memory(looks: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
+    """The coordinator's process, and the processes of each kind of role."""
+    parts: dict[str, list[float | None]] = {"memory": [look["rss"] / MIB for look in looks]}
+    for place, look in enumerate(looks):
+        for role, size in look.get("memory", {}).items():
+            part = parts.setdefault(MEMORY + role.partition("-")[0], [None] * len(looks))
+            part[place] = (part[place] or 0.0) + size / MIB
+    times = [look["t"] for look in looks]
+    return {name: dict(zip("ty", thin(times, part), strict=True)) for name, part in parts.items()}
+
+
+def _bytes_waiting(landed: Iterable[Ticket]) -> list[tuple[float, float]]:
+    """(time, MiB) after each change: from its landing until it is taken, or thrown away."""
+    changes = []
+    for ticket in landed:
+        until = ticket.settled if ticket.taken is None else ticket.taken
+        changes.append((ticket.ended or 0.0, ticket.num_bytes / MIB))
+        if until is not None:
+            changes.append((until, -ticket.num_bytes / MIB))
+    changes.sort()
+    return list(zip((at for at, _ in changes), accumulate(size for _, size in changes), strict=True))
+
+
+def _levels(levels: Sequence[tuple[float, float]], begin: float, stretch: float, count: int) -> list[float | None]:
+    """Mean over each stretch of something that holds from one moment, (time, level), to the next."""
     totals = [0.0] * count
-    ends = [moment[0] for moment in story.queue[1:]] + [begin + count * stretch]
-    for moment, until in zip(story.queue, ends, strict=True):
-        value = level(moment)
-        at = max(begin, moment[0])
+    ends = [at for at, _ in levels[1:]] + [begin + count * stretch]
+    for (since, value), until in zip(levels, ends, strict=True):
+        at = max(begin, since)
         while value and at < until:
             place = int((at - begin) / stretch)
             if place >= count:

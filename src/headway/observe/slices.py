@@ -13,16 +13,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headway.observe.activities import CAUSES
+from headway.observe.marks import marks
 from headway.observe.story import Interval, Story
 
 BUDGET = 16_000
 MAX_COLLECTORS = 40  # with a track of their own
+MAX_MARKS = 200
 UNIT_S = 1e-6
 MEANINGS = {
     "collect": "collects",
     "learn": "learns",
     "evaluate": "evaluates",
     "reanalyze": "reanalyzes",
+    "reanalysis": "waits for reanalyzed targets",
     "apply": "applies weights",
     "snapshot": "takes a snapshot",
     "insert": "takes rollouts into the replay",
@@ -44,30 +47,8 @@ MEANINGS = {
 }
 """A role ..."""
 SAME = {"traits": "start", "has_replay": "start", "restore": "start"}
-COLOURS = {
-    "collect": "--collect",
-    "learn": "--learn",
-    "evaluate": "--evaluate",
-    "reanalyze": "--evaluate",
-    "apply": "--publish",
-    "snapshot": "--publish",
-    "insert": "--replay",
-    "sample": "--replay",
-    "update": "--replay",
-    "state": "--save",
-    "save": "--save",
-    "start": "--start",
-    "restart": "--start",
-    "slot": "--slot",
-    "data": "--data",
-    "weights": "--weights",
-    "evaluation": "--pause",
-    "pause": "--deadline",
-    "starting": "--due",
-    "ending": "--due",
-    "nothing to do": "--due",
-    "between": "--between",
-}
+COLOURS = {name: f"--{name.replace(' ', '-')}" for name in MEANINGS}
+"""A cause has a colour of its own: a variable of the page's style."""
 
 
 class Palette:
@@ -92,7 +73,7 @@ class Palette:
 
 
 def timeline(story: Story, palette: Palette, *, budget: int = BUDGET) -> dict[str, Any]:
-    """Tracks of slices, steps for the lead where it moves, and what was left out."""
+    """Tracks of slices, marks, steps for the lead where it moves, and what was left out."""
     by_role: dict[str, list[Interval]] = {}
     for interval in story.intervals:
         by_role.setdefault(interval.role, []).append(interval)
@@ -108,11 +89,16 @@ def timeline(story: Story, palette: Palette, *, budget: int = BUDGET) -> dict[st
         notes.append(f"{len(left_out)} of {len(collectors)} collectors are not shown")
     if shortest:
         notes.append(f"what is shorter than {1000 * shortest:.3g} ms is put together")
+    found = [mark for mark in marks(story) if mark.kind != "lead"]  # that has steps of its own
+    shown_marks = found[:: -(-len(found) // MAX_MARKS)] if found else []
+    if len(shown_marks) < len(found):
+        notes.append(f"{len(found) - len(shown_marks)} of {len(found)} marks are not shown")
     note = f"{' and '.join(notes)}; trace.json has everything." if notes else ""
     return {
         "unit_s": UNIT_S,
         "end_s": story.end_s,
         "tracks": tracks,
+        "marks": [{"t": mark.time_s, "kind": mark.kind, "text": mark.text} for mark in shown_marks],
         "steps": _lead_steps(story),
         "note": note[:1].upper() + note[1:],
     }

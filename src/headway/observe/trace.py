@@ -4,6 +4,7 @@
     learner      | data |  learn |    learn     ...                   a track a role: busy, or waiting for something
     collector-0  |  collect |  collect | slot |     ...
     queue, lead  counters
+    instants     alarms, failed evaluations, restarts, publish retries, changes of the lead; each published version
     arrows       from a rollout to the update that consumed it (into the replay, where there is one),
                  from a version to the first rollout that took off with it
 
@@ -21,6 +22,7 @@ from typing import Any
 
 from headway.observe.activities import WAITS_FOR
 from headway.observe.folder import RunFolder, write_whole
+from headway.observe.marks import marks
 from headway.observe.story import Interval, Story, read_story
 
 Event = dict[str, Any]
@@ -44,7 +46,7 @@ def trace_text(story: Story) -> str:
 
 
 def trace_events(story: Story) -> Iterator[Event]:
-    """Names of the tracks, slices, counters, arrows."""
+    """Names of the tracks, slices, instants, counters, arrows."""
     tracks = {role: VERSIONS + 1 + place for place, role in enumerate(story.roles)}
     yield _name("process_name", 0, f"headway {story.recipe}".strip())
     for track, name in [(VERSIONS, "version"), *((track, role) for role, track in tracks.items())]:
@@ -54,6 +56,7 @@ def trace_events(story: Story) -> Iterator[Event]:
     for interval in story.intervals:
         yield _slice(interval, tracks[interval.role], scores)
     yield from _versions(story)
+    yield from _instants(story, tracks)
     yield from _counters(story)
     yield from _arrows(story, tracks)
 
@@ -97,7 +100,24 @@ def _versions(story: Story) -> Iterator[Event]:
         where = {"pid": PROCESS, "tid": VERSIONS, "ts": begin, "name": name}
         args = {"version": version.number, "update": version.update, "lag_s": version.lag_s}
         yield {"ph": "X", **where, "dur": max(1, _us(end) - begin), "cat": "version", "args": args}
-        yield {"ph": "i", **where, "s": "p", "cat": "publish"}
+        yield {"ph": "i", **where, "s": "p", "cat": "publish", "args": {"version": version.number}}
+
+
+def _instants(story: Story, tracks: dict[str, int]) -> Iterator[Event]:
+    """On the track of whom it happened to; what happened to the whole run goes through all of them."""
+    for mark in marks(story):
+        lanes = (track for role, track in tracks.items() if mark.role in (role, role.partition("/")[0]))
+        track = next(lanes, None)
+        yield {
+            "ph": "i",
+            "pid": PROCESS,
+            "tid": VERSIONS if track is None else track,
+            "ts": _us(mark.time_s),
+            "s": "p" if track is None else "t",
+            "cat": mark.kind,
+            "name": mark.kind if mark.kind != "lead" else mark.text,
+            "args": {"what": mark.text},
+        }
 
 
 def _counters(story: Story) -> Iterator[Event]:

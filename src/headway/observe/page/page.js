@@ -282,6 +282,7 @@
     for (const { run, place } of shown()) {
       if (!run.timeline.tracks.length) continue;
       rows.push({ kind: "head", run, place, height: HEAD });
+      if (run.timeline.marks.length) rows.push({ kind: "marks", run, place, height: ROW, marks: run.timeline.marks });
       for (const track of run.timeline.tracks) rows.push({ kind: "slices", run, place, height: ROW, track: decode(track, run.timeline.unit_s) });
       for (const steps of run.timeline.steps) rows.push({ kind: "steps", run, place, height: 2 * ROW, steps });
     }
@@ -302,7 +303,7 @@
     let waiting = false;
 
     function describe() {
-      const told = shown().map(({ run }) => `${run.name}: ` + run.time.map((role) => `${role.role} ${percent(role.busy_share)} busy`).join(", "));
+      const told = shown().map(({ run }) => `${run.label}: ` + run.time.map((role) => `${role.role} ${percent(role.busy_share)} busy`).join(", "));
       return `Timeline of what each role did. ${told.join("; ")}. Plus and minus zoom, arrow keys pan, Home shows everything. The table below has the sums.`;
     }
 
@@ -369,31 +370,39 @@
       make("button", { type: "button", id: "pan-left", onclick: () => pan(-0.4), "aria-label": "Earlier" }, "◀"),
       make("button", { type: "button", id: "pan-right", onclick: () => pan(0.4), "aria-label": "Later" }, "▶"),
       make("button", { type: "button", id: "whole", onclick: () => show(0, whole) }, "Whole run"), where);
-    const figure = make("figure", {}, tools, make("div", { class: "stage" }, canvas), readout, keys(),
+    const figure = make("figure", {}, tools, make("div", { class: "stage" }, canvas), readout, keys(), markKeys(),
       make("figcaption", {}, "Full bars are work, low bars are waiting. Drag to pan; pinch, double-click, or Ctrl and the wheel to zoom; or the keys + − ← → Home."));
     redraws.set(figure, () => drawTimeline(canvas, rows, now(), where));
-    const notes = shown().filter(({ run }) => run.timeline.note).map(({ run }) => make("p", { class: "soft" }, `${run.name}: ${run.timeline.note}`));
-    return section("timeline", "Timeline", figure, ...notes);
+    const marked = shown().filter(({ run }) => run.timeline.marks.length);
+    const listed = marked.length ? asTable("marks", () => table(["when", "what", "run"], marked.flatMap(({ run }) =>
+      run.timeline.marks.map((mark) => [seconds(mark.t), mark.text, run.label])), { textColumns: 3 })) : null;
+    if (listed) listed.firstChild.textContent = "The marks as a table";
+    const notes = shown().filter(({ run }) => run.timeline.note).map(({ run }) => make("p", { class: "soft" }, `${run.label}: ${run.timeline.note}`));
+    return section("timeline", "Timeline", figure, listed, ...notes);
   }
 
   /** What a slice under the pointer is. */
   function tell(row, at, pixel) {
     if (!row || row.kind === "head") return "";
+    if (row.kind === "marks") {
+      const near = row.marks.filter((mark) => Math.abs(mark.t - at) < 8 * pixel).slice(0, 3);
+      return near.map((mark) => `${row.run.label}, ${seconds(mark.t)}: ${mark.text}`).join("; ");
+    }
     if (row.kind === "steps") {
       const place = lastBefore(row.steps.t, at);
-      return place < 0 ? "" : `${row.run.name}, ${row.steps.name} at ${seconds(at)}: ${number(row.steps.y[place])}`;
+      return place < 0 ? "" : `${row.run.label}, ${row.steps.name} at ${seconds(at)}: ${number(row.steps.y[place])}`;
     }
     const { track } = row;
     let place = lastBefore(track.begin, at);
     if (place < 0 || track.end[place] < at) {
       const after = place + 1 < track.begin.length && track.begin[place + 1] - at < 3 * pixel ? place + 1 : -1;
       place = place >= 0 && at - track.end[place] < 3 * pixel ? place : after;
-      if (place < 0) return `${row.run.name}, ${track.name} at ${seconds(at)}: not recorded`;
+      if (place < 0) return `${row.run.label}, ${track.name} at ${seconds(at)}: not recorded`;
     }
     const when = `${seconds(track.begin[place])} to ${seconds(track.end[place])} (${seconds(track.end[place] - track.begin[place])})`;
     const mixed = track.mixed[place];
     const what = mixed ? mixed.map(([cause, share]) => `${data.causes[cause].meaning} ${percent(share)}`).join(", ") : data.causes[track.cause[place]].meaning;
-    return `${row.run.name}, ${track.name}: ${what}${mixed ? "" : which(track, place)}, ${when}`;
+    return `${row.run.label}, ${track.name}: ${what}${mixed ? "" : which(track, place)}, ${when}`;
   }
 
   /** Which ticket, update or version a slice is about. */
@@ -445,14 +454,15 @@
     for (const row of rows) {
       if (row.kind === "head") {
         pen.fillStyle = paint.ink; pen.font = "600 12px system-ui, sans-serif";
-        pen.fillText(row.run.name, 4, row.y + HEAD / 2, width - 8);
+        pen.fillText(row.run.label, 4, row.y + HEAD / 2, width - 8);
         pen.font = "12px system-ui, sans-serif";
         continue;
       }
       pen.fillStyle = paint.soft;
-      pen.fillText(row.kind === "slices" ? row.track.name : row.steps.name, 4, row.y + row.height / 2, left - 10);
+      pen.fillText({ slices: () => row.track.name, steps: () => row.steps.name, marks: () => "marks" }[row.kind](), 4, row.y + row.height / 2, left - 10);
       pen.save(); pen.beginPath(); pen.rect(left, row.y, width - left, row.height); pen.clip();
       if (row.kind === "slices") drawSlices(pen, row, X, begin, end, left, width, paint.causes);
+      else if (row.kind === "marks") drawMarks(pen, row, X, begin, end, colour("--warn"));
       else drawSteps(pen, row, X, begin, end, colour(`--run${row.place % 6}`));
       pen.restore();
     }
@@ -497,11 +507,38 @@
     for (let place = Math.max(0, lastBefore(t, begin)); place < t.length && (t[place] <= end || !pending); place += 1) {
       const level = base - y[place] / most * high;
       if (pending) pen.lineTo(X(t[place]), level); else pen.moveTo(X(t[place]), level);
-      const until = place + 1 < t.length ? t[place + 1] : end;
+      const until = place + 1 < t.length ? t[place + 1] : row.run.timeline.end_s;
       pen.lineTo(X(until), level);
       pending = true;
     }
     pen.stroke();
+  }
+
+  /** On a field of 12 by 12. They differ by shape: a path, and whether it is filled. */
+  const MARKS = {
+    alarm: ["M6 1L11 11H1Z", true],
+    "alarm over": ["M6 1L11 11H1Z", false],
+    "failed evaluation": ["M2 2L10 10M10 2L2 10", false],
+    restart: ["M6 1L11 6L6 11L1 6Z", true],
+    "publish retry": ["M2 2H10V10H2Z", false],
+  };
+
+  function drawMarks(pen, row, X, begin, end, ink) {
+    pen.fillStyle = ink; pen.strokeStyle = ink; pen.lineWidth = 1.5;
+    for (const mark of row.marks) {
+      if (mark.t < begin || mark.t > end) continue;
+      const [path, isFull] = MARKS[mark.kind], figure = new Path2D();
+      figure.addPath(new Path2D(path), new DOMMatrix([1, 0, 0, 1, X(mark.t) - 6, row.y + ROW / 2 - 6]));
+      if (isFull) pen.fill(figure); else pen.stroke(figure);
+    }
+  }
+
+  /** What the marks on the timeline mean. */
+  function markKeys() {
+    const used = new Set(shown().flatMap(({ run }) => run.timeline.marks.map((mark) => mark.kind)));
+    if (!used.size) return null;
+    return make("ul", { class: "keys", id: "mark-keys", "aria-label": "Marks" }, ...Object.entries(MARKS).filter(([kind]) => used.has(kind)).map(([kind, [path, isFull]]) =>
+      make("li", {}, shape("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, shape("path", { d: path, fill: isFull ? "currentColor" : "none", stroke: isFull ? "none" : "currentColor", "stroke-width": 1.5 })), kind)));
   }
 
   function keys() {
@@ -513,16 +550,29 @@
   // -- sections -------------------------------------------------------------------------------------
 
   function summarySection() {
-    return section("summary", "What happened", ...shown().flatMap(({ run, place }) => [
-      make("h3", {}, data.runs.length > 1 ? sample(place) : null, ` ${run.name}`),
+    return section("summary", "What happened", ...compared(), ...shown().flatMap(({ run, place }) => [
+      make("h3", {}, data.runs.length > 1 ? sample(place) : null, ` ${fullName(run)}`),
       ...run.headline.map((line) => make("p", { class: "big" }, line)),
+      ...run.notices.map((line) => make("p", { class: "notice" }, line)),
       make("dl", { class: "facts" }, ...run.facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
     ]));
   }
 
+  /** Several runs in one table, a column each. */
+  function compared() {
+    const all = shown();
+    if (all.length < 2) return [];
+    const rows = all[0].run.comparison.map(([name], line) => [name, ...all.map(({ run }) => run.comparison[line][1])]);
+    const built = table(["", ...all.map(({ run }) => run.label)], rows);
+    built.id = "comparison";
+    return [built];
+  }
+
+  const fullName = (run) => (run.label === run.name || run.label.includes(`(${run.name})`) ? run.label : `${run.label} (${run.name})`);
+
   function adviceSection() {
     return section("advice", "What to change", ...shown().flatMap(({ run }) => [
-      data.runs.length > 1 ? make("h3", {}, run.name) : null,
+      data.runs.length > 1 ? make("h3", {}, run.label) : null,
       ...(run.findings.length ? run.findings : [{ title: "Nothing to change", evidence: "No side waits long enough, and nothing is lost.", change: "", calm: true }])
         .map((found) => make("div", { class: found.calm ? "finding calm" : "finding" }, make("h4", {}, found.title), make("p", {}, found.evidence),
           found.change ? make("p", {}, "Try ", make("code", {}, found.change), found.gain ? ` (${found.gain})` : null) : null)),
@@ -533,22 +583,23 @@
     const axis = choices.axis, format = axis === "time" ? seconds : number;
     const label = axis === "time" ? "seconds" : "updates";
     const pick = (curve) => ({ x: axis === "time" ? curve.t : curve.u, y: curve.y });
-    const scores = shown().filter(({ run }) => run.scores.y.length).map(({ run, place }) => ({ label: run.name, place, dots: true, ...pick(run.scores) }));
-    const trained = shown().filter(({ run }) => run.training).map(({ run, place }) => ({ label: run.name, place, ...pick(run.training) }));
-    const name = shown().map(({ run }) => run.training && run.training.name).find((found) => found);
+    const scores = shown().filter(({ run }) => run.scores.y.length).map(({ run, place }) => ({ label: run.label, place, dots: true, ...pick(run.scores) }));
+    const trained = shown().filter(({ run }) => run.training);
+    const names = [...new Set(trained.map(({ run }) => run.training.name))];
     const charts = [
       lineChart("scores", "Score of the evaluations", scores, { x: label, y: "score", formatX: format }),
-      lineChart("training", `While training: ${name}`, trained, { x: label, y: name, formatX: format }),
+      ...names.map((name) => lineChart(`training-${name.replace(/\W/g, "-")}`, `While training: ${name}`,
+        trained.filter(({ run }) => run.training.name === name).map(({ run, place }) => ({ label: run.label, place, ...pick(run.training) })), { x: label, y: name, formatX: format })),
     ].filter((chart) => chart !== null);
     const choose = make("label", {}, "Against ", make("select", { id: "axis", onchange: (event) => { choices.axis = event.target.value; draw(); } },
       ...[["time", "time"], ["update", "updates"]].map(([value, text]) => { const option = make("option", { value }, text); option.selected = value === axis; return option; })));
-    return section("learning", "Learning", charts.length ? choose : nothing("No evaluation, and no return or reward among what the learner reports."), make("div", { class: "charts" }, ...charts));
+    return section("learning", "Learning", charts.length ? choose : nothing("No score of an evaluation, and no return or reward among what the learner reports."), make("div", { class: "charts" }, ...charts));
   }
 
   function timeSection() {
     const parts = [];
     for (const { run, place } of shown()) {
-      if (data.runs.length > 1) parts.push(make("h3", {}, sample(place), ` ${run.name}`));
+      if (data.runs.length > 1) parts.push(make("h3", {}, sample(place), ` ${run.label}`));
       if (!run.time.length) { parts.push(nothing("Nothing has happened yet.")); continue; }
       const stacks = make("div", { class: "stacks", role: "img", "aria-label": run.time.map((role) => `${role.role}: ` +
         role.parts.map(([cause, spent]) => `${data.causes[cause].meaning} ${percent(spent / role.sum_s)}`).join(", ")).join("; ") });
@@ -569,7 +620,7 @@
   }
 
   function seriesOf(group, name) {
-    return shown().filter(({ run }) => run[group][name]).map(({ run, place }) => ({ label: run.name, place, x: run[group][name].t, y: run[group][name].y }));
+    return shown().filter(({ run }) => run[group][name]).map(({ run, place }) => ({ label: run.label, place, x: run[group][name].t, y: run[group][name].y }));
   }
 
   function flowSection() {
@@ -581,21 +632,28 @@
     return section("flow", "Throughput, queue and lead over time", drawn.length ? make("div", { class: "charts" }, ...drawn) : nothing("The run took no look at itself: it was too short, or has only begun."));
   }
 
+  function shares(counts) {
+    const sum = Object.values(counts).reduce((total, count) => total + count, 0);
+    return Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, sum ? count / sum : 0]));
+  }
+
   function stalenessSection() {
     const names = [...new Set(shown().flatMap(({ run }) => Object.keys(run.staleness)))].sort((a, b) => parseInt(a, 10) - parseInt(b, 10));
-    const groups = shown().map(({ run, place }) => ({ label: run.name, place, values: run.staleness }));
-    const chart = barChart("ages", "Age of the rollouts when they were taken", names, groups, { x: "versions old", y: "rollouts" });
-    const rows = shown().map(({ run }) => [run.name, number(run.age.mean), number(run.age.max), run.age.bound === null ? "none" : number(run.age.bound), number(run.age.in_flight), number(run.age.in_queue)]);
+    const isAlone = shown().length < 2; // beside others: shares, or a long run would dwarf a short one
+    const groups = shown().map(({ run, place }) => ({ label: run.label, place, values: isAlone ? run.staleness : shares(run.staleness) }));
+    const chart = barChart("ages", "Age of the rollouts when they were taken", names, groups,
+      { x: "versions old", y: isAlone ? "rollouts" : "share of each run's rollouts", format: isAlone ? number : percent });
+    const rows = shown().map(({ run }) => [run.label, number(run.age.mean), number(run.age.max), run.age.bound === null ? "none" : number(run.age.bound), number(run.age.in_flight), number(run.age.in_queue)]);
     return section("staleness", "Staleness", chart || nothing("Nothing was taken yet."),
       chart ? table(["run", "mean", "largest", "bound", "of it in flight", "in the queue"], rows) : null);
   }
 
   function dropSection() {
     const reasons = [...new Set(shown().flatMap(({ run }) => Object.keys(run.drops)))];
-    const groups = shown().map(({ run, place }) => ({ label: run.name, place, values: run.drops }));
+    const groups = shown().map(({ run, place }) => ({ label: run.label, place, values: run.drops }));
     const any = reasons.length && shown().some(({ run }) => Object.values(run.drops).some((count) => count));
     const heads = ["run", ...data.tickets.map(([, title]) => title), "length bias"];
-    const rows = shown().map(({ run }) => [run.name, ...data.tickets.map(([name]) => number(run.tickets[name] || 0)), run.length_bias === null ? "-" : `${run.length_bias >= 0 ? "+" : ""}${percent(run.length_bias)}`]);
+    const rows = shown().map(({ run }) => [run.label, ...data.tickets.map(([name]) => number(run.tickets[name] || 0)), run.length_bias === null ? "-" : `${run.length_bias >= 0 ? "+" : ""}${percent(run.length_bias)}`]);
     return section("drops", "Tickets, drops and length bias",
       any ? barChart("reasons", "Drops by reason", reasons, groups, { x: "reason", y: "tickets" }) : nothing("Nothing was dropped."),
       table(heads, rows),
@@ -622,7 +680,7 @@
   function whatIfSection() {
     const parts = [];
     for (const { run } of shown()) {
-      if (data.runs.length > 1) parts.push(make("h3", {}, run.name));
+      if (data.runs.length > 1) parts.push(make("h3", {}, run.label));
       if (!run.what_if.rows.length) { parts.push(nothing(run.what_if.note)); continue; }
       parts.push(make("p", { class: "big" }, run.what_if.recommendation));
       const rows = run.what_if.rows.map((row) => [row.lead, number(row.updates_per_s), `${row.speedup.toFixed(2)}x`, number(row.staleness_mean), number(row.staleness_max), percent(row.learner_idle)]);
@@ -644,7 +702,7 @@
       const any = found.find((row) => row);
       return { name, values, standard: any.standard, what: any.what, changed: found.some((row) => row && row.is_changed), differs: new Set(values).size > 1 };
     });
-    const heads = ["setting", ...all.map(({ run }) => (data.runs.length > 1 ? run.name : "value")), "default"];
+    const heads = ["setting", ...all.map(({ run }) => (data.runs.length > 1 ? run.label : "value")), "default"];
     const build = (chosen) => table(heads, chosen.map((line) => [line.name, ...line.values, line.standard]), { textColumns: heads.length, classes: chosen.map((line) => (line.differs ? "differs" : null)) });
     const changed = lines.filter((line) => line.changed || line.differs), rest = lines.filter((line) => !line.changed && !line.differs);
     if (!lines.length) parts.push(nothing("There is no config.yaml in the run folder."));
@@ -664,7 +722,7 @@
     const all = shown();
     const names = [...new Set(all.flatMap(({ run }) => Object.keys(run.environment)))];
     const rows = names.map((name) => [name, ...all.map(({ run }) => run.environment[name] || "-")]);
-    const heads = ["", ...all.map(({ run }) => (data.runs.length > 1 ? run.name : "value"))];
+    const heads = ["", ...all.map(({ run }) => (data.runs.length > 1 ? run.label : "value"))];
     return section("environment", "Environment", rows.length ? table(heads, rows, { textColumns: heads.length }) : nothing("The run folder does not say where it ran."));
   }
 
@@ -678,7 +736,7 @@
     $("legend").replaceChildren(...data.runs.map((run, place) => make("button", { type: "button", class: "run", "aria-pressed": String(!hidden.has(place)), onclick: () => {
       if (hidden.has(place)) hidden.delete(place); else if (hidden.size + 1 < data.runs.length) hidden.add(place);
       draw();
-    } }, sample(place), run.name)));
+    } }, sample(place), make("span", {}, run.label, run.label === run.name ? null : make("small", {}, ` ${run.name}`)))));
     $("legend").hidden = data.runs.length < 2;
   }
 
