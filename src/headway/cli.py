@@ -1,4 +1,4 @@
-"""headway demo | run | resume | evaluate | export | report | doctor
+"""headway demo | run | resume | evaluate | export | samples | report | doctor
 headway status | trace | simulate | explain | watch | play
 
 headway demo
@@ -8,6 +8,7 @@ headway run --replay runs/functions-20260401-101500
 headway resume runs/functions-20260401-101500
 headway evaluate runs/functions-20260401-101500 --checkpoint best
 headway export runs/grpo-20260401-101500 --checkpoint best --to a-model
+headway samples runs/grpo-20260401-101500 --best
 headway report runs/functions-20260401-101500
 headway doctor runs/functions-20260401-101500
 headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
@@ -56,6 +57,8 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.glance import glance
 from headway.observe.recorder import read_events
+from headway.observe.sample_view import show
+from headway.observe.samples import EVAL, TRAIN, choose, read_samples
 from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
 from headway.observe.story import read_story
@@ -81,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     commands = {"demo": demo, "run": run, "resume": resume, "simulate": simulate, "explain": explain}
     commands |= {"watch": watch, "play": play, "status": status, "trace": trace}
-    commands |= {"report": report, "doctor": doctor, "evaluate": evaluate, "export": export}
+    commands |= {"report": report, "doctor": doctor, "evaluate": evaluate, "export": export, "samples": samples}
     try:
         if not words or words[0] in ("-h", "--help"):
             OUT.print(__doc__, markup=False)
@@ -536,6 +539,29 @@ def _one_run(command: str, words: list[str]) -> Path:
     if len(words) != 1 or words[0].startswith("-"):
         raise UsageError(f"{command} needs the folder of a run: headway {command} RUN")
     return Path(words[0])
+
+
+def samples(words: list[str]) -> int:
+    """headway samples RUN [--last N] [--split train|eval] [--best | --worst]: what was generated, as text.
+
+    The newest N (10), oldest first; or those with the highest, or the lowest, reward. Of a run that goes on too.
+    """
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(samples.__doc__, markup=False)
+        return 0
+    folder, options = RunFolder.existing(_one_run("samples", words[:1])), _options(words[1:])
+    split = options.pop("split", None)
+    if split not in (None, TRAIN, EVAL):
+        raise UsageError(unknown("split", str(split), [TRAIN, EVAL]))
+    wanted = _whole_numbers(options, last=10, best=False, worst=False)
+    if wanted["best"] and wanted["worst"]:
+        raise UsageError("--best and --worst exclude each other")
+    if not folder.samples.is_file():
+        raise UsageError(f"{folder.path} has no samples: its recipe generates no text, or log_samples was 0")
+    by = "best" if wanted["best"] else "worst" if wanted["worst"] else "newest"
+    found = choose(read_samples(folder.samples), at_most=wanted["last"], split=split, by=by)
+    show(found[::-1] if by == "newest" else found, OUT)
+    return 0
 
 
 # -- explain ----------------------------------------------------------------------------------------

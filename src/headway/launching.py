@@ -41,6 +41,7 @@ from headway.observe.folder import RunFolder
 from headway.observe.metrics import Metrics
 from headway.observe.monitor import Monitor, Watch, load_monitor
 from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder, TakesMany, read_events
+from headway.observe.samples import SampleLog
 from headway.observe.sinks import (
     INTERVAL_S,
     Deliveries,
@@ -237,7 +238,7 @@ def launch(
     with ExitStack() as stack:
         deliveries = stack.enter_context(Deliveries(sinks))
         place = build_runtime(runtime) if isinstance(runtime, str) else runtime
-        store = best = state = None
+        store = best = samples = state = None
         recorder: Recorder | None = None
         log_of_events: TakesMany = NoRecorder()
         metrics: Metrics | None = None
@@ -251,6 +252,9 @@ def launch(
                 folder.summary.unlink(missing_ok=True)
             elif folder.events.exists():
                 raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")
+            samples = SampleLog(folder.samples)
+            if state is not None:
+                samples.go_on(state.updates, [score.version for score in state.scores])
             folder.note_session(describe_environment(), state.events_s if state else 0.0)
             recorder = log_of_events = EventLog(folder.events, position=state.events_position if state else None)
             stack.callback(_leave_trace, folder)
@@ -275,7 +279,7 @@ def launch(
                 metrics_path=None if folder is None else folder.metrics,
             )
         coordinator = Coordinator(
-            stations, settings, place, recorder=recorder, checkpoints=store, best=best, resume=state
+            stations, settings, place, recorder=recorder, checkpoints=store, best=best, samples=samples, resume=state
         )
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(_signals(coordinator))

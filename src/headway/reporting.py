@@ -25,6 +25,7 @@ from headway.observe.advice import MIN_UPDATES, advise, bottleneck
 from headway.observe.environment import process_is_alive
 from headway.observe.folder import RunFolder, write_whole
 from headway.observe.report import Seen, Setting, Simulated, document, page
+from headway.observe.samples import EVAL, TRAIN, Sample, choose, read_samples
 from headway.observe.story import Story, StoryReader, read_story
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig
@@ -37,6 +38,7 @@ REST = 10.0  # how many times as long as it took to make a page is left to the r
 ENOUGH_UPDATES = 10
 UP_TO_BYTES = 100_000_000  # of a log that is read at the end of a run
 PORT = 8642
+NUM_SAMPLES = 3
 SHARED_THREADS = 0.5  # cores
 SHARED_MACHINE = 0.8  # of all cores
 
@@ -86,7 +88,16 @@ def look(story: Story, name: str) -> Seen:
         simulated=simulated,
         settings=_settings(story.recipe),
         is_alive=_is_alive(story),
+        samples=_newest_samples(story),
     )
+
+
+def _newest_samples(story: Story) -> list[Sample]:
+    """Of evaluations and of updates, a few each."""
+    if story.folder is None or not (path := RunFolder(story.folder).samples).is_file():
+        return []
+    found = list(read_samples(path))
+    return [one for split in (EVAL, TRAIN) for one in choose(found, at_most=NUM_SAMPLES, split=split)]
 
 
 def _is_alive(story: Story) -> bool | None:

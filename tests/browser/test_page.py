@@ -603,3 +603,20 @@ def test_a_run_killed_in_the_middle_shows_what_there_is(
     page = show(write_report([write_log(tmp_path / "killed", known, int(share * len(known)))]))
     assert page.locator("section").count() == 12
     assert "no end in the log" in page.locator("#state").inner_text()
+
+
+# -- samples ----------------------------------------------------------------------------------------
+
+
+def test_samples_are_shown_as_they_were_written_where_there_are_any(
+    pages: Pages, known: Events, tmp_path: Path, show: Callable[..., Any]
+) -> None:
+    assert show(pages.known).locator("#samples").count() == 0
+    folder = write_log(tmp_path / "run", known)
+    reply = "<b>bold</b>\n  </script><script>document.title = 'changed'</script>"
+    sample = {"split": "eval", "version": 3, "uid": "q/1", "prompt": "Why?", "reply": reply, "reward": 0.5}
+    (folder / "samples.jsonl").write_text(json.dumps(sample) + "\n")
+    page = show(write_report([folder]))
+    assert page.locator("#samples pre").all_text_contents() == ["Why?", reply]
+    assert "reward 0.5" in page.locator("#samples h4").inner_text()
+    assert page.title() == "Headway report: run"

@@ -13,14 +13,16 @@ estimator that compares within groups; with `filter_silent` it is marked as filt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
 
-from headway.core.types import HEALTH, Rollout, Snapshot, Span, Ticket
+from headway.core.types import HEALTH, SAMPLES, Rollout, Snapshot, Span, Ticket
 from headway.llm.engine import Engine, Request, Sample, Sampling
 from headway.llm.rewards import Scored, part_arrays, parts_of
+from headway.llm.shown import shown
 from headway.llm.tasks import LongPrompt, Prompt, Task
 
 Encode = Callable[[Prompt], tuple[int, ...]]
@@ -43,10 +45,18 @@ class GroupSettings:
     """Then it fails, or each reply is what there is of it."""
     drop_long: bool = False
     """A prompt that `encode` finds too long is filtered, instead of an error."""
+    shown: Fraction = Fraction(0)
+    """Replies of a group whose text goes along for people to read, on average: 1/2 is one of every second group."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"a group needs at least one reply, received {self.size!r}")
+        if self.shown < 0:
+            raise ValueError(f"shown must be >= 0, received {self.shown!r}")
+
+    def num_shown(self, index: int) -> int:
+        """Of the group of the ticket with this index."""
+        return min(self.size, int(self.shown * (index + 1)) - int(self.shown * index))
 
 
 class GroupCollector:
@@ -74,7 +84,13 @@ class GroupCollector:
             return _nothing(prompt, snapshot.version)
         samples = self.generate(self._engine, prompt, encoded, ticket)
         rewards = [self.reward(prompt, sample) for sample in samples]
-        return self._rollout(prompt, encoded, samples, rewards)
+        rollout = self._rollout(prompt, encoded, samples, rewards)
+        number = self._settings.num_shown(ticket.index)
+        if not number:
+            return rollout
+        some = zip(samples[:number], rewards, strict=False)
+        texts = [shown(prompt, sample, reward, self._penalty(sample)) for sample, reward in some]
+        return replace(rollout, info={**rollout.info, SAMPLES: texts})
 
     def generate(self, engine: Engine, prompt: Prompt, encoded: tuple[int, ...], ticket: Ticket) -> Sequence[Sample]:
         """The replies to one prompt. Override it to generate in a way of your own."""
@@ -87,6 +103,10 @@ class GroupCollector:
         reward = self._task.reward(prompt, sample.text)
         penalty = self._settings.length_penalty
         return reward if penalty is None else Scored(reward + penalty(len(sample.tokens)), parts_of(reward))
+
+    def _penalty(self, sample: Sample) -> dict[str, float]:
+        penalty = self._settings.length_penalty
+        return {} if penalty is None else {"length": penalty(len(sample.tokens))}
 
     def close(self) -> None:
         self._engine.close()
@@ -117,6 +137,7 @@ class GroupCollector:
             "uid": prompt.uid,
             "index": prompt.index,
             "data_source": prompt.data_source,
+            "truth": prompt.truth,
             HEALTH: self.health(),
             "cut": sum(sample.finish != "stop" for sample in samples),
         }

@@ -64,6 +64,7 @@ from headway.core.types import (
 )
 from headway.observe.activities import WAITS
 from headway.observe.recorder import NoRecorder, Recorder, in_brief, settled
+from headway.observe.samples import SampleLog
 
 INTERRUPTED = "interrupted"
 
@@ -107,6 +108,7 @@ class Coordinator:
         recorder: Recorder | None = None,
         checkpoints: CheckpointStore | None = None,
         best: BestWeights | None = None,
+        samples: SampleLog | None = None,
         resume: RunState | None = None,
     ) -> None:
         if not (settings.plan.evaluate_every or settings.plan.evaluate_first):
@@ -145,6 +147,7 @@ class Coordinator:
         )
         self._checkpoints = checkpoints
         self._best = best
+        self._samples = samples
         self._resume = resume
         self._rollouts: dict[int, Rollout] = {}  # landed and not yet settled
         self.engines: dict[str, tuple[float, Mapping[str, float]]] = {}  # collector -> when it landed, its health then
@@ -675,6 +678,8 @@ class Coordinator:
         self._updates_in_version += 1
         ended = self._now()
         self._account(batch, report)
+        if self._samples is not None:
+            self._samples.learned(self.updates, batch)
         if self._is_recorded:
             seconds, metrics = round(ended - began, 6), settled(self.metrics)
             event = ended + self._clock_offset, "learn", self.updates, batch.version, tickets, seconds, metrics
@@ -928,6 +933,10 @@ class Coordinator:
         version = self.evaluations.begin()
         self._record("evaluate", v=version)
         score = await self._crew.evaluate(self._shelf.get(version))
+        if score.samples:
+            if self._samples is not None:
+                self._samples.evaluated(score)
+            score = replace(score, samples=())  # they are not kept twice
         if self._best is not None and self._best.is_beaten_by(score):
             await self._keep_best(self._best, score)
         self.evaluations.end(score)  # not before: the run may end when no evaluation is unfinished

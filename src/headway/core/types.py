@@ -96,6 +96,9 @@ class Snapshot:
 HEALTH = "health"
 """In the info of a rollout: what the engine that made it says of itself, as names and numbers."""
 
+SAMPLES = "samples"
+"""In the info of a rollout: some of it for people to read, a mapping each, with at least `reward` and `versions`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -152,6 +155,8 @@ class Score:
     value: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    samples: tuple[Mapping[str, Any], ...] = ()
+    """Some of what was evaluated, for people to read, as in the info of a rollout (SAMPLES)."""
 
 
 def derive_seed(seed: int, *path: int | str) -> int:

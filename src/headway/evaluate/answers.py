@@ -11,6 +11,7 @@ from headway.core.types import Score, Snapshot, derive_seed
 from headway.evaluate.pass_at_k import pass_at_k
 from headway.llm.engine import Engine, Request, Sampling
 from headway.llm.rewards import part_arrays, part_means
+from headway.llm.shown import shown
 from headway.llm.tasks import LongPrompt, Prompt, Task
 
 
@@ -20,6 +21,8 @@ class AnswerEvaluator:
     `samples` answers per question; pass@k is reported for each `k`. A reward of at least `passes_at` is a pass. The
     score is the mean reward over all answers. With `drop_long` a prompt that `encode` finds too long is left out, and
     the next one taken.
+    The text of `num_shown` answers goes along for people to read: the first ones to the first questions, the same at
+    every evaluation; then the second ones.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class AnswerEvaluator:
         ks: Sequence[int] = (1,),
         passes_at: float = 1.0,
         drop_long: bool = False,
+        num_shown: int = 0,
     ) -> None:
         if not len(task.held_out):
             raise ValueError(f"task {task.name} holds out no prompts to evaluate on")
@@ -49,6 +53,7 @@ class AnswerEvaluator:
         self._samples = samples
         self._ks = tuple(ks)
         self._passes_at = passes_at
+        self._num_shown = num_shown
 
     def close(self) -> None:
         self._engine.close()
@@ -72,7 +77,9 @@ class AnswerEvaluator:
         }
         metrics |= part_means([part_arrays(reward for line in scored for reward in line)])
         metrics["reply_tokens"] = float(np.mean([len(s.tokens) for group in answers for s in group]))
-        return Score(snapshot.version, float(rewards.mean()), metrics)
+        places = [(question, answer) for answer in range(self._samples) for question in range(len(self._prompts))]
+        texts = (shown(self._prompts[q], answers[q][a], scored[q][a]) for q, a in places[: self._num_shown])
+        return Score(snapshot.version, float(rewards.mean()), metrics, samples=tuple(texts))
 
 
 def _first(

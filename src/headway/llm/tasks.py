@@ -46,6 +46,13 @@ class Prompt:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def text(self) -> str:
+        """All that is said, for people to read."""
+        if len(self.messages) == 1:
+            return self.messages[0]["content"]
+        return "\n".join(f"{message['role']}: {message['content']}" for message in self.messages)
+
+    @property
     def question(self) -> str:
         """What the user says last."""
         return next((m["content"] for m in reversed(self.messages) if m["role"] == "user"), "")

@@ -3,6 +3,7 @@
 runs/functions-20260401-101500/
     config.yaml       complete; `headway run --config` accepts it
     events.jsonl      every ticket's life, every version
+    samples.jsonl     some of what was generated, as text, where the recipe generates any
     metrics.jsonl     the numbers that follow from it, a line every second or so
     environment.json  the machine, the versions of what is installed, when each session began
     trace.json        who did what when, for Perfetto
@@ -33,6 +34,7 @@ class RunFolder:
         self.config = path / "config.yaml"
         self.events = path / "events.jsonl"
         self.metrics = path / "metrics.jsonl"
+        self.samples = path / "samples.jsonl"
         self.environment = path / "environment.json"
         self.trace = path / "trace.json"
         self.log = path / "run.log"

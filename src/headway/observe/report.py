@@ -23,11 +23,13 @@ from headway.observe.accounts import Accounts, RoleAccount
 from headway.observe.advice import Finding
 from headway.observe.environment import not_known
 from headway.observe.marks import notices
+from headway.observe.samples import Sample, in_words
 from headway.observe.slices import Palette, time_by_role, timeline
 from headway.observe.statistics import seconds
 from headway.observe.story import LEARNER, Story
 
 MAX_AGES = 24  # bars in the histogram
+MAX_TEXT = 2000  # characters of a prompt or a reply
 TICKETS = {
     "opened": "opened",
     "learned": "learned",
@@ -75,6 +77,7 @@ class Seen:
     bottleneck: str = ""
     simulated: Simulated = field(default_factory=Simulated)
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    samples: Sequence[Sample] = ()
     is_alive: bool | None = None
     """Of a run whose log has no end: does its process run? None: it is not known here."""
 
@@ -153,6 +156,7 @@ def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> dict
         "diagnostics": diagnostics,
         "config": configuration(story, run.settings),
         "environment": environment(story),
+        "samples": [_sample(one) for one in run.samples],
         "what_if": {
             "rows": list(run.simulated.rows),
             "recommendation": run.simulated.recommendation,
@@ -340,6 +344,16 @@ def _count(value: float) -> str:
 
 def _finding(found: Finding) -> dict[str, Any]:
     return {"title": found.title, "evidence": found.evidence, "change": found.change, "gain": found.gain_text()}
+
+
+def _sample(sample: Sample) -> dict[str, str]:
+    words = in_words(sample)
+    head = f"{words.where}: {words.reward}, {words.how}"
+    return {"head": _cut(head), "prompt": _cut(words.prompt), "reply": _cut(words.reply)}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ..."
 
 
 # -- in tables --------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -92,6 +93,12 @@ class GRPOConfig(UpdateConfig):
     """Drop groups whose rewards are all equal, and collect others in their place. Counted as filtered."""
     overlong_tokens: int = Field(default=0, ge=0)
     """Over the last so many tokens before max_tokens the reward falls by up to 1; 0: no penalty."""
+
+    # -- what can be read afterwards
+    log_samples: int = Field(default=4, ge=0)
+    """Replies per update whose text goes to samples.jsonl in the run's folder (`headway samples RUN`). 0: none."""
+    log_eval_samples: int = Field(default=8, ge=0)
+    """Answers per evaluation whose text goes there, to the same questions every time. 0: none."""
 
     # -- engine
     engine: Literal["transformers", "vllm"] = "transformers"
@@ -334,6 +341,7 @@ def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> G
         deadline_s=config.generation_deadline_s,
         on_deadline=config.on_generation_deadline,
         drop_long=config.on_long_prompt == "drop",
+        shown=Fraction(config.log_samples, config.tickets_per_batch),
     )
     task = _task_of_a_role(config)
     return kind(partial(build_engine, config, settings.sampling), task, _Encoder(config), settings)
@@ -418,6 +426,7 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
         ks=sorted(set(config.eval_ks) or {1, config.eval_samples}),
         passes_at=config.eval_passes_at,
         drop_long=config.on_long_prompt == "drop",
+        num_shown=config.log_eval_samples,
     )
 
 

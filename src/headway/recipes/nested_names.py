@@ -471,6 +471,7 @@ def _paths() -> list[KnownPath]:
         KnownPath("trainer.test_freq", "evaluate_every (-1: 0)", _or_off("evaluate_every"), 10),
         same("trainer.val_before_train", "evaluate_first", False),
         same("trainer.max_actor_ckpt_to_keep", "keep_checkpoints", 2),
+        same("trainer.log_val_generations", "log_eval_samples", 8),
         same("trainer.device", "device", "cuda"),
         *(
             KnownPath(f"trainer.{name}", "learner_ranks (in all)", _places("trainer", "learner_ranks"), 1, other)
@@ -518,6 +519,7 @@ _MEMORY = "weights and gradients stay where the learner is; microbatch_tokens an
 _TOKENS = "forward passes are cut by tokens (microbatch_tokens), not by samples"
 _FOLDER = "a run has a folder of its own, named after the recipe and the time (--runs says where)"
 _LOGS = "every event and every metric is in the run's folder"
+_SAMPLES = "some replies are in samples.jsonl in the run's folder"
 _RAY = "runtime, ray_address and its neighbours say where work runs"
 
 WITHOUT_EFFECT: dict[str, str] = {
@@ -590,9 +592,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     "trainer.nccl_timeout": "nothing waits for NCCL alone: publish_deadline_s and learn_deadline_s bound those waits",
     "trainer.ray_wait_register_center_timeout": "start_deadline_s bounds the start of every role",
     "trainer.balance_batch": _TOKENS,
-    "trainer.log_val_generations": _LOGS,
-    "trainer.rollout_data_dir": _LOGS,
-    "trainer.validation_data_dir": _LOGS,
+    "trainer.rollout_data_dir": f"{_SAMPLES} (log_samples replies of every update)",
+    "trainer.validation_data_dir": f"{_SAMPLES} (log_eval_samples answers of every evaluation)",
     "trainer.val_only": "a run trains; `headway evaluate RUN` scores a checkpoint without training",
     "ray_init.*": _RAY,
     "ray_kwargs.*": _RAY,

@@ -677,6 +677,14 @@
       : nothing("The learner reports no effective sample size, KL or clip fraction."), more);
   }
 
+  function samplesSection() {
+    const parts = shown().filter(({ run }) => run.samples.length).flatMap(({ run }) => [
+      data.runs.length > 1 ? make("h3", {}, run.name) : null,
+      ...run.samples.map((one) => make("div", { class: "sample" }, make("h4", {}, one.head), make("pre", { class: "soft" }, one.prompt), make("pre", {}, one.reply))),
+    ]);
+    return parts.length ? section("samples", "What was generated last", ...parts) : null;
+  }
+
   function whatIfSection() {
     const parts = [];
     for (const { run } of shown()) {
@@ -750,7 +758,7 @@
     $("made").textContent = data.made;
     drawLegend();
     const sections = [summarySection(), adviceSection(), learningSection(), timeline(), stalenessSection(), timeSection(), flowSection(),
-      dropSection(), learnerSection(), whatIfSection(), configSection(), placeSection()];
+      dropSection(), learnerSection(), samplesSection(), whatIfSection(), configSection(), placeSection()].filter((one) => one !== null);
     $("main").replaceChildren(...sections);
     $("contents").replaceChildren(...sections.map((one) => make("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)));
     fit();

@@ -1,0 +1,26 @@
+"""A reply for people to read: what goes into the run's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headway.llm.engine import Sample
+from headway.llm.rewards import parts_of
+from headway.llm.tasks import Prompt
+
+
+def shown(prompt: Prompt, sample: Sample, reward: float, more: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """What the reward's function has measured besides, and `more`, are its parts."""
+    parts = {**parts_of(reward), **(more or {})}
+    return {
+        "uid": prompt.uid,
+        "prompt": prompt.text,
+        "reply": sample.text,
+        "truth": prompt.truth,
+        "reward": float(reward),
+        **({"parts": parts} if parts else {}),
+        "finish": sample.finish,
+        "tokens": len(sample.tokens),
+        "versions": [int(sample.versions.min()), int(sample.versions.max())],
+    }

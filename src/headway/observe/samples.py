@@ -1,0 +1,157 @@
+"""`samples.jsonl`: some of what was generated, as text, so that what a reward pays for can be seen.
+
+    rollout.info[SAMPLES] --learned from--> train    a line each: split, update, version, and what the collector said:
+    score.samples         --evaluated-----> eval     uid, prompt, reply, truth, reward, finish, tokens, versions
+
+Whoever makes samples says what is in one; here it is known only that `reward` is a number and `versions` the oldest and
+the newest whose weights had a part in it. Lines are written by the driver, all of an update or evaluation at once and
+whole. The file is bounded: when it grows beyond its limit only every second update and version stays in it, or every
+fourth, and so on. So a long run is seen as a whole, and of its end more than of its beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headway.core.types import SAMPLES, Batch, Score
+
+TRAIN, EVAL = "train", "eval"
+LIMIT_BYTES = 16 * 2**20
+Sample = dict[str, Any]
+
+
+class SampleLog:
+    """The file of one run. It appears with its first line."""
+
+    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._path = path
+        self._limit_bytes = limit_bytes
+
+    def go_on(self, updates: int, evaluated: Collection[int]) -> None:
+        """Cut off what came after a checkpoint with so many updates and these versions evaluated: it comes again."""
+        if self._path.exists():
+            self._keep(lambda one: one["update"] <= updates if one["split"] == TRAIN else one["version"] in evaluated)
+
+    def learned(self, update: int, batch: Batch) -> None:
+        """What an update has learned from, as far as its rollouts show it."""
+        lines = []
+        for rollout in batch.rollouts:
+            for sample in rollout.info.get(SAMPLES, ()):
+                age = batch.version - min(sample["versions"])
+                lines.append({"split": TRAIN, "update": update, "version": batch.version, "age": age, **sample})
+        self._write(lines)
+
+    def evaluated(self, score: Score) -> None:
+        self._write([{"split": EVAL, "version": score.version, "age": 0, **sample} for sample in score.samples])
+
+    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        if not lines:
+            return
+        with open(self._path, "ab", buffering=0) as file:
+            file.write(b"".join(_line(one) for one in lines))
+            size = file.tell()
+        if size > self._limit_bytes:
+            kept = _thinned(read_samples(self._path), self._limit_bytes // 2)
+            self._keep(lambda one: _moment(one) in kept)
+
+    def _keep(self, is_kept: Callable[[Sample], bool]) -> None:
+        """Write the file anew, beside it, with these lines only."""
+        beside = self._path.with_name(f".{self._path.name}.writing")
+        with open(beside, "wb") as file:
+            file.writelines(_line(one) for one in read_samples(self._path) if is_kept(one))
+        os.replace(beside, self._path)
+
+
+def _line(sample: Mapping[str, Any]) -> bytes:
+    return json.dumps(sample, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+def _moment(sample: Sample) -> tuple[str, int]:
+    return sample["split"], sample["update"] if sample["split"] == TRAIN else sample["version"]
+
+
+def _thinned(samples: Iterator[Sample], num_bytes: int) -> set[tuple[str, int]]:
+    """Every second, fourth, eighth update and version, so that theirs fit; and the newest of both."""
+    sizes: dict[tuple[str, int], int] = {}
+    for one in samples:
+        sizes[_moment(one)] = sizes.get(_moment(one), 0) + len(_line(one))
+    kept, newest = set(sizes), {split: (split, number) for split, number in sizes}.values()
+    stride = 1
+    while sum(sizes[moment] for moment in kept) > num_bytes and kept != set(newest):
+        stride *= 2
+        kept = {moment for moment in sizes if moment[1] % stride == 0 or moment in newest}
+    return kept
+
+
+# -- reading ----------------------------------------------------------------------------------------
+
+
+def read_samples(path: Path) -> Iterator[Sample]:
+    """In the order they were written. A last line that a crash, or a run that goes on, has not finished is left out."""
+    with open(path, "rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                sample = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(sample, dict) and "split" in sample:
+                yield sample
+
+
+def choose(samples: Iterable[Sample], *, at_most: int, split: str | None = None, by: str = "newest") -> list[Sample]:
+    """The newest of them, or those with the best or the worst reward; the first is the most so."""
+    found = [one for one in samples if split is None or one["split"] == split][::-1]
+    if by != "newest":
+        found.sort(key=lambda one: number(one.get("reward")), reverse=by == "best")
+    return found[:at_most]
+
+
+def number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+# -- in words ---------------------------------------------------------------------------------------
+
+
+class InWords(NamedTuple):
+    """A sample for people. What would move a terminal is spelt out."""
+
+    where: str
+    reward: str
+    how: str
+    prompt: str
+    reply: str
+
+
+def in_words(sample: Sample) -> InWords:
+    is_train = sample["split"] == TRAIN
+    when = f"update {sample['update']}" if is_train else f"version {sample['version']}"
+    parts = ", ".join(f"{name} {number(value):.4g}" for name, value in sample.get("parts", {}).items())
+    oldest, newest = sample.get("versions", (sample["version"],) * 2)
+    made = f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
+    age = f", {sample['age']} old" if sample.get("age") else ""
+    truth = "" if sample.get("truth") is None else f"; truth: {sample['truth']}"
+    return InWords(
+        where=visible(f"{sample['split']}, {when}, {sample.get('uid', '')}"),
+        reward=f"reward {number(sample.get('reward')):.4g}" + (f" ({parts})" if parts else ""),
+        how=visible(f"{sample.get('tokens', '?')} tokens ({sample.get('finish', '?')}) of {made}{age}{truth}"),
+        prompt=visible(str(sample.get("prompt", ""))),
+        reply=visible(str(sample.get("reply", ""))),
+    )
+
+
+def visible(text: str) -> str:
+    """Control characters, but for line ends and tabs, as their escapes."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
