@@ -246,6 +246,8 @@ def test_long_prompts_are_left_out_said_and_not_counted_as_an_epoch(
     options = {"reward": f"{folder / 'rewards.py'}:share_of_digits", "held_out": str(folder / "half.jsonl")}
     values = {"task": task, "task_options": options, "max_prompt_tokens": 16, "on_long_prompt": "drop", "updates": None}
     config = config_of(folder, **values, data_epochs=1, evaluate_every=1, tickets_per_batch=2, eval_prompts=20)
+    assert stations(config).collector(0).health()["prompts_left_out"] == 10  # type: ignore[attr-defined]
+    capsys.readouterr()
     result = run(config)
     said = capsys.readouterr().err.splitlines()
     assert said == [

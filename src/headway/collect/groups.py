@@ -47,6 +47,8 @@ class GroupSettings:
     """A prompt that `encode` finds too long is filtered, instead of an error."""
     shown: Fraction = Fraction(0)
     """Replies of a group whose text goes along for people to read, on average: 1/2 is one of every second group."""
+    left_out: int = 0
+    """Prompts that the task was given without, because they are too long. Only told."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -118,6 +120,7 @@ class GroupCollector:
             "waiting": health.waiting,
             "tokens": health.tokens,
             "seconds_since_step": round(health.seconds_since_step, 3),
+            **({"prompts_left_out": self._settings.left_out} if self._settings.left_out else {}),
         }
 
     def _rollout(

@@ -247,7 +247,7 @@ class GRPOConfig(UpdateConfig):
     def settings(self) -> Settings:
         if self.data_epochs is None:
             return super().settings()
-        task = build_task(self) if self.on_long_prompt == "error" else fitting_task(self)
+        task = build_task(self) if self.on_long_prompt == "error" else fitting_task(self)[0]
         updates = max(1, int(self.data_epochs * len(task)) // self.tickets_per_batch)
         if self.updates is not None:
             updates = min(updates, self.updates)
@@ -285,30 +285,31 @@ def build_task(config: GRPOConfig) -> Task:
     return load_task(config.task, seed=config.seed, **config.all_task_options)
 
 
-def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -> Task:
-    """The task without prompts that are too long; or LongPrompt, where those are an error."""
+def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -> tuple[Task, int]:
+    """The task without prompts that are too long, and how many of them to train on; or LongPrompt, where those are an
+    error."""
     task, encode = build_task(config), _Encoder(config)
     if not isinstance(task, PromptTask):
-        return task
+        return task, 0
     if config.on_long_prompt == "error":
         asked = config.eval_prompts if config.evaluate_every else 0
         for prompt in (*task.listed(TRAIN), *task.listed(HELD_OUT)[:asked]):
             encode(prompt)
-        return task
+        return task, 0
     fitting, left_out = task.without(encode.is_too_long)
     if say is not None and any(left_out.values()):
         counts = f"{left_out[TRAIN]} of {len(task)} to train on, {left_out[HELD_OUT]} of {len(task.held_out)} held out"
         say(f"prompts longer than max_prompt_tokens={config.max_prompt_tokens} are left out: {counts}")
-    return fitting
+    return fitting, left_out[TRAIN]
 
 
 def _say(line: str) -> None:
     print(f"headway: {line}", file=sys.stderr, flush=True)
 
 
-def _task_of_a_role(config: GRPOConfig) -> Task:
+def _task_of_a_role(config: GRPOConfig) -> tuple[Task, int]:
     was_checked = config.on_long_prompt == "error" and config.runtime != "ray"
-    return build_task(config) if was_checked else fitting_task(config)
+    return (build_task(config), 0) if was_checked else fitting_task(config)
 
 
 def _check_engine(config: GRPOConfig) -> None:
@@ -333,6 +334,7 @@ def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> G
     penalty = None
     if config.overlong_tokens:
         penalty = partial(overlong_penalty, max_tokens=config.max_tokens, interval=config.overlong_tokens)
+    task, left_out = _task_of_a_role(config)
     settings = GroupSettings(
         size=config.group_size,
         sampling=_sampling(config),
@@ -342,8 +344,8 @@ def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> G
         on_deadline=config.on_generation_deadline,
         drop_long=config.on_long_prompt == "drop",
         shown=Fraction(config.log_samples, config.tickets_per_batch),
+        left_out=left_out,
     )
-    task = _task_of_a_role(config)
     return kind(partial(build_engine, config, settings.sampling), task, _Encoder(config), settings)
 
 
@@ -418,7 +420,7 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     sampling = _eval_sampling(config)
     return AnswerEvaluator(
         partial(build_engine, config, sampling),
-        _task_of_a_role(config),
+        _task_of_a_role(config)[0],
         _Encoder(config),
         sampling=sampling,
         prompts=config.eval_prompts,
