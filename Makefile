@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test browser test-slow check format bench bench-peers study vllm clean
+.PHONY: demo test browser test-slow check format bench bench-search bench-peers study vllm clean
 
 demo: $(INSTALLED)
 	$(BIN)/headway demo
@@ -38,6 +38,26 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/what_if.py
 	$(BIN)/python bench/transport.py
+
+# What searches, beside its peers where they are installed (make bench-peers): trees, UniZero's search, MuZero and UniZero on
+# CartPole, connect-four. About 50 minutes; the figures are added to bench/results/*.jsonl. make bench-search QUICK=1 shows
+# in some minutes that everything works: a little of each, kept in runs/.
+ifdef QUICK
+SEARCHED := runs/bench-search
+TREES := --repeats 1 --seconds 0.05 --roots 8 --simulations 25 --actions 4
+TRANSFORMERS := --repeats 1 --seconds 0.5
+CARTPOLES := --seeds 1 --limit_s 60 --updates 50
+FOURS := --limit_s 30
+else
+SEARCHED := bench/results
+CARTPOLES := --seeds 3
+endif
+bench-search: $(INSTALLED)
+	$(BIN)/python bench/search.py $(TREES) --results $(SEARCHED)/search.jsonl
+	$(BIN)/python bench/unizero_search.py $(TRANSFORMERS) --results $(SEARCHED)/unizero-search.jsonl
+	$(BIN)/python bench/muzero.py $(CARTPOLES) --results $(SEARCHED)/muzero.jsonl
+	$(BIN)/python bench/muzero.py --recipe unizero $(CARTPOLES) --results $(SEARCHED)/unizero.jsonl
+	$(BIN)/python bench/connect_four.py $(FOURS) --results $(SEARCHED)/connect-four.jsonl
 
 # Return against lead, by correction: pictures and a table. An interrupted study goes on where it was.
 study: $(INSTALLED)

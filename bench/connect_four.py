@@ -5,7 +5,7 @@
 
 Defaults of the recipe; each seed in a process of its own, 100 games an evaluation against each, 200 simulations a move.
 Evaluations run beside the training and count with the time at which they were done. Results: one line a run in
-bench/results/connect-four.jsonl.
+bench/results/connect-four.jsonl, or in the file that --results names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runs import last_line, recorded
+from runs import keep, last_line, recorded
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "connect-four.jsonl"
@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--runtime", default="threads")
     parser.add_argument("--lead", type=int, default=1)
     parser.add_argument("--plot-only", action="store_true")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="add the runs to this file, a line each")
     parser.add_argument("--one", default="")
     given = parser.parse_args()
     if given.one:
@@ -82,9 +83,8 @@ def main() -> None:
             settings = {"wall_s": given.limit_s, "runtime": given.runtime, "max_lead": given.lead, "seed": seed}
             words = [sys.executable, __file__, "--one", json.dumps(settings)]
             found = last_line(words)
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(found) + "\n")
-    runs = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+            keep(given.results, **found)
+    runs = [json.loads(line) for line in given.results.read_text().splitlines()]
     show(runs)
     if given.plot_only:
         draw(runs)

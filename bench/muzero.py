@@ -6,6 +6,7 @@
     python bench/muzero.py --leads 0,1,4,auto           the same recipe at several leads, with the overlap efficiency
     python bench/muzero.py --updates 1000               so many updates instead of a target, and the return after them
     python bench/muzero.py --jobs 8                     so many runs at once, two cores for each
+    python bench/muzero.py --results FILE               a line for each run, added to that file
     python bench/muzero.py --search                     what one simulation of the network costs, kernels and torch
 
 Each run in a process of its own. Time starts with the first ticket, imports and compilation excluded: a run of a few
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from figures import spread
-from runs import last_line, recorded
+from runs import keep, last_line, recorded
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-lightzero" / "bin" / "python"
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="muzero", choices=["muzero", "unizero"])
     parser.add_argument("--peer", type=int, default=0, help="seeds of LightZero (make bench-peers)")
     parser.add_argument("--search", action="store_true")
+    parser.add_argument("--results", type=Path, help="add the figures to this file, a line each")
     parser.add_argument("--one", default="")
     chosen = parser.parse_args()
     if chosen.one:
@@ -182,12 +184,16 @@ def main() -> None:
     rows = in_processes(runs, chosen.jobs)
     for run, row in zip(runs, rows, strict=True):
         print(f"{chosen.recipe}, lead {run['max_lead']}, seed {run['seed']}: {row}", file=sys.stderr, flush=True)
+        keep(chosen.results, **(run | row))
     print(TITLES)
     named = f", reanalyze {chosen.reanalyze:g}" if chosen.shared or chosen.reanalyze else ""
     for number, lead in enumerate(leads):
         table(f"{chosen.recipe}, lead {lead}{named}", rows[number :: len(leads)])
     if chosen.peer:
-        table("LightZero, MuZero", [peer(chosen.limit_s, seed) for seed in range(chosen.peer)])
+        theirs = [peer(chosen.limit_s, seed) for seed in range(chosen.peer)]
+        for seed, row in enumerate(theirs):
+            keep(chosen.results, recipe="LightZero, MuZero", wall_s=chosen.limit_s, seed=seed, **row)
+        table("LightZero, MuZero", theirs)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Trainings of benchmarks: one in this process, and what one in another process printed last."""
+"""Trainings of benchmarks: one in this process, what one in another process printed last, and where figures are kept."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +29,16 @@ def recorded(recipe: str, settings: dict[str, Any]) -> tuple[RunResult, list[dic
     runtime, recorder = build_runtime(config.runtime), MemoryRecorder()
     result = runtime.run(Coordinator(module.stations(config), config.settings(), runtime, recorder=recorder).run())
     return result, recorder.events
+
+
+def keep(path: Path | None, **figures: Any) -> None:
+    """Add a line to a file of figures, with the day and the load of the machine; None: nowhere."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = {"at": datetime.now().isoformat(timespec="seconds"), "load": round(os.getloadavg()[0], 1), **figures}
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def last_line(words: list[str]) -> dict[str, Any]:

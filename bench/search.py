@@ -1,6 +1,7 @@
 """Search: simulations per CPU second, the trees alone and with a small network.
 
     python bench/search.py [--repeats 5] [--seconds 0.3] [--roots 8 64 256] [--simulations 25 50] [--actions 2 4 7]
+                           [--results FILE]
 
 Trees alone: the model's answers are drawn beforehand, the same for everybody; what is measured is everything else a
 search does, from the root's noise to the visits. LightZero's ctree is called as its own `MuZeroMCTSCtree.search` calls
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from runs import keep
 
 ROOT = Path(__file__).parent.parent
 DISCOUNT, BASE, INIT, FLOOR, ALPHA, NOISE = 0.997, 19652, 1.25, 0.01, 0.3, 0.25
@@ -274,7 +276,7 @@ def same_as_slow() -> str:
     return f"{num_same} of {num} roots have the visits of the slow search" + ("" if num_same == num else "  WRONG")
 
 
-def measure(cells: list[Cell], contenders: list[Contender], repeats: int, seconds: float) -> None:
+def measure(cells: list[Cell], contenders: list[Contender], repeats: int, seconds: float, results: Path | None) -> None:
     names = [contender.name for contender in contenders]
     print(f"{'roots':>6} {'sims':>5} {'actions':>7}" + "".join(f"{name:>34}" for name in names) + "   we are x")
     for cell in cells:
@@ -294,6 +296,7 @@ def measure(cells: list[Cell], contenders: list[Contender], repeats: int, second
             row += f"{middle[name]:>12,.0f} {spread:>21}"
         row += "".join(f"{middle[OURS] / middle[name]:>8.1f} {name}" for name in names if name != OURS)
         print(row + (f"  WRONG: {', '.join(sorted(wrong))}" if wrong else ""), flush=True)
+        keep(results, **cell._asdict(), simulations_per_cpu_s=rates, wrong=sorted(wrong))
 
 
 def main() -> None:
@@ -303,6 +306,7 @@ def main() -> None:
     parser.add_argument("--roots", type=int, nargs="+", default=[8, 64, 256])
     parser.add_argument("--simulations", type=int, nargs="+", default=[25, 50])
     parser.add_argument("--actions", type=int, nargs="+", default=[2, 4, 7])
+    parser.add_argument("--results", type=Path, help="add the figures to this file, a line each")
     parser.add_argument("--serve", choices=MAKERS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -318,10 +322,10 @@ def main() -> None:
             print(f"{name}: left out ({contender.missing})")
     grid = [(b, s, a) for a in args.actions for b in args.roots for s in args.simulations]
     print(f"simulations per CPU second, median (range) of {args.repeats} repeats; the trees alone")
-    measure([Cell(*sizes) for sizes in grid], contenders, args.repeats, args.seconds)
+    measure([Cell(*sizes) for sizes in grid], contenders, args.repeats, args.seconds, args.results)
     print("with a network of 64 units in torch, one thread")
     with_network = [contender for contender in contenders if contender.name != "mctx"]
-    measure([Cell(b, s, 4, True) for b, s, a in grid if a == 4], with_network, args.repeats, args.seconds)
+    measure([Cell(b, s, 4, True) for b, s, a in grid if a == 4], with_network, args.repeats, args.seconds, args.results)
     for contender in contenders:
         contender.close()
 

@@ -1,6 +1,6 @@
 """UniZero's search: simulations per second, ours and LightZero's, in turns.
 
-    python bench/unizero_search.py [--roots 8] [--simulations 25] [--layers 2] [--dim 64] [--device cpu]
+    python bench/unizero_search.py [--roots 8] [--simulations 25] [--layers 2] [--dim 64] [--device cpu] [--results FILE]
 
 A whole search: the root's observation encoded, every simulation through the transformer with the keys and values of its
 path, the tree, the visits. Random weights; one thread of torch for both. LightZero with its own CartPole configuration
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from figures import Busy, spread
+from runs import keep
 
 from headway.learn.device_calls import unpack
 from headway.learn.packed import pack_weights
@@ -97,6 +98,7 @@ def main() -> None:
     parser.add_argument("--tf32", action="store_true", help="products with 10 bits of mantissa, on a GPU")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each repeat")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--results", type=Path, help="add the figures to this file, a line each")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = given.tf32
@@ -124,6 +126,9 @@ def main() -> None:
         print(f"LightZero  {spread(theirs, 0)} simulations/s")
         ratios = [one / other for one, other in zip(mine, theirs, strict=True)]
         print(f"ratio      {spread(ratios, 1)}")
+    sizes = {name: getattr(given, name) for name in ("roots", "simulations", "layers", "dim", "device", "tf32")}
+    rates = {"headway": mine, "launched": plain, "LightZero": theirs}
+    keep(given.results, **sizes, simulations_per_s={name: found for name, found in rates.items() if found})
 
 
 if __name__ == "__main__":
