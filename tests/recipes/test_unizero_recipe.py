@@ -52,6 +52,16 @@ def test_a_token_looks_as_far_back_as_learning_does_unless_told() -> None:
         assert _network(config, game_spec(config)).architecture.attention_steps == width
 
 
+def test_a_board_is_seen_through_windows_and_anything_else_is_not() -> None:
+    from headway.recipes.search_run import game_spec
+    from headway.recipes.unizero import _network
+
+    for env, windows, shape in (("connect_four", 6, (2, 6, 7)), ("CartPole-v1", 0, (4,))):
+        config = read(env=env, wall_s=1, board_features=6)
+        network = _network(config, game_spec(config))
+        assert (network.architecture.windows, network.architecture.observation) == (windows, shape)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

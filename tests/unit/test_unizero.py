@@ -52,9 +52,9 @@ def a_network(*, shaken: bool = True, seed: int = 1, **changes: Any) -> UniZeroN
 # -- the network --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("observation", [(4,), (2, 6, 7), (1, 20, 17)])
-def test_latents_are_normalised_whoever_makes_them(observation: tuple[int, ...]) -> None:
-    network = a_network(observation=observation)
+@pytest.mark.parametrize(("observation", "windows"), [((4,), 0), ((2, 6, 7), 0), ((1, 20, 17), 0), ((2, 6, 7), 5)])
+def test_latents_are_normalised_whoever_makes_them(observation: tuple[int, ...], windows: int) -> None:
+    network = a_network(observation=observation, windows=windows)
     latents = network.encode(torch.randn(5, *observation))
     expected, _ = network.expect(torch.randn(5, 16), latents)
     for made in (latents, expected, network.ending[None]):
@@ -147,20 +147,23 @@ def on_a_gpu(network: UniZeroNetwork, *, context_steps: int) -> UniZeroModel:
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
+@pytest.mark.parametrize(
+    "of", [{"observation": (4,)}, {"observation": (2, 3, 3), "windows": 5}], ids=["vector", "board"]
+)
 @pytest.mark.parametrize("kind", [UniZeroModel, CompiledModel, pytest.param(on_a_gpu, marks=needs_gpu)])
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 3), st.sampled_from([1, 2, 4, 20]), st.integers(1, 3))
 def test_search_by_path_is_a_pass_over_the_whole_sequence(
-    kind: Callable[..., UniZeroModel], seed: int, context: int, width: int, layers: int
+    kind: Callable[..., UniZeroModel], of: dict[str, Any], seed: int, context: int, width: int, layers: int
 ) -> None:
-    rng = np.random.default_rng(seed)
-    network = a_network(seed=seed % 7, attention_steps=width, layers=layers)
+    rng, shape = np.random.default_rng(seed), of["observation"]
+    network = a_network(seed=seed % 7, attention_steps=width, layers=layers, **of)
     model = kind(copy.deepcopy(network), context_steps=context)
     rows, num_nodes = 2, 6
     for _ in range(3):  # the second search finds the memory of the first, the third is replayed on a GPU
-        obs = rng.normal(size=(rows, 4)).astype(np.float32)
+        obs = rng.normal(size=(rows, *shape)).astype(np.float32)
         past = Past(
-            rng.normal(size=(rows, context, 4)).astype(np.float32),
+            rng.normal(size=(rows, context, *shape)).astype(np.float32),
             rng.integers(NUM_ACTIONS, size=(rows, context)),
             rng.integers(context + 1, size=rows),
         )
@@ -182,6 +185,20 @@ def test_search_by_path_is_a_pass_over_the_whole_sequence(
                 np.testing.assert_allclose(said[node].rewards[b], wanted[0], atol=1e-5, rtol=1e-5)
                 np.testing.assert_allclose(said[node].values[b], wanted[1], atol=1e-5, rtol=1e-5)
                 np.testing.assert_allclose(said[node].logits[b], wanted[2], atol=1e-5, rtol=1e-5)
+
+
+def test_a_line_looks_the_same_in_every_window_of_a_board() -> None:
+    """A shape that is moved moves the features of the windows, whatever the weights: what it is is learned once."""
+    network = a_network(observation=(2, 6, 7), windows=5)
+    board = torch.zeros(1, 2, 6, 7)
+    board[0, 0, 2, 1:4] = 1
+    moved = torch.roll(board, (1, 2), (2, 3))
+    seen, other = (network.encoder[:4](one) for one in (board, moved))  # [1, 5, 3, 4]
+    assert seen.shape == (1, 5, 3, 4)
+    assert not torch.equal(seen, other)
+    torch.testing.assert_close(seen[:, :, 0:2, 0:2][..., 1, 1], other[:, :, 1:3, 2:4][..., 1, 1])
+    with pytest.raises(ValueError, match="windows are for boards, received windows=5"):
+        architecture(observation=(4,), windows=5)
 
 
 def test_the_past_is_seen_anew_with_new_weights_and_not_at_all_where_an_episode_begins() -> None:

@@ -39,6 +39,8 @@ class UniZeroConfig(SearchConfig):
     are encoded anew in every search, so more are slower. Learning sees up to num_unroll_steps."""
     attention_steps: int | None = Field(default=None, ge=1)
     """Steps back that a token looks, its own among them. Unset: num_unroll_steps + 1, as far as learning ever looks."""
+    board_features: int = Field(default=64, ge=1)
+    """Features of each window of a board, which its latent is made from."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """Step size of AdamW. Larger models want less: 1e-4 for a dim of 768."""
     latent_weight: float = Field(default=10.0, ge=0)
@@ -82,7 +84,7 @@ def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:
 
 def _architecture(config: UniZeroConfig, spec: GameSpec) -> Architecture:
     shape = spec.observation
-    seen = shape if spec.is_picture else (math.prod(shape),)
+    seen = shape if spec.is_picture or config.is_board_game else (math.prod(shape),)
     return Architecture(
         observation=seen,
         num_actions=spec.num_actions,
@@ -92,6 +94,7 @@ def _architecture(config: UniZeroConfig, spec: GameSpec) -> Architecture:
         attention_steps=config.attention_steps or config.num_unroll_steps + 1,
         normalise=config.normalises(seen),
         is_bytes=spec.is_bytes and len(seen) == 3,
+        windows=config.board_features if config.is_board_game else 0,
         value_support=config.support,
         reward_support=config.support,
     )

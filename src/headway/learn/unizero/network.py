@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headway.learn.input_scale import BRIGHTEST, InputScale, require_observation
+from headway.learn.muzero.network import WINDOW
 from headway.learn.two_hot import Support
 
 SLOWEST_TURN = 1000.0  # tokens per radian of the slowest rotation: far longer than any path
@@ -48,11 +49,15 @@ class Architecture:
     """Bring the features of a vector to mean 0 and variance 1 first, by what was seen of them."""
     is_bytes: bool = False
     """Planes of brightnesses 0..255: they are divided by 255 first."""
+    windows: int = 0
+    """For boards: features of every window of cells, which a latent is made from. 0: no board."""
     value_support: Support = field(default_factory=Support)
     reward_support: Support = field(default_factory=Support)
 
     def __post_init__(self) -> None:
         require_observation(self.observation, self.normalise, self.is_bytes)
+        if self.windows < 0 or (self.windows and len(self.observation) != 3):
+            raise ValueError(f"windows are for boards, received windows={self.windows} and {list(self.observation)}")
         for name in ("num_actions", "dim", "layers", "heads", "attention_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
@@ -217,6 +222,8 @@ def turns(positions: Tensor, head_dim: int) -> Tensor:
 
 def _encoder(a: Architecture) -> nn.Sequential:
     """Two layers, after convolutions that halve a picture until no side has more than 8 cells."""
+    if a.windows:
+        return _board_encoder(a)
     size, layers = math.prod(a.observation), list[nn.Module]()
     if len(a.observation) == 3:
         planes, height, width = a.observation
@@ -227,4 +234,15 @@ def _encoder(a: Architecture) -> nn.Sequential:
             height, width = (height + 1) // 2, (width + 1) // 2
         size = channels * height * width
     layers += [nn.Flatten(), nn.Linear(size, 2 * a.dim), nn.LayerNorm(2 * a.dim), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(2 * a.dim, a.dim))
+
+
+def _board_encoder(a: Architecture) -> nn.Sequential:
+    """Cells that see their neighbours, then every window of 4 by 4 of them with the same weights: as MuZero's."""
+    planes, height, width = a.observation
+    side, channels = min(WINDOW, height, width), max(8, a.dim // 4)
+    places = (height - side + 1) * (width - side + 1)
+    layers: list[nn.Module] = [nn.Conv2d(planes, channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.Conv2d(channels, a.windows, side), nn.ReLU(), nn.Flatten()]
+    layers += [nn.Linear(a.windows * places, 2 * a.dim), nn.LayerNorm(2 * a.dim), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(2 * a.dim, a.dim))
