@@ -1,4 +1,4 @@
-"""Trainings of benchmarks: one in this process, what one in another process printed last, and where figures are kept."""
+"""Trainings of benchmarks: one in this process, and what one in another printed last; where figures are kept."""
 
 from __future__ import annotations
 

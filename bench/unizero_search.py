@@ -1,6 +1,7 @@
 """UniZero's search: simulations per second, ours and LightZero's, in turns.
 
-    python bench/unizero_search.py [--roots 8] [--simulations 25] [--layers 2] [--dim 64] [--device cpu] [--results FILE]
+    python bench/unizero_search.py [--roots 8] [--simulations 25] [--layers 2] [--dim 64] [--device cpu]
+                                   [--results FILE]
 
 A whole search: the root's observation encoded, every simulation through the transformer with the keys and values of its
 path, the tree, the visits. Random weights; one thread of torch for both. LightZero with its own CartPole configuration

@@ -36,7 +36,9 @@ def test_a_free_run_reanalyzes_beside_learning() -> None:
 
 
 def test_a_board_game_is_evaluated_against_its_opponents() -> None:
-    config = tiny(env="tictactoe", num_envs=4, td_steps=9, replay_min_size=60, evaluate_every=12, eval_episodes=4)
+    config = tiny(
+        env="tictactoe", network="board", num_envs=4, td_steps=9, replay_min_size=60, evaluate_every=12, eval_episodes=4
+    )
     (score,) = run(config).scores
     assert {"won_random", "lost_perfect"} <= set(score.metrics)
     planes = tiny(env="connect_four", network="planes", num_envs=2, td_steps=3, segment_steps=8, latent=4, updates=2)

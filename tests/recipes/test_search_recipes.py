@@ -30,6 +30,7 @@ REANALYSIS = {"reanalyze_ratio": 2.0, "reanalyze_min_age": 2, "reanalyze_roots":
     [
         ("muzero", {}),
         ("muzero", {"env": "tictactoe"}),
+        ("muzero", {"env": "tictactoe", "network": "board"}),
         ("muzero", {"average": 0.0, "normalise": False}),
         ("unizero", {"context_steps": 2}),
         ("unizero", {"env": "tictactoe"}),

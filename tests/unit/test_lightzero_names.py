@@ -167,6 +167,7 @@ def test_a_cartpole_file_for_unizero_is_understood() -> None:
 def test_a_board_game_file_is_understood() -> None:
     config = read(tictactoe())
     assert (config.env, config.gamma, config.td_steps, config.num_unroll_steps) == ("tictactoe", 1, 9, 3)
+    assert config.network == "board"
     assert (config.latent, config.value_range, config.value_bins, config.max_grad_norm) == (12, 10, 21, 0.5)
 
 

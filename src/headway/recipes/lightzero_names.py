@@ -193,7 +193,7 @@ def _width(kind: str) -> Translate:
             return "a latent has embed_dim features"
         if theirs.get(MODEL_TYPE, kind) != kind:
             return f"model_type={theirs[MODEL_TYPE]} has none"
-        return {"latent": value}
+        return {"latent": value, **({"network": "board"} if kind == "conv" and _is_board(theirs) else {})}
 
     return translate
 
@@ -294,7 +294,14 @@ def _paths() -> list[KnownPath]:
         known(MODEL_TYPE, "network (mlp: vector; muzero)", "mlp", _model_type),
         known(SSL, "consistency_weight (0 when off; muzero)", False, _consistency, SSL_WEIGHT),
         known(f"{MODEL}.latent_state_dim", "latent (muzero, mlp)", 128, _width("mlp"), MODEL_TYPE),
-        known(f"{MODEL}.num_channels", "latent (muzero, conv)", 64, _width("conv"), MODEL_TYPE),
+        known(
+            f"{MODEL}.num_channels",
+            "latent, on boards network too (muzero, conv)",
+            64,
+            _width("conv"),
+            MODEL_TYPE,
+            ENV_TYPE,
+        ),
         known(f"{MODEL}.num_res_blocks", "blocks (muzero)", 1, _of("muzero", "blocks", "a transformer has num_layers")),
         known(f"{MODEL}.support_scale", "value_range, value_bins (2 * scale + 1)", 300, _reach),
         known(f"{MODEL}.value_support_size", "value_bins", 601),
