@@ -40,7 +40,7 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/transport.py
 
 # What searches, beside its peers where they are installed (make bench-peers): trees, UniZero's search, MuZero and UniZero on
-# CartPole, connect-four. About 50 minutes; the figures are added to bench/results/*.jsonl. make bench-search QUICK=1 shows
+# CartPole, connect-four. Up to 50 minutes; the figures are added to bench/results/*.jsonl. make bench-search QUICK=1 shows
 # in some minutes that everything works: a little of each, kept in runs/.
 ifdef QUICK
 SEARCHED := runs/bench-search

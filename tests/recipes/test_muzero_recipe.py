@@ -128,8 +128,9 @@ def test_opponents_are_one_name_or_several_with_commas(said: str, meant: tuple[s
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_tic_tac_toe_is_learned() -> None:
-    result = run(read(env="tictactoe", updates=1500, wall_s=900, evaluate_every=500))
+    result = run(read(env="tictactoe", updates=2500, wall_s=900, evaluate_every=1000))
     assert np.max([score.metrics["won_random"] for score in result.scores]) >= 0.85
+    assert np.min([score.metrics["lost_perfect"] for score in result.scores]) <= 0.4
 
 
 @pytest.mark.slow
