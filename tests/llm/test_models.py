@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,17 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from grpo_runs import make_material, tiny  # noqa: E402
 
+from headway.core.types import Snapshot, Ticket  # noqa: E402
 from headway.llm.engine import Request, Sampling  # noqa: E402
-from headway.llm.models import ModelError, load_config, load_model, load_tokenizer, locate, stop_tokens  # noqa: E402
+from headway.llm.models import (  # noqa: E402
+    ModelError,
+    encode_chat,
+    load_config,
+    load_model,
+    load_tokenizer,
+    locate,
+    stop_tokens,
+)
 from headway.recipes.grpo import build_engine, stations  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
@@ -55,6 +66,52 @@ def test_replies_of_a_recipe_end_at_all_of_them(tmp_path: Path) -> None:
     assert 2 in last and last & set(ends) and last <= {0, 2, *ends}
     for reply in replies:
         assert not set(reply.tokens[:-1].tolist()) & {0, 2, *ends}
+
+
+# -- how a prompt is written ----------------------------------------------------------------------
+
+MESSAGES = [{"role": "user", "content": "2 + 2"}, {"role": "user", "content": "= "}]
+
+
+def test_a_chat_template_is_the_models_own_that_of_a_file_or_none(folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+
+    def text(**options: Any) -> str:
+        return str(tokenizer.decode(encode_chat(tokenizer, MESSAGES, **options)))
+
+    assert text() == "<|user|>2 + 2<|user|>= <|assistant|>"
+    assert text(template="none") == "2 + 2\n= "
+    (tmp_path / "mine.jinja").write_text("{{ messages[0]['content'] }}{% if not enable_thinking %}!{% endif %}")
+    mine = str(tmp_path / "mine.jinja")
+    assert text(template=mine, options={"enable_thinking": True}) == "2 + 2"
+    assert text(template=mine, options={"enable_thinking": False}) == "2 + 2!"
+    tokenizer.chat_template = None
+    assert text() == "2 + 2\n= \n"
+
+
+def test_a_template_that_is_not_there_and_options_it_does_not_read_are_refused(tmp_path: Path) -> None:
+    material = make_material(tmp_path)
+    for values, message in (
+        ({"chat_template": "nowhere.jinja"}, "chat_template 'nowhere.jinja' could not be read: "),
+        (
+            {"chat_template_options": {"thinking": True}},
+            "chat_template_options: the chat template does not read 'think",
+        ),
+        ({"chat_template_options": {"a": 1}, "chat_template": "none"}, "there is no chat template that could read 'a'"),
+    ):
+        with pytest.raises(ModelError, match=re.escape(message)):
+            stations(tiny(material, **values))
+
+
+def test_prompts_of_a_recipe_are_written_by_the_template_that_is_asked_for(tmp_path: Path) -> None:
+    material = make_material(tmp_path)
+    (tmp_path / "mine.jinja").write_text("{{ word }}{{ messages[-1]['content'] }}")
+    mine = {"chat_template": str(tmp_path / "mine.jinja"), "chat_template_options": {"word": "Now "}}
+    tokenizer = load_tokenizer(str(material / "model"))
+    for values, begin in ((mine, "Now Count to"), ({"chat_template": "none"}, "Count to"), ({}, "<|user|>Count to")):
+        collector = stations(tiny(material, **values)).collector(0)
+        rollout = collector.collect(Ticket(5, 7, 0, 0), Snapshot(0, None))
+        assert tokenizer.decode(rollout.payload["prompt"]).startswith(begin)
 
 
 # -- what cannot be loaded ------------------------------------------------------------------------

@@ -219,6 +219,13 @@ def test_arguments_of_vllm_follow_the_engine_under_either_name() -> None:
     )
 
 
+def test_what_a_chat_template_is_told_is_kept_whole() -> None:
+    text = "data: {apply_chat_template_kwargs: {enable_thinking: false, effort: low}}"
+    assert read(text).chat_template_options == {"enable_thinking": False, "effort": "low"}
+    changed = read(text, {"data.apply_chat_template_kwargs.effort": "high"})
+    assert changed.chat_template_options == {"enable_thinking": False, "effort": "high"}
+
+
 def test_a_warmup_may_be_a_share_of_the_run() -> None:
     optim = "actor_rollout_ref: {actor: {optim: {lr_warmup_steps: -1, lr_warmup_steps_ratio: 0.1}}}\n"
     assert read(optim + "trainer: {total_training_steps: 50}").warmup_updates == 5

@@ -8,6 +8,7 @@ A model that is unpacked is written beside its place and renamed, so that a fold
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -15,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -177,9 +178,50 @@ def _named(what: str) -> Iterator[None]:
         raise ModelError(f"{what} could not be loaded: {lines[0]}") from None
 
 
-def encode_chat(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[int, ...]:
-    """A conversation as tokens, up to where the model speaks; without a chat template, the texts line by line."""
-    if not getattr(tokenizer, "chat_template", None):
-        return tuple(tokenizer.encode("\n".join(message["content"] for message in messages) + "\n"))
-    encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
+RAW = "none"
+"""In place of a chat template: the texts as they are."""
+
+
+def find_template(tokenizer: Any, template: str = "", options: Mapping[str, Any] | None = None) -> str | None:
+    """The text of a chat template: the tokenizer's own, that of a file, or None, where there is none or RAW is asked
+    for. Options that it does not read are refused."""
+    text: str | None = None
+    if template and template != RAW:
+        text = _template_of_a_file(template)
+    elif not template and getattr(tokenizer, "chat_template", None):
+        text = tokenizer.get_chat_template()
+    for name in options or {}:
+        if text is None:
+            raise ModelError(f"chat_template_options: there is no chat template that could read {name!r}")
+        if not re.search(rf"\b{re.escape(name)}\b", text):
+            raise ModelError(f"chat_template_options: the chat template does not read {name!r}")
+    return text
+
+
+@functools.lru_cache(maxsize=1)
+def _template_of_a_file(name: str) -> str:
+    try:
+        return Path(name).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"chat_template {name!r} could not be read: {error}") from None
+
+
+def encode_chat(
+    tokenizer: Any,
+    messages: list[dict[str, str]],
+    *,
+    template: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> tuple[int, ...]:
+    """A conversation as tokens, up to where the model speaks; without a chat template, the texts line by line.
+
+    `template` and `options` as for `find_template`.
+    """
+    text = find_template(tokenizer, template, options)
+    if text is None:
+        said = "\n".join(message["content"] for message in messages)
+        return tuple(tokenizer.encode(said if template == RAW else said + "\n"))
+    encoded = tokenizer.apply_chat_template(
+        messages, chat_template=text, add_generation_prompt=True, tokenize=True, return_dict=True, **(options or {})
+    )
     return tuple(encoded["input_ids"])

@@ -73,6 +73,10 @@ class GRPOConfig(UpdateConfig):
     """Settings of the task, like {level: 2} for arithmetic."""
     system_prompt: str = ""
     """Said before the question; empty: what the model's chat template says by itself."""
+    chat_template: str = ""
+    """A file with a chat template (Jinja) in place of the model's own; none: the text as it is, for a base model."""
+    chat_template_options: dict[str, Any] = Field(default_factory=dict)
+    """What the chat template is told, like {enable_thinking: false} for Qwen 3."""
 
     # -- replies
     group_size: int = Field(default=8, ge=1)
@@ -316,9 +320,10 @@ def _task_of_a_role(config: GRPOConfig) -> tuple[Task, int]:
 
 
 def _check_model(config: GRPOConfig) -> None:
-    from headway.llm.models import load_config
+    from headway.llm.models import find_template, load_config, load_tokenizer
 
     load_config(config.model)
+    find_template(load_tokenizer(config.model), config.chat_template, config.chat_template_options)
 
 
 def _check_engine(config: GRPOConfig) -> None:
@@ -497,7 +502,12 @@ class _Encoder:
             self._tokenizer = load_tokenizer(self._config.model)
         system = self._config.system_prompt
         messages = [{"role": "system", "content": system}] * bool(system) + [dict(m) for m in prompt.messages]
-        tokens = encode_chat(self._tokenizer, messages)
+        tokens = encode_chat(
+            self._tokenizer,
+            messages,
+            template=self._config.chat_template,
+            options=self._config.chat_template_options,
+        )
         if len(tokens) > self._config.max_prompt_tokens:
             raise LongPrompt(
                 f"prompt {prompt.uid} has {len(tokens)} tokens, more than max_prompt_tokens="

@@ -246,6 +246,14 @@ def _options(theirs: Theirs) -> dict[str, Any]:
     return options
 
 
+TEMPLATE = "data.apply_chat_template_kwargs"
+
+
+def _template_options(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    begin = f"{TEMPLATE}."
+    return {"chat_template_options": {p.removeprefix(begin): told for p, told in theirs.items() if p.startswith(begin)}}
+
+
 def _prompt_key(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "the recipe knows its own file" if "data" in fields else _files(value, theirs, fields)
 
@@ -462,6 +470,7 @@ def _paths() -> list[KnownPath]:
         same("data.max_prompt_length", "max_prompt_tokens", 384),
         same("data.max_response_length", "max_tokens", 256),
         KnownPath("data.filter_overlong_prompts", "on_long_prompt (drop or error)", _long_prompts, True),
+        KnownPath(f"{TEMPLATE}.*", "chat_template_options", _template_options, False, (f"{TEMPLATE}.*",)),
         same("data.seed", "seed", 0),
         KnownPath(f"{OVERLONG}.enable", "overlong_tokens", _overlong, True, (f"{OVERLONG}.len",)),
         KnownPath(f"{OVERLONG}.len", "overlong_tokens", _overlong, 64, (f"{OVERLONG}.enable",)),
