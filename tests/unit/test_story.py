@@ -31,7 +31,7 @@ from headway.observe import story as story_module
 from headway.observe.accounts import Spread, account
 from headway.observe.activities import BETWEEN, CAUSES, in_words
 from headway.observe.console import duration
-from headway.observe.glance import glance
+from headway.observe.glance import glance, glance_at_all, glance_at_end
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder, read_events
 from headway.observe.story import Story, StoryReader, read_story, role_order, tell
@@ -482,6 +482,56 @@ def test_a_line_that_is_no_event_is_told_again_and_again_until_it_is_gone(tmp_pa
             reader.read()
     log.write_bytes(b"".join(lines))
     assert reader.read() == read_story(tmp_path)
+
+
+# -- the end of a long log --------------------------------------------------------------------------
+
+
+def test_a_status_from_the_end_of_a_log_is_the_one_of_all_of_it(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"weights": 0.0, "max_lead": 2, "collectors": 2, "evaluate_every": 5}
+    alarms = {"idle_learner": 0.0, "queue_empty": 0.0}
+    headway.run(
+        quick, quick_train, evaluate, updates=120, folder=tmp_path, metrics_interval_s=0, alarms=alarms, **options
+    )
+    run = folder_of(tmp_path)
+    lines, numbers = run.events.read_bytes().splitlines(keepends=True), run.metrics.read_bytes()
+    looks = [place for place, line in enumerate(lines) if b'"e":"look"' in line]
+    for place in [len(lines), *(look + 1 for look in looks[60:110:7])]:
+        part = lines[:place]
+        run.events.write_bytes(b"".join(part))
+        until = json.loads(part[-1])["t"]
+        run.metrics.write_bytes(
+            b"".join(one for one in numbers.splitlines(keepends=True) if json.loads(one)["time_s"] <= until)
+        )
+        whole, end = glance_at_all(run), glance_at_end(run, tail_bytes=4000)
+        assert end is not None
+        assert end.headline.partition(" for ")[0] == whole.headline.partition(" for ")[0]  # then comes the clock
+        told, known = end.status, whole.status
+        assert {role.role: (role.activity, role.words) for role in told.roles} == {
+            role.role: (role.activity, role.words) for role in known.roles
+        }
+        for name in ("done", "total", "version", "lead", "max_staleness", "score", "score_version", "restarts"):
+            assert getattr(told, name) == getattr(known, name), name
+        assert set(told.alarms) == set(known.alarms)
+        assert {reason: count for reason, count in told.drops.items() if count} == known.drops
+        for name in ("staleness", "updates_per_s", "rollouts_per_s", "steps_per_s"):
+            assert getattr(told, name) == pytest.approx(getattr(known, name), rel=0.02), name
+
+
+def quick(weights: float, ticket: Ticket) -> float:
+    return 1.0
+
+
+def quick_train(weights: float, rollouts: list[float]) -> float:
+    return weights + 1
+
+
+def test_a_status_of_a_long_log_reads_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    headway.run(quick, quick_train, weights=0.0, updates=20, folder=tmp_path)
+    known = glance(tmp_path).status
+    monkeypatch.setattr("headway.observe.glance.UP_TO_BYTES", 100)
+    monkeypatch.setattr("headway.observe.glance.glance_at_all", None)
+    assert glance(tmp_path).status.done == known.done == 20
 
 
 # -- what is no run ---------------------------------------------------------------------------------

@@ -13,7 +13,10 @@ from headway.observe.alarms import Ring
 from headway.observe.console import RoleStatus, Status, duration
 from headway.observe.environment import not_known, process_is_alive
 from headway.observe.folder import RunFolder
-from headway.observe.story import Interval, Story, read_story
+from headway.observe.story import Interval, Story, describe, read_story
+from headway.observe.tail import TAIL_BYTES, read_end, read_numbers
+
+UP_TO_BYTES = 2_000_000  # of a log that is read whole: about a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +30,52 @@ class Glance:
 def glance(path: Path) -> Glance:
     """What a run does now, or how it ended. Up to a tenth of a second old."""
     run = RunFolder(path)
+    is_long = run.events.is_file() and run.events.stat().st_size > UP_TO_BYTES
+    return (glance_at_end(run) if is_long and run.metrics.is_file() else None) or glance_at_all(run)
+
+
+def glance_at_all(run: RunFolder) -> Glance:
+    """From the whole log."""
     story = read_story(run)
     is_alive = None if story.is_over else process_is_alive(story.environment)
-    silent_s = max(0.0, time.time() - run.events.stat().st_mtime)
+    silent_s = _silent_s(run)
     return Glance(_headline(story, is_alive, silent_s), _status(story, is_alive, 0.0 if story.is_over else silent_s))
+
+
+def glance_at_end(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> Glance | None:
+    """From the end of the log and the numbers beside it, however long it is; None where they do not say enough."""
+    numbers = read_numbers(run.metrics)
+    story = read_end(run.events, tail_bytes=tail_bytes)
+    if story is None or not numbers.last:
+        return None
+    describe(story, run)
+    is_alive = None if story.is_over else process_is_alive(story.environment)
+    silent_s = _silent_s(run)
+    last, per_s = numbers.last, 1 / max(story.end_s, 1e-9)
+    updates = story.updates[-1].number if story.updates else last["run/updates"]
+    status = Status(
+        done=float(updates),
+        total=story.config.get("updates"),
+        unit="update",
+        version=story.version if story.versions else int(last["run/version"]),
+        lead=last["run/lead"],
+        staleness=numbers.staleness,
+        updates_per_s=updates * per_s,
+        score=numbers.score,
+        roles=_roles(story, is_alive, 0.0 if story.is_over else silent_s),
+        max_staleness=int(numbers.max_staleness),
+        rollouts_per_s=last["tickets/landed"] * per_s,
+        steps_per_s=numbers.steps * per_s,
+        score_version=numbers.score_version,
+        drops={name.removeprefix("drops/"): int(count) for name, count in last.items() if name.startswith("drops/")},
+        restarts=int(last["run/restarts"]),
+        alarms=tuple(_raised(story)),
+    )
+    return Glance(_headline(story, is_alive, silent_s), status)
+
+
+def _silent_s(run: RunFolder) -> float:
+    return max(0.0, time.time() - run.events.stat().st_mtime)
 
 
 def _headline(story: Story, is_alive: bool | None, silent_s: float) -> str:
@@ -51,9 +96,6 @@ def _headline(story: Story, is_alive: bool | None, silent_s: float) -> str:
 def _status(story: Story, is_alive: bool | None, silent_s: float) -> Status:
     sums = account(story)
     scores = [evaluation for evaluation in story.evaluations if evaluation.value is not None]
-    restarts = Counter(role for _, role, _ in story.restarts)
-    is_gone = is_alive is False
-    now = story.end_s if is_gone else story.end_s + silent_s  # what nobody does any more takes no longer
     return Status(
         done=float(story.updates[-1].number if story.updates else 0),
         total=story.config.get("updates"),
@@ -63,12 +105,7 @@ def _status(story: Story, is_alive: bool | None, silent_s: float) -> Status:
         staleness=sums.staleness.mean,
         updates_per_s=sums.updates_per_s,
         score=scores[-1].value if scores else None,
-        roles=tuple(
-            RoleStatus(
-                role, interval.what, _words(interval, is_gone), now - interval.begin, None, restarts[role], is_gone
-            )
-            for role, interval in story.under_way.items()
-        ),
+        roles=_roles(story, is_alive, silent_s),
         max_staleness=int(sums.staleness.max),
         rollouts_per_s=sums.rollouts_per_s,
         steps_per_s=sums.steps_per_s,
@@ -76,6 +113,16 @@ def _status(story: Story, is_alive: bool | None, silent_s: float) -> Status:
         drops=dict(story.drops),
         restarts=len(story.restarts),
         alarms=tuple(_raised(story)),
+    )
+
+
+def _roles(story: Story, is_alive: bool | None, silent_s: float) -> tuple[RoleStatus, ...]:
+    restarts = Counter(role for _, role, _ in story.restarts)
+    is_gone = is_alive is False
+    now = story.end_s if is_gone else story.end_s + silent_s  # what nobody does any more takes no longer
+    return tuple(
+        RoleStatus(role, interval.what, _words(interval, is_gone), now - interval.begin, None, restarts[role], is_gone)
+        for role, interval in story.under_way.items()
     )
 
 

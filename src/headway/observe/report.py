@@ -228,7 +228,10 @@ def _state_in_a_word(run: Seen) -> str:
 def _share(learner: RoleAccount, spent_s: float) -> str:
     """Of the time between start and end, as in the sentence about the bottleneck."""
     active_s = learner.wall_s - learner.blocked.get("starting", 0.0) - learner.blocked.get("ending", 0.0)
-    return f"{100 * spent_s / active_s:.0f} %" if active_s > 0 else "-"
+    if active_s <= 0:
+        return "-"
+    share = spent_s / active_s
+    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
 
 
 # -- in words ---------------------------------------------------------------------------------------

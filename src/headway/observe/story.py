@@ -284,10 +284,7 @@ class StoryReader:
             raise ValueError(f"{run.path} is not a run folder: it has no {run.events.name}")
         try:
             story = self._read_log()
-            story.recipe, story.config = run.read_config() if run.config.is_file() else ("", {})
-            story.environment = _read_object(run.environment)
-            story.began_at = story.environment.get("began_at")
-            story.summary = _read_object(run.summary) or None
+            describe(story, run)
         except ValueError:
             self._begin()  # what cannot be told once cannot be gone on with
             raise
@@ -320,6 +317,15 @@ class StoryReader:
         return story
 
 
+def describe(story: Story, run: RunFolder) -> None:
+    """What lies beside the log: the folder, the settings, the machine, how it ended."""
+    story.folder = run.path
+    story.recipe, story.config = run.read_config() if run.config.is_file() else ("", {})
+    story.environment = _read_object(run.environment)
+    story.began_at = story.environment.get("began_at")
+    story.summary = _read_object(run.summary) or None
+
+
 def tell(
     events: Iterable[Mapping[str, Any]],
     *,
@@ -336,6 +342,23 @@ def tell(
     where = "the log" if folder is None else str(folder / "events.jsonl")
     for event in events:
         teller.tell(event, where)
+    teller.finish()
+    return story
+
+
+def tell_end(events: Iterable[Mapping[str, Any]]) -> Story:
+    """What the last events of a log say: who does what, the newest version, how it ended. A `run` event comes first.
+
+    Of a ticket whose beginning is not among them nothing is known but that it was there.
+    """
+    story = Story(None, "", {}, {}, None, None)
+    teller = _Teller(story)
+    for event in events:
+        tickets = event.get("k", ())
+        for index in tickets if isinstance(tickets, list) else (tickets,):
+            if index not in story.tickets:
+                story.tickets[index] = Ticket(index, event["t"])
+        teller.tell(event, "the end of the log")
     teller.finish()
     return story
 
