@@ -318,6 +318,10 @@ def test_gsm8k_takes_its_folder(tmp_path: Path) -> None:
     assert config.task == f"gsm8k:{tmp_path}" and config.all_task_options["scoring"] == "strict"
     with pytest.raises(ConfigError, match="the task of this recipe"):
         read_values(GSM8KConfig, {"data": str(tmp_path), "task": "arithmetic"})
+    elsewhere = read_values(GSM8KConfig, config.model_dump(mode="json"), {"data": "elsewhere"})
+    assert (elsewhere.data, elsewhere.task) == ("elsewhere", "gsm8k:elsewhere")
+    named = read_values(GSM8KConfig, {"task": "gsm8k:there"})
+    assert (named.data, named.task) == ("there", "gsm8k:there")
 
 
 def test_gsm8k_takes_options_of_its_task_too_and_says_nothing_twice(tmp_path: Path) -> None:

@@ -48,11 +48,11 @@ class GSM8KConfig(GRPOConfig):
     @classmethod
     def _task_from_data(cls, values: Any) -> Any:
         if isinstance(values, dict):
-            folder = values.get("data", cls.model_fields["data"].default)
-            expected = f"gsm8k:{folder}"
-            if values.get("task", expected) not in ("", expected):
-                raise ValueError(f"the task of this recipe is {expected!r}, received {values['task']!r}")
-            values = {**values, "task": expected}
+            kind, _, folder = str(values.get("task") or "gsm8k:").partition(":")
+            if kind != "gsm8k":
+                raise ValueError(f"the task of this recipe is 'gsm8k:DATA', received {values['task']!r}")
+            folder = values.get("data") or folder or cls.model_fields["data"].default  # other data than a file's task
+            values = {**values, "data": folder, "task": f"gsm8k:{folder}"}
             if isinstance(values.get("task_options"), dict):
                 values |= _as_settings(values)
         return values
