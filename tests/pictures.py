@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import gymnasium as gym
@@ -12,10 +13,11 @@ SIDE, STEPS = 32, 6
 
 
 class Lights(gym.Env[np.ndarray, np.int64]):
-    """The same pictures in any layout: `last` [H, W, 3], `first` [3, H, W], `gray` [H, W]."""
+    """The same pictures in any layout: `last` [H, W, 3], `first` [3, H, W], `gray` [H, W]. `locked` is not pickled."""
 
     def __init__(self, layout: str = "last") -> None:
-        self._layout = layout
+        self._lock = threading.Lock() if layout == "locked" else None
+        layout = self._layout = "gray" if layout == "locked" else layout
         shape = {"last": (SIDE, SIDE, 3), "first": (3, SIDE, SIDE), "gray": (SIDE, SIDE), "frames": (2, SIDE, SIDE, 3)}
         self.observation_space = spaces.Box(0, 255, shape[layout], np.uint8)
         self.action_space = spaces.Discrete(2)
@@ -45,5 +47,5 @@ class Lights(gym.Env[np.ndarray, np.int64]):
         )
 
 
-for _layout in ("last", "first", "gray", "frames"):
+for _layout in ("last", "first", "gray", "frames", "locked"):
     gym.register(f"Lights-{_layout}-v0", entry_point="pictures:Lights", kwargs={"layout": _layout})
