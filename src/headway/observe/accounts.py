@@ -103,8 +103,8 @@ class Accounts:
     cores: float | None = None
     """Processor cores in use on the coordinator's machine, mean of the last session; None where nobody looked."""
     memory: dict[str, int] = field(default_factory=dict)
-    """The most bytes that were seen: `run` for the coordinator's process, `queue` for the rollouts that wait, then the
-    roles with processes of their own. Empty where the system does not say."""
+    """The most bytes that were seen: `run` for the coordinator's process, then the roles with processes of their own.
+    Empty where the system does not say."""
 
 
 def account(story: Story) -> Accounts:
@@ -178,7 +178,7 @@ def _cores(story: Story) -> float | None:
 def _most_memory(looks: Sequence[dict[str, Any]]) -> dict[str, int]:
     most: dict[str, int] = {}
     for look in looks:
-        seen = {"run": look["rss"], "queue": look.get("buffer"), **look.get("memory", {})}
+        seen = {"run": look["rss"], **look.get("memory", {})}
         for name, size in seen.items():
             if size is not None:
                 most[name] = max(most.get(name, 0), int(size))

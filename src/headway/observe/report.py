@@ -336,6 +336,9 @@ def facts(run: Seen) -> list[list[str]]:
     ]
     if values:
         told.insert(3, ["Score, last / best", f"{values[-1]:.4g} / {max(values):.4g}"])
+    if accounts.cores is not None:
+        cpus = story.environment.get("cpus")
+        told.append(["Cores in use", f"{accounts.cores:.1f}" + (f" of {cpus}" if cpus else "")])
     if accounts.restarts or accounts.errors:
         told.append(["Restarts / errors", f"{accounts.restarts} / {accounts.errors}"])
     return told
