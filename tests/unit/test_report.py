@@ -128,7 +128,9 @@ def test_where_roles_shared_cores_a_speed_up_is_an_upper_bound(
     end = {"t": 52.0, "e": "look", "lead": 2.0, "spent": {}, "rss": 0, **({} if cores is None else {"cpu": 52 * cores})}
     story = tell([{**first, "runtime": runtime}, *(e for e in rest if e["t"] <= 52), end])
     story.environment["cpus"] = 2
-    said = " ".join(headline(look(story, "run")))
+    seen = look(story, "run")
+    said = " ".join(headline(seen))
+    assert dict(facts(seen)).get("Cores in use") == (None if cores is None else f"{cores:.1f} of 2")
     assert ("the run was at most 1." in said) == is_shared
     assert ("Its roles shared cores" in said) == is_shared
     if is_shared and cores is not None:
