@@ -289,6 +289,12 @@ def test_a_prompt_that_leaves_no_room_is_refused_in_one_line() -> None:
         engine().generate(Request("r", (), 1, 0))
     with pytest.raises(EngineError, match="do not fit the model's 128"):
         build_decoder(tiny_model(), rows=1, context=129)
+    with pytest.raises(EngineError, match="do not fit the model's 128"):
+        build_decoder(tiny_model("mpt"), rows=1, context=129)
+
+
+def test_a_model_without_a_table_of_positions_has_no_limit() -> None:
+    assert build_decoder(tiny_model("mamba"), rows=1, context=4096).context == 4096
 
 
 @pytest.mark.parametrize(

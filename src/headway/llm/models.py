@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 import shutil
+import sys
 import tempfile
 import threading
 import warnings
@@ -83,8 +84,10 @@ def load_tokenizer(name: str) -> Any:
 
 
 def context_length(config: Any) -> int:
-    """How many tokens the model was made for."""
-    return int(getattr(config, "max_position_embeddings", 0) or 2048)
+    """How many tokens the model was made for; no limit where it says none, as models without a table of positions."""
+    text = config.get_text_config()
+    found = (getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len", "seq_length"))
+    return int(next(filter(None, found), sys.maxsize))
 
 
 def stop_tokens(name: str, tokenizer: Any, more: Sequence[int] = ()) -> tuple[int, ...]:
