@@ -565,7 +565,7 @@ def test_seats_have_names_and_times_of_their_own() -> None:
     assert set(look_at(coordinator).spent) == {"collector", "learner"}
     assert list(intervals(log.events)) == sorted(result.time_spent.seconds)
     alone = run(settings_for(1, collectors=2, lanes=1))
-    assert sorted(alone.time_spent.seconds) == ["collector-0", "collector-1", "evaluator", "learner"]
+    assert sorted(alone.time_spent.seconds) == ["collector-0", "collector-1", "learner"]
 
 
 def test_lanes_are_as_good_as_collectors_where_weights_come_with_the_ticket() -> None:

@@ -390,7 +390,7 @@ def test_ages_before_and_after_are_those_of_the_same_segments_against_the_versio
 def test_the_page_on_metrics_has_every_number_of_the_replay() -> None:
     replay = a_replay(reanalysis=Reanalysis(ratio=1.0, roots=8))
     page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
-    _, section = page.split("## What a replay of searched games reports\n")
+    _, section = page.split("## What a search learner reports\n")
     section = section.split("\n## ")[0]
     assert [name for name in replay.statistics() if f"`{name}`" not in section] == []
 

@@ -350,7 +350,7 @@ def test_a_run_without_evaluations_is_fitted_without() -> None:
     events, _ = recorded(Constant(1.0), Constant(1.0), Constant(1.0), plan=Plan(updates=5))
     shop = fit(tell(events))
     assert shop.evaluate_every == 0
-    assert shop.updates > 5  # a short run is simulated for longer, to say something
+    assert shop.updates == 5
 
 
 def test_a_run_in_which_nothing_was_learned_cannot_be_fitted() -> None:
