@@ -292,3 +292,19 @@ def test_envpool_refuses_what_it_cannot_serve_in_one_line() -> None:
         make_vector("Pendulum-v1", 2, "envpool", no_such_option=1)
     with pytest.raises(ValueError, match=r"unknown EnvPool environment 'Pendulun-v1'; did you mean 'Pendulum-v1'\?"):
         make_vector("Pendulun-v1", 2, "envpool")
+
+
+def test_the_waiting_cartpole_is_cartpole_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.envs import waiting_cartpole
+
+    waited: list[float] = []
+    monkeypatch.setattr(waiting_cartpole.time, "sleep", waited.append)
+    plain, waiting = (
+        make_vector(name, 3) for name in ("CartPole-v1", "headway.envs.waiting_cartpole:" + waiting_cartpole.ID)
+    )
+    assert np.array_equal(plain.reset(seed=1)[0], waiting.reset(seed=1)[0])
+    for step in range(600):  # over the end of every episode
+        actions = np.array([step % 2, (step // 2) % 2, 1])
+        for ours, theirs in zip(waiting.step(actions)[:4], plain.step(actions)[:4], strict=True):
+            assert np.array_equal(ours, theirs)
+    assert waited == [waiting_cartpole.STEP_S] * 600
