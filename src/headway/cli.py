@@ -159,7 +159,6 @@ def start(recipe: Recipe, *layers: Mapping[str, Any], root: Path, quiet: bool) -
             OUT.print(f"{said.name}={said.value} has no effect: {said.meaning}", markup=False)
     stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
     folder = RunFolder.create(root, recipe.title)
-    folder.write_config(recipe.name, config.model_dump(mode="json"))
     return _launch(recipe, stations, config, folder, resume=False, quiet=quiet)
 
 
@@ -173,11 +172,11 @@ def resume(words: list[str]) -> int:
     folder = RunFolder.existing(Path(words[0]))
     options = _options(words[1:])
     quiet = bool(options.pop("quiet", False))
-    name, values = folder.read_config()
-    recipe = load_recipe(name)
-    config = read_values(recipe.config, values, options)
-    _launch(recipe, recipe.stations(config), config, folder, resume=True, quiet=quiet)
-    folder.write_config(name, config.model_dump(mode="json"))  # only now: a refused change must not stay
+    with folder.hold():  # before anything is read
+        name, values = folder.read_config()
+        recipe = load_recipe(name)
+        config = read_values(recipe.config, values, options)
+        _launch(recipe, recipe.stations(config), config, folder, resume=True, quiet=quiet)
     return 0
 
 
@@ -206,6 +205,7 @@ def _launch(
             monitor_every_s=config.monitor_every_s,
             statistics_every_s=config.statistics_every_s,
             keep_best=config.keep_best,
+            config=(recipe.name, config.model_dump(mode="json")),
         )
     except (RunFailed, Stalled) as error:
         if config.report:
@@ -259,8 +259,13 @@ def _replay(path: Path) -> int:
     folder = RunFolder.existing(path)
     name, values = folder.read_config()
     recipe = load_recipe(name)
-    stations = recipe.stations(read_values(recipe.config, values))
-    done = replay(stations, read_events(folder.events))
+
+    def stations_for(config: Mapping[str, Any] | None) -> Stations:
+        """Of one session: with the settings it had."""
+        told = values if config is None else {key: value for key, value in config.items() if key != "recipe"}
+        return recipe.stations(read_values(recipe.config, told))
+
+    done = replay(stations_for, read_events(folder.events))
     print_now = fingerprint(done.weights)
     OUT.print(f"replayed {done.updates} updates to version {done.version}: weights {print_now}", markup=False)
     recorded = folder.recorded_fingerprint()

@@ -7,6 +7,7 @@ SIGUSR1           print who waits for what
 from __future__ import annotations
 
 import asyncio
+import pickle
 import signal
 import sys
 import threading
@@ -15,10 +16,10 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol, TextIO, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from headway.coordinate.best import BestWeights
-from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.components import Reports
 from headway.coordinate.coordinator import INTERRUPTED, Coordinator, RunResult, check_same_run
 from headway.coordinate.functions import (
@@ -38,10 +39,20 @@ from headway.observe.console import REFRESH_S, RoleStatus, Status, StatusDisplay
 from headway.observe.environment import describe_environment
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
+from headway.observe.log_file import TextLog
+from headway.observe.log_parts import go_on_at, log_size
 from headway.observe.metrics import Metrics
 from headway.observe.monitor import Monitor, Watch, load_monitor
-from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder, TakesMany, read_events
+from headway.observe.recorder import (
+    EventLog,
+    NoRecorder,
+    PrintingRecorder,
+    Recorder,
+    TakesMany,
+    read_events,
+)
 from headway.observe.samples import SampleLog
+from headway.observe.saying import to_stderr
 from headway.observe.sinks import (
     INTERVAL_S,
     Deliveries,
@@ -58,6 +69,7 @@ from headway.observe.trace import write_trace
 
 RUNTIMES = ("inline", "threads", "processes", "ray")
 STATISTICS_EVERY_S = 30.0
+LOOK_EVERY_S = 1.0  # at the clock, whether a look at the run is due
 TRACE_UP_TO_BYTES = 20 * 2**20  # of events: about 200,000, a few seconds to read
 
 
@@ -139,6 +151,7 @@ def run(
     target_score: float | None = None,
     evaluate_every: int = 0,
     save_every: int = 0,
+    save_every_s: float = 300.0,
     warmup_s: float = 0.0,
     max_lead: float | str = 1,
     order: str = "oldest",
@@ -179,6 +192,7 @@ def run(
         target_score=target_score,
         evaluate_every=evaluate_every or (1 if target_score is not None else 0),
         save_every=save_every,
+        save_every_s=save_every_s,
         warmup_s=warmup_s,
     )
     return launch(
@@ -227,8 +241,12 @@ def launch(
     monitor_every_s: float = STATISTICS_EVERY_S,
     statistics_every_s: float = STATISTICS_EVERY_S,
     keep_best: bool = True,
+    config: tuple[str, Mapping[str, Any]] | None = None,
 ) -> RunResult:
-    """Run to the end, or until a signal asks for it. The sinks are closed, however it ends."""
+    """Run to the end, or until a signal asks for it. The sinks are closed, however it ends.
+
+    `config` is the recipe's name and settings: they are written into the folder, and into the log with each session.
+    """
     watch = Alarms(alarms or {})
     if isinstance(monitor, str):
         monitor = load_monitor(monitor)  # before anything of the run is there
@@ -244,23 +262,34 @@ def launch(
         metrics: Metrics | None = None
         if folder is not None:
             folder.path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(folder.hold())  # before anything is read
             store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
             best = BestWeights(folder.checkpoints) if keep_best else None
             if resume:
-                state = store.load()
-                check_same_run(state, settings)  # before anything of the run is touched
+                state = _newest_state(folder, store)
+                if state is not None:
+                    check_same_run(state, settings)  # before anything of the run is touched
                 folder.summary.unlink(missing_ok=True)
             elif folder.events.exists():
                 raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")
-            samples = SampleLog(folder.samples)
-            if state is not None:
-                samples.go_on(state.updates, [score.version for score in state.scores])
-            folder.note_session(describe_environment(), state.events_s if state else 0.0)
-            recorder = log_of_events = EventLog(folder.events, position=state.events_position if state else None)
+            if config is not None and not resume:
+                folder.write_config(config[0], dict(config[1]))
+            clock_s = state.events_s if state else 0.0
+            samples = stack.enter_context(SampleLog(folder.samples))
+            folder.note_session(describe_environment(), clock_s)
+            missing = ""
+            if resume:
+                samples.go_on(state.updates if state else 0, [score.version for score in state.scores] if state else [])
+                position, check = (state.events_position, state.events_check) if state else (0, None)
+                missing = go_on_at(folder.events, position, check)
+            metrics = Metrics() if state is None else _metrics_so_far(state, folder.events)
+            recorder = log_of_events = EventLog(folder.events)
             stack.callback(_leave_trace, folder)
             stack.callback(recorder.close)
-            metrics = _metrics_so_far(folder.events)
-            deliveries.add(JsonLines(folder.metrics, until_s=state.events_s if state else None))
+            if missing:
+                to_stderr(f"{missing}: the run goes on, but cannot be replayed from its beginning")
+                log_of_events.record(clock_s, "gap", {"why": missing})
+            deliveries.add(JsonLines(folder.metrics, until_s=clock_s if resume else None))
         elif resume:
             raise ValueError("resume needs the folder of the run")
         if print_events:
@@ -276,17 +305,27 @@ def launch(
                 aliases=metric_aliases,
                 alarms=watch,
                 in_background=not print_events,
-                metrics_path=None if folder is None else folder.metrics,
             )
         coordinator = Coordinator(
-            stations, settings, place, recorder=recorder, checkpoints=store, best=best, samples=samples, resume=state
+            stations,
+            settings,
+            place,
+            recorder=recorder,
+            checkpoints=store,
+            best=best,
+            samples=samples,
+            resume=state,
+            config=None if config is None else {"recipe": config[0], **config[1]},
+            when_begun=_keep_config(folder, config) if resume else None,
         )
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(_signals(coordinator))
         main = coordinator.run()
         log = None
         if folder is not None and place.name != "virtual":
-            log = stack.enter_context(open(folder.log, "a"))
+            log = stack.enter_context(TextLog(folder.log))
+        if isinstance(recorder, MetricsRecorder) and place.name != "virtual":
+            main = _look_by_the_clock(main, coordinator, recorder)
         if show_status or log is not None:
             latest = _LatestStatus(coordinator, watch)
             stack.enter_context(StatusDisplay(latest.get, log=log, is_shown=show_status))
@@ -304,37 +343,77 @@ def launch(
     return result
 
 
-def _watch(coordinator: Coordinator, monitor: Monitor, log: TextIO | None) -> Watch:
+def _watch(coordinator: Coordinator, monitor: Monitor, log: TextLog | None) -> Watch:
     """The monitor's thread; what it has to say goes to standard error and into the log."""
 
     def say(line: str) -> None:
-        print(f"headway: {line}", file=sys.stderr, flush=True)
+        to_stderr(line)
         if log is not None:
             log.write(f"{line}\n")
-            log.flush()
 
     return Watch(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=say)
 
 
+async def _look_by_the_clock(
+    main: Coroutine[Any, Any, RunResult], coordinator: Coordinator, recorder: MetricsRecorder
+) -> RunResult:
+    """`main`, and beside it looks at a run that makes no updates: alarms ring all the same."""
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            recorder.look_by_the_clock(coordinator.elapsed_s)
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await main
+    finally:
+        watching.cancel()
+
+
+def _keep_config(folder: RunFolder | None, config: tuple[str, Mapping[str, Any]] | None) -> Callable[[], None] | None:
+    """Write the settings a run was resumed with, once it goes on with them: a change that was refused must not stay."""
+    if folder is None or config is None:
+        return None
+    recipe, values = config
+    return lambda: folder.write_config(recipe, dict(values))
+
+
+def _newest_state(folder: RunFolder, store: CheckpointStore) -> RunState | None:
+    """What to go on from. A run that ended before its first checkpoint begins again."""
+    if store.all() or not folder.events.exists():
+        return store.load()
+    to_stderr(f"nothing was saved yet in {folder.path}: the run begins again with its first ticket")
+    return None
+
+
 def _leave_trace(folder: RunFolder) -> None:
     """However the run ended. A log that takes long to read is left to `headway trace`."""
-    if folder.events.stat().st_size > TRACE_UP_TO_BYTES:
-        print(f"headway: a long run; to write its trace: headway trace {folder.path}", file=sys.stderr)
+    if log_size(folder.events) > TRACE_UP_TO_BYTES:
+        to_stderr(f"a long run; to write its trace: headway trace {folder.path}")
         return
     try:
         write_trace(folder)
     except ValueError as error:
-        print(f"headway: no trace: {error}", file=sys.stderr)
+        to_stderr(f"no trace: {error}")
 
 
-def _metrics_so_far(events: Path) -> Metrics:
-    """What the sessions before add up to. A damaged log costs the totals, it does not keep a run from going on."""
+def _metrics_so_far(state: RunState, events: Path) -> Metrics:
+    """What the sessions before add up to: as the checkpoint has it, or else from the log. A damaged log costs the
+    totals, it does not keep a run from going on."""
+    if state.metrics is not None:
+        try:
+            metrics = pickle.loads(state.metrics)
+        except (AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
+            metrics = None  # of another version of this library
+        if isinstance(metrics, Metrics):
+            return metrics
     metrics = Metrics()
     try:
         for event in read_events(events):
             metrics.note(event["t"], event["e"], event)
     except ValueError as error:
-        print(f"headway: the totals of the metrics start anew: {error}", file=sys.stderr)
+        to_stderr(f"the totals of the metrics start anew: {error}")
         return Metrics()
     return metrics
 

@@ -24,6 +24,7 @@ from headway.observe.accounts import Accounts, account
 from headway.observe.advice import MIN_UPDATES, advise, bottleneck
 from headway.observe.environment import process_is_alive
 from headway.observe.folder import RunFolder, write_whole
+from headway.observe.log_parts import log_size
 from headway.observe.report import Seen, Setting, Simulated, document, page
 from headway.observe.samples import EVAL, TRAIN, Sample, choose, read_samples
 from headway.observe.story import Story, StoryReader, read_story
@@ -56,7 +57,7 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> Path:
 
 def leave_report(folder: RunFolder) -> str:
     """The page at the end of a run, however it ended: a line that names it, or says why there is none."""
-    if folder.events.is_file() and folder.events.stat().st_size > UP_TO_BYTES:
+    if folder.events.is_file() and log_size(folder.events) > UP_TO_BYTES:
         return f"a long run; to write its report: headway report {folder.path}"
     try:
         return f"report: {write_report([folder.path])}"
@@ -224,7 +225,7 @@ class Watch:
         """The document, the same as JSON, and a tag that changes with it."""
         with self._lock:
             began = self._clock()
-            sizes = [log.stat().st_size if log.is_file() else -1 for log in self._logs]  # before they are read
+            sizes = [log_size(log) if log.is_file() else -1 for log in self._logs]  # before they are read
             if not self._document or ((sizes, self._lives()) != self._seen and began >= self._good_until):
                 self._stories = [reader.read() for reader in self._readers]
                 runs = [look(story, name) for story, name in zip(self._stories, self._names, strict=True)]

@@ -24,6 +24,7 @@ from headway.core.order import READY
 from headway.core.rules import ReplayRatio
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
+from headway.observe.log_file import Mark
 from headway.observe.recorder import EventLog, read_events
 from headway.runtime.virtual import Virtual
 from headway.testing.fakes import Pause, ToyLearner, ToyReplayLearner, pinned_loop, toy_stations
@@ -74,8 +75,8 @@ class Stopping:
             assert self._stopper.coordinator is not None
             self._stopper.coordinator.request_stop()
 
-    def flush(self) -> int:
-        return self._log.flush()
+    def mark(self) -> Mark:
+        return self._log.mark()
 
     def close(self) -> None:
         self._log.close()

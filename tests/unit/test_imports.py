@@ -46,7 +46,7 @@ THIRD_PARTY = {  # what each part may need from outside; stations, tools and rec
     "coordinate": set[str](),
     "launching": set[str](),
     "__init__": set[str](),
-    "observe": {"rich", "yaml", "torch", "tensorboard", "wandb"},
+    "observe": {"orjson", "rich", "yaml", "torch", "tensorboard", "wandb"},
     "cli": {"rich", "yaml"},
 }
 

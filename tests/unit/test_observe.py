@@ -40,13 +40,12 @@ def test_events_come_back_in_order_as_they_were(tmp_path: Path) -> None:
     ]
 
 
-def test_events_are_written_in_batches_and_at_every_flush(tmp_path: Path) -> None:
+def test_everything_before_a_mark_is_on_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    log = EventLog(path, batch=3)
+    log = EventLog(path)
     for number in range(5):
         log.record(number, "open", {})
-    assert len(list(read_events(path))) == 3
-    assert log.flush() == path.stat().st_size
+    assert log.mark().wait(60).position == path.stat().st_size
     assert len(list(read_events(path))) == 5
     log.close()
     log.close()  # twice is once
@@ -64,7 +63,7 @@ def test_a_resumed_log_goes_on_at_its_position_and_keeps_the_tail_aside(tmp_path
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
     log.record(0, "open", {"k": 0})
-    position = log.flush()
+    position = log.mark().position
     log.record(1, "open", {"k": 1})
     log.close()
     for session in range(2):  # two sessions that crash after the same checkpoint
@@ -80,7 +79,7 @@ def test_a_log_that_ends_at_its_position_has_nothing_to_set_aside(tmp_path: Path
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
     log.record(0, "open", {})
-    position = log.flush()
+    position = log.mark().position
     log.close()
     EventLog(path, position=position).close()
     EventLog(tmp_path / "new.jsonl", position=0).close()
@@ -118,7 +117,7 @@ def test_the_printing_recorder_prints_and_passes_on(capsys: pytest.CaptureFixtur
     recorder.record(1.25, "land", {"k": 3, "n": 64})
     assert behind.events == [{"t": 1.25, "e": "land", "k": 3, "n": 64}]
     assert capsys.readouterr().err == "[1.250] land k=3 n=64\n"
-    assert recorder.flush() == 1
+    assert recorder.mark().position == 1
     recorder.close()
 
 
@@ -126,7 +125,7 @@ def test_the_recorder_that_records_nothing_has_nowhere_to_go_on_from() -> None:
     recorder = NoRecorder()
     recorder.record(0, "open", {})
     recorder.close()
-    assert recorder.flush() == 0
+    assert recorder.mark().position == 0
 
 
 # -- run folder -------------------------------------------------------------------------------------

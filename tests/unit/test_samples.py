@@ -34,13 +34,23 @@ def moments(path: Path) -> list[tuple[str, int]]:
 
 
 def test_what_was_learned_from_and_evaluated_is_written_a_line_each(tmp_path: Path) -> None:
-    log = SampleLog(tmp_path / "samples.jsonl")
-    log.learned(7, batch(6, sample(0.5), sample(1.0, uid="q/2")))
-    log.evaluated(Score(6, 0.1, samples=(sample(0.25, versions=[6, 6]),)))
+    with SampleLog(tmp_path / "samples.jsonl") as log:
+        log.learned(7, batch(6, sample(0.5), sample(1.0, uid="q/2")))
+        log.evaluated(Score(6, 0.1, samples=(sample(0.25, versions=[6, 6]),)))
     first, second, third = (json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines())
     assert first == {"split": TRAIN, "update": 7, "version": 6, "age": 2, **sample(0.5)}
     assert (second["uid"], second["reward"]) == ("q/2", 1.0)
     assert third == {"split": EVAL, "version": 6, "age": 0, **sample(0.25, versions=[6, 6])}
+
+
+def test_a_full_disk_turns_the_log_off_and_is_said_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "samples.jsonl").symlink_to("/dev/full")
+    with SampleLog(tmp_path / "samples.jsonl", say=said.append) as log:
+        for update in range(1, 4):
+            log.learned(update, batch(update, sample()))
+    expected = f"{tmp_path / 'samples.jsonl'} is off, the run goes on without it: No space left on device"
+    assert said == [expected]
 
 
 def test_without_samples_there_is_no_file(tmp_path: Path) -> None:
@@ -52,8 +62,8 @@ def test_without_samples_there_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_truth_of_any_kind_can_be_written(tmp_path: Path) -> None:
-    log = SampleLog(tmp_path / "samples.jsonl")
-    log.learned(1, batch(0, sample(truth={"a": Path("b")}, reply="\ud800 \u2028 \x1b[31m")))
+    with SampleLog(tmp_path / "samples.jsonl") as log:
+        log.learned(1, batch(0, sample(truth={"a": Path("b")}, reply="\ud800 \u2028 \x1b[31m")))
     (read,) = read_samples(tmp_path / "samples.jsonl")
     assert read["truth"] == {"a": "b"}
     assert read["reply"] == "\ud800 \u2028 \x1b[31m"
@@ -61,11 +71,11 @@ def test_a_truth_of_any_kind_can_be_written(tmp_path: Path) -> None:
 
 def test_the_file_is_bounded_and_shows_the_whole_run(tmp_path: Path) -> None:
     path, limit = tmp_path / "samples.jsonl", 20_000
-    log = SampleLog(path, limit_bytes=limit)
     for update in range(1, 1001):
-        log.learned(update, batch(update - 1, *[sample(update)] * 2))
-        if update % 10 == 0:
-            log.evaluated(Score(update, 0.0, samples=(sample(update),)))
+        with SampleLog(path, limit_bytes=limit) as log:
+            log.learned(update, batch(update - 1, *[sample(update)] * 2))
+            if update % 10 == 0:
+                log.evaluated(Score(update, 0.0, samples=(sample(update),)))
         assert path.stat().st_size <= limit
     updates = [number for split, number in moments(path) if split == TRAIN]
     assert updates == sorted(updates)
@@ -80,25 +90,26 @@ def test_the_file_is_bounded_and_shows_the_whole_run(tmp_path: Path) -> None:
 
 
 def test_one_update_beyond_the_limit_is_kept_alone(tmp_path: Path) -> None:
-    log = SampleLog(tmp_path / "samples.jsonl", limit_bytes=10)
-    for update in (1, 2, 3):
-        log.learned(update, batch(0, sample(), sample()))
+    with SampleLog(tmp_path / "samples.jsonl", limit_bytes=10) as log:
+        for update in (1, 2, 3):
+            log.learned(update, batch(0, sample(), sample()))
     assert moments(tmp_path / "samples.jsonl") == [(TRAIN, 3)]
 
 
 def test_a_resumed_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
-    log = SampleLog(path)
-    for update in range(1, 7):
-        log.learned(update, batch(update - 1, sample()))
-        if update % 2 == 0:
-            log.evaluated(Score(update, 0.0, samples=(sample(),)))
+    with SampleLog(path) as log:
+        for update in range(1, 7):
+            log.learned(update, batch(update - 1, sample()))
+            if update % 2 == 0:
+                log.evaluated(Score(update, 0.0, samples=(sample(),)))
     path.write_bytes(path.read_bytes() + b'{"split":"train","upd')  # killed in the middle of a line
     again = SampleLog(path)
     again.go_on(4, [2])  # the evaluation of version 4 was under way
     assert moments(path) == [(TRAIN, 1), (TRAIN, 2), (EVAL, 2), (TRAIN, 3), (TRAIN, 4)]
     again.evaluated(Score(4, 0.0, samples=(sample(),)))
     again.learned(5, batch(4, sample()))
+    again.close()
     assert moments(path)[-2:] == [(EVAL, 4), (TRAIN, 5)]
     assert path.read_bytes().endswith(b"}\n")
 
@@ -107,10 +118,10 @@ def test_a_resumed_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_newest_the_best_and_the_worst_are_found(tmp_path: Path) -> None:
-    log = SampleLog(tmp_path / "samples.jsonl")
-    for update, reward in enumerate((3.0, 1.0, 2.0), 1):
-        log.learned(update, batch(0, sample(reward)))
-    log.evaluated(Score(3, 0.0, samples=(sample(9.0),)))
+    with SampleLog(tmp_path / "samples.jsonl") as log:
+        for update, reward in enumerate((3.0, 1.0, 2.0), 1):
+            log.learned(update, batch(0, sample(reward)))
+        log.evaluated(Score(3, 0.0, samples=(sample(9.0),)))
 
     def rewards(**options: Any) -> list[float]:
         return [one["reward"] for one in choose(read_samples(tmp_path / "samples.jsonl"), **options)]

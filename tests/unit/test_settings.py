@@ -67,7 +67,7 @@ def test_an_end_that_is_there_already_is_refused(name: str, value: int) -> None:
         Plan(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["evaluate_every", "save_every", "warmup_s"])
+@pytest.mark.parametrize("name", ["evaluate_every", "save_every", "save_every_s", "warmup_s"])
 def test_negative_intervals_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be >= 0, received -1$"):
         Plan(updates=1, **{name: -1})
@@ -351,6 +351,7 @@ def test_the_description_names_what_follows_too() -> None:
         "evaluate_every": 0,
         "evaluate_in_background": False,
         "save_every": 0,
+        "save_every_s": 300.0,
         "lead_limit": 64,
         "lead_buffer_size": None,
         "lead_interval": 8,

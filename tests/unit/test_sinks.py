@@ -15,6 +15,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from headway.cli import main
 from headway.coordinate.best import BestWeights
 from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinate.functions import stations_from_functions
+from headway.coordinate.replay import ReplayError, replay
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Rollout, Score, Snapshot, Ticket
@@ -33,6 +36,7 @@ from headway.observe.metrics import ALIASES, Moment, Point, metrics_of
 from headway.observe.prometheus_sink import PrometheusSink, exposition
 from headway.observe.recorder import read_events
 from headway.observe.sinks import QUEUE_POINTS, Deliveries, JsonLines, resident_bytes
+from headway.observe.story import read_story
 from headway.observe.tensorboard_sink import TensorBoardSink
 from headway.recipes.functions import FunctionsConfig
 from headway.runtime.virtual import Virtual
@@ -248,6 +252,7 @@ def test_a_damaged_log_costs_the_totals_and_not_the_run(tmp_path: Path, capsys: 
     content = log.read_bytes().splitlines(keepends=True)
     content[7] = b"\x00" * (len(content[7]) - 1) + b"\n"
     log.write_bytes(b"".join(content))
+    forget_metrics(CheckpointStore(tmp_path / "checkpoints"))  # as before checkpoints had them
     assert run(add, total, weights=0, updates=20, runtime="inline", folder=tmp_path, resume=True).updates == 20
     assert capsys.readouterr().err.splitlines() == [
         f"headway: the totals of the metrics start anew: {log}, line 8: not an event",
@@ -255,6 +260,24 @@ def test_a_damaged_log_costs_the_totals_and_not_the_run(tmp_path: Path, capsys: 
     ]
     last = lines(tmp_path / "metrics.jsonl")[-1]
     assert (last["run/updates"], last["tickets/learned"]) == (20, 10)
+
+
+def forget_metrics(store: CheckpointStore) -> None:
+    store.save(replace(store.load(), metrics=None, events_check=None))
+
+
+def test_a_checkpoint_has_the_totals_so_that_nobody_reads_the_log_again(tmp_path: Path, capsys: Output) -> None:
+    run(add, total, weights=0, updates=10, runtime="inline", folder=tmp_path)
+    (tmp_path / "events.jsonl").write_bytes(b"")
+    run(add, total, weights=0, updates=20, runtime="inline", folder=tmp_path, resume=True)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["headway: events.jsonl is gone: the run goes on, but cannot be replayed from its beginning"]
+    last = lines(tmp_path / "metrics.jsonl")[-1]
+    assert (last["run/updates"], last["tickets/learned"]) == (20, 20)
+    assert read_story(tmp_path).gap == "events.jsonl is gone"
+    assert len(read_story(tmp_path).updates) == 10, "what is there can be read"
+    with pytest.raises(ReplayError, match=r"a part of the log is missing: events\.jsonl is gone"):
+        replay(stations_from_functions(add, total, weights=0), read_events(tmp_path / "events.jsonl"))
 
 
 def killed_run(runs: Path, *words: str) -> Path:

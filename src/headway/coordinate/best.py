@@ -99,7 +99,7 @@ def kept_weights(checkpoints: Path, which: str | int = LAST) -> Kept:
         return best.load()
     if which == LAST:
         state = store.load()
-        return _kept_in(state, state.version)
+        return _kept_in(state, state.version if state.last is None else state.last[0])
     if isinstance(which, bool) or not isinstance(which, int):
         raise CheckpointError(f"a checkpoint is called best, last or by its version, received {which!r}")
     for path in reversed(store.all()):
@@ -114,7 +114,8 @@ def kept_weights(checkpoints: Path, which: str | int = LAST) -> Kept:
 
 def _kept_in(state: RunState, version: int) -> Kept:
     scores = (score.value for score in state.scores if score.version == version)
-    return Kept(version, state.snapshots[version], next(scores, None), state)
+    weights = state.last[1] if state.last is not None and state.last[0] == version else state.snapshots[version]
+    return Kept(version, weights, next(scores, None), state)
 
 
 def _version(path: Path) -> int:

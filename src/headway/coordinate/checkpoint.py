@@ -15,7 +15,7 @@ import json
 import os
 import pickle
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,18 @@ class RunState:
     evaluations_due: tuple[int, ...]
     scores: tuple[Score, ...]
     evaluations_skipped: int
-    events_position: int
+    events_position: int | None
+    """Where in the event log it was written; None if nothing was being recorded then."""
     events_s: float
     settings: dict[str, Any] = field(default_factory=dict)
     replay: Any = None
     """Of a replay with a role of its own; one inside the learner is part of the learner's state."""
+    last: tuple[int, Any] | None = None
+    """Version and weights a run ended with in the middle of a version; whoever resumes goes on without them."""
+    events_check: int | None = None
+    """CRC-32 of the last bytes of the event log before `events_position`."""
+    metrics: bytes | None = None
+    """The metrics of the run so far, pickled."""
 
 
 class CheckpointStore:
@@ -68,7 +75,7 @@ class CheckpointStore:
         """Write beside, rename, then let the oldest go."""
         self.folder.mkdir(parents=True, exist_ok=True)
         number = max((_number(path) for path in self.all()), default=-1) + 1
-        final = self.folder / f"{number:06d}-v{state.version}"
+        final = self.folder / f"{number:06d}-v{state.version if state.last is None else state.last[0]}"
         beside = self.folder / f".writing-{final.name}"
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
@@ -98,9 +105,7 @@ class CheckpointStore:
         if path is None:
             found = self.all()
             if not found:
-                raise CheckpointError(
-                    f"no checkpoint in {self.folder}: nothing was saved yet (--save_every N saves every N versions)"
-                )
+                raise CheckpointError(f"no checkpoint in {self.folder}: nothing was saved yet")
             path = found[-1]
         try:
             manifest = json.loads((path / "manifest.json").read_text())
@@ -120,6 +125,9 @@ class CheckpointStore:
             )
         state = pickle.loads(content)
         assert isinstance(state, RunState)
+        for one in fields(RunState):  # those that came later are not in older checkpoints
+            if not hasattr(state, one.name):
+                object.__setattr__(state, one.name, one.default)
         return state
 
     def _older(self, path: Path) -> str:

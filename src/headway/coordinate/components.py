@@ -18,9 +18,10 @@ import asyncio
 import math
 import time
 from collections.abc import Coroutine
-from typing import Any, TextIO
+from typing import Any
 
 from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.observe.log_file import TextLog
 from headway.observe.monitor import Statistics, Watch
 
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
@@ -106,7 +107,7 @@ class Reports:
         self,
         coordinator: Coordinator,
         *,
-        log: TextIO | None = None,
+        log: TextLog | None = None,
         log_every_s: float = math.inf,
         watch: Watch | None = None,
         watch_every_s: float = math.inf,
@@ -150,4 +151,3 @@ class Reports:
         assert self._log is not None
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self._log.write("\n".join([f"{stamp} {line}" for line in statistics_lines(statistics)]) + "\n")
-        self._log.flush()

@@ -67,6 +67,10 @@ from headway.observe.recorder import NoRecorder, Recorder, in_brief, settled
 from headway.observe.samples import SampleLog
 
 INTERRUPTED = "interrupted"
+LOG_WITHIN_S = 10.0
+"""How long a checkpoint waits for the event log to be on the disk; then it is written all the same."""
+MAX_SHARE_OF_SAVING = 0.05
+"""Of a run's time, where it saves by the clock: what takes long to save is saved less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,11 @@ class Coordinator:
         best: BestWeights | None = None,
         samples: SampleLog | None = None,
         resume: RunState | None = None,
+        config: Mapping[str, Any] | None = None,
+        when_begun: Callable[[], None] | None = None,
     ) -> None:
+        """`config` is what the recipe was told, for the log: whoever does the run again needs it. `when_begun` is
+        called once, when every role has started and what was saved is restored."""
         if not (settings.plan.evaluate_every or settings.plan.evaluate_first):
             stations = replace(stations, evaluator=None)  # nobody would ever ask it
         self.settings = settings
@@ -149,6 +157,8 @@ class Coordinator:
         self._best = best
         self._samples = samples
         self._resume = resume
+        self._config = config
+        self._when_begun = when_begun
         self._rollouts: dict[int, Rollout] = {}  # landed and not yet settled
         self.engines: dict[str, tuple[float, Mapping[str, float]]] = {}  # collector -> when it landed, its health then
         self._updates_in_version = 0
@@ -158,6 +168,7 @@ class Coordinator:
         self._stop_reason = ""
         self._paused = False
         self._is_saved = False
+        self._saves_at = math.inf  # by the clock, if nobody saves before
         self._created_at = self._first_ticket_at = runtime.now()
         self._earlier_wall_s = resume.wall_s if resume else 0.0
         self._clock_offset = (resume.events_s if resume else 0.0) - self._created_at
@@ -169,7 +180,8 @@ class Coordinator:
     async def run(self) -> RunResult:
         """Start the roles, run the loops, evaluate and save at the end, close everything."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._record("run", runtime=self.runtime.name, **self.settings.describe())
+        described = {"runtime": self.runtime.name, **self.settings.describe()}
+        self._record("run", **described, **({} if self._config is None else {"config": dict(self._config)}))
         try:
             await self._begin()
             await self._run_loops()
@@ -218,7 +230,7 @@ class Coordinator:
         return self._earlier_wall_s + self.runtime.now() - self._first_ticket_at
 
     @property
-    def _elapsed_s(self) -> float:
+    def elapsed_s(self) -> float:
         """The clock of the event log: it goes on where the last session's checkpoint left it."""
         return self._now() + self._clock_offset
 
@@ -242,6 +254,7 @@ class Coordinator:
         self.board.rest(self._role_names(), "starting", "the others to start")
         await self._crew.start(self._stations)
         self._first_ticket_at = self.runtime.now()
+        self._saves_at = self._first_ticket_at + (self.settings.plan.save_every_s or math.inf)
         if self._resume is None:
             self._shelf.put(await self._crew.stage(0))
             self._record("publish", v=0)
@@ -251,6 +264,8 @@ class Coordinator:
                     await self._evaluate_meanwhile()
         else:
             await self._restore(self._resume)
+        if self._when_begun is not None:
+            await self.runtime.offload(self._when_begun)
         self._stop_reason = self._stop_reason or self._plan_reached()
         self._admit()
 
@@ -330,7 +345,7 @@ class Coordinator:
         if error.role != REPLAY or error.method == "start" or isinstance(error, RoleRaised):
             return ""
         if self._checkpoints is None or not (saved := self._checkpoints.all()):
-            return "; what it held is gone, and there is no checkpoint to go back to (set save_every)"
+            return "; what it held is gone, and there is no checkpoint to go back to yet"
         run = self._checkpoints.folder.parent
         return f"; what it held is gone: `headway resume {run}` goes back to checkpoint {saved[-1].name}"
 
@@ -571,10 +586,10 @@ class Coordinator:
                 self._stop_reason = self._stop_reason or self._plan_reached()
         await self._draws.deliver_feedback()
         if self._updates_in_version and not self._is_interrupted:
-            # Saved first: whoever goes on from here completes this version instead of starting a short one.
-            await self._save()
+            # Saved before it is published: whoever goes on from here completes this version, and starts no short one.
+            snapshot = await self._save(ends_with=self.version + 1) or await self._crew.stage(self.version + 1)
             self._is_saved = True
-            await self._publish(await self._crew.stage(self.version + 1))
+            await self._publish(snapshot)
 
     async def _next_batch(self) -> Batch | None:
         """The next batch of a queue; None when a stop was asked for instead."""
@@ -689,7 +704,7 @@ class Coordinator:
         if snapshot is not None:
             await self._publish(snapshot)
         else:
-            self._look_if_due(self._elapsed_s)
+            self._look_if_due(self.elapsed_s)
 
     def _may_draw_ahead(self, batch: Batch) -> bool:
         """Is the next update sure to come, and may its draw depend on when? A pinned run draws in turn."""
@@ -735,7 +750,8 @@ class Coordinator:
         if evaluates:
             await self._ask_for_evaluation()
         plan = self.settings.plan
-        if plan.save_every and self.version % plan.save_every == 0 and not self._is_saved:
+        is_due = plan.save_every and self.version % plan.save_every == 0
+        if (is_due or self.runtime.now() >= self._saves_at) and not self._is_saved:
             await self._save()
 
     def _settle(self) -> None:
@@ -951,11 +967,8 @@ class Coordinator:
             weights = await self._weights_of(self._shelf.get(score.version), EVALUATOR)
         except PayloadLost:
             return  # gone with their node since the evaluation: the best before stays
-        self.board.begin(EVALUATOR, "save", f"the best weights so far, version {score.version}", float("inf"))
-        try:
-            await self.runtime.offload(lambda: best.save(score, weights))
-        finally:
-            self.board.end(EVALUATOR)
+        what = f"best weights so far, version {score.version}"
+        await self._write_file(EVALUATOR, what, lambda: best.save(score, weights))
         self._record("best", v=score.version, value=score.value)
 
     # -- reanalyze ----------------------------------------------------------------------------------
@@ -1022,16 +1035,22 @@ class Coordinator:
 
     # -- surviving a restart ------------------------------------------------------------------------
 
-    async def _save(self) -> None:
-        """Write a checkpoint. Called between updates only, so whatever is taken has been trained on."""
+    async def _save(self, *, ends_with: int | None = None) -> Snapshot | None:
+        """Write a checkpoint. Called between updates only, so whatever is taken has been trained on.
+
+        A run that ends in the middle of a version publishes what it has as `ends_with`. It is staged here, after the
+        learner's state was taken, and kept beside that state: it is what the run came to. Returns it.
+        """
         if self._checkpoints is None:
-            return
+            return None
+        began = self.runtime.now()
         learner = await self._crew.call(LEARNER, "state", "its state", self.settings.deadlines.learn_s)
         replay = await self._draws.state()
         weights = {self.version: await self._newest_weights()}
         for snapshot in self._shelf.all():
             if snapshot.version not in weights and self._shelf.has(snapshot.version):
                 weights[snapshot.version] = await self._weights_of(snapshot, LEARNER)
+        last, last_weights = (None, None) if ends_with is None else await self._stage_last(ends_with)
         rollouts = self._fetch_ready()  # before the ledger is looked at: what is lost is open again
         state = RunState(
             version=self.version,
@@ -1047,18 +1066,47 @@ class Coordinator:
             evaluations_due=self.evaluations.unfinished,
             scores=tuple(self.evaluations.scores),
             evaluations_skipped=self.evaluations.skipped,
-            events_position=self._recorder.flush(),
-            events_s=self._elapsed_s,
+            events_position=None,
+            events_s=self.elapsed_s,
             settings=self.settings.describe(),
             replay=replay,
+            last=None if last is None else (last.version, last_weights),
         )
+        mark = self._recorder.mark()  # nothing happens between the ledger's state and this
         store = self._checkpoints
-        self.board.begin(LEARNER, "save", f"checkpoint of version {self.version}", float("inf"))
-        try:
-            await self.runtime.offload(lambda: store.save(state))
-        finally:
-            self.board.end(LEARNER)
+
+        def write() -> None:
+            known = mark.wait(LOG_WITHIN_S)
+            store.save(replace(state, events_position=known.position, events_check=known.check, metrics=known.metrics))
+
+        await self._write_file(LEARNER, f"checkpoint of version {self.version}", write)
+        now = self.runtime.now()
+        if self.settings.plan.save_every_s:
+            self._saves_at = now + max(self.settings.plan.save_every_s, (now - began) / MAX_SHARE_OF_SAVING)
         self._record("save", v=self.version)
+        return last
+
+    async def _stage_last(self, version: int) -> tuple[Snapshot | None, Any]:
+        """The version a run ends with, and its weights, here; nothing if they were lost on the way."""
+        snapshot = await self._crew.stage(version)
+        try:
+            payload = self.runtime.fetch(snapshot.payload)
+            return snapshot, await self.runtime.offload(payload.take) if isinstance(payload, Lent) else payload
+        except (PayloadLost, LentLost):
+            self._release_weights(snapshot.payload)
+            return None, None
+
+    async def _write_file(self, role: str, what: str, write: Callable[[], Any]) -> None:
+        """Write something to disk beside the loops, within its deadline; `role` is busy with it."""
+        limit_s = self.settings.deadlines.save_s
+        self.board.begin(role, "save", what, limit_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.runtime.offload(write)
+        except TimeoutError:
+            raise RunFailed(f"the disk has not taken the {what} within save_deadline_s={limit_s:g}") from None
+        finally:
+            self.board.end(role)
 
     def _fetch_ready(self) -> dict[int, Rollout]:
         """The rollouts that wait for the learner, payloads and all. What turns out to be lost is collected again."""

@@ -14,6 +14,8 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
     refresh v     it is reanalyzed with version v now, and its newer targets are in the replay
     drop, requeue, lose   the rollout is forgotten
 
+    run           a session begins; if its settings are others, the stations are built anew and get the states
+
 Evaluations change nothing and are left out. Attempts that failed left no trace in any state.
 """
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,25 +45,37 @@ class Replayed:
     updates: int
 
 
-def replay(stations: Stations, events: Iterable[dict[str, Any]], *, until_version: int | None = None) -> Replayed:
-    """Execute the work of a recorded run in this thread, in order; stop early at `until_version`."""
+StationsFor = Callable[[Mapping[str, Any] | None], Stations]
+
+
+def replay(
+    stations: Stations | StationsFor, events: Iterable[dict[str, Any]], *, until_version: int | None = None
+) -> Replayed:
+    """Execute the work of a recorded run in this thread, in order; stop early at `until_version`.
+
+    A function in place of stations builds them for each session from the recipe's settings, as the log has them (None
+    in a log that does not say). Stations as they are serve the whole run.
+    """
     script = list(events)
+    gap = next((event for event in script if event["e"] == "gap"), None)
+    if gap is not None:
+        raise ReplayError(f"a part of the log is missing: {gap['why']}")
     if not script or script[0]["e"] != "run":
         raise ReplayError("the log does not begin with a run")
-    return _Replayer(stations, script, until_version).run()
+    make = (lambda config: stations) if isinstance(stations, Stations) else stations
+    return _Replayer(make, script, until_version).run()
 
 
 class _Replayer:
     """The state a run has: stations, snapshots, rollouts."""
 
-    def __init__(self, stations: Stations, script: Sequence[dict[str, Any]], until: int | None) -> None:
-        self._stations = stations
+    def __init__(self, make: StationsFor, script: Sequence[dict[str, Any]], until: int | None) -> None:
+        self._make = make
+        self._config = script[0].get("config")
         self._script = script
         self._until = until
         self._seed = script[0]["seed"]
-        self._learner = LearnerRole(stations.learner)
-        self._replay = None if stations.replay is None else ReplayRole(stations.replay)
-        self._reanalyzer = None if stations.reanalyzer is None else ReanalyzerRole(stations.reanalyzer)
+        self._build(make(self._config))
         self._work: Rollout | None = None  # with the reanalyzer
         self._draws: deque[Rollout] = deque()  # made and not yet trained on: two where one was made ahead
         self._collectors: dict[int, CollectorRole] = {}
@@ -108,8 +122,29 @@ class _Replayer:
             raise ReplayError("the log has no published version")
         return Replayed(self._snapshots[self._version].payload, self._version, self._updates)
 
+    def _build(self, stations: Stations) -> None:
+        self._stations = stations
+        self._learner = LearnerRole(stations.learner)
+        self._replay = None if stations.replay is None else ReplayRole(stations.replay)
+        self._reanalyzer = None if stations.reanalyzer is None else ReanalyzerRole(stations.reanalyzer)
+
     def _begin_session(self, event: dict[str, Any]) -> None:
         self._num_collectors = event["collectors"]
+        config = event.get("config")
+        if config == self._config:
+            return
+        self._config = config
+        learner, replay, collectors = self._learner, self._replay, self._collectors
+        self._build(self._make(config))
+        self._learner.restore(learner.state())
+        if replay is not None and self._replay is not None:
+            self._replay.restore(replay.state())
+        self._collectors = {}
+        self._applied = {}
+        for number, before in collectors.items():
+            carried = before.state()
+            if carried is not None:
+                self._collector(number).restore(carried)
 
     def _publish(self, event: dict[str, Any]) -> None:
         self._version = event["v"]
@@ -136,9 +171,7 @@ class _Replayer:
             )
         ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, self._attempts[index])
         number = seat % self._num_collectors
-        if number not in self._collectors:
-            self._collectors[number] = CollectorRole(lambda: self._stations.collector(number))
-        collector = self._collectors[number]
+        collector = self._collector(number)
         if collector.traits().holds_weights and self._applied.get(number) != version:
             collector.apply(snapshot)
             self._applied[number] = version
@@ -149,6 +182,11 @@ class _Replayer:
                 f"collector depends on something besides ticket, snapshot and its own state"
             )
         self._rollouts[index] = rollout
+
+    def _collector(self, number: int) -> CollectorRole:
+        if number not in self._collectors:
+            self._collectors[number] = CollectorRole(lambda: self._stations.collector(number))
+        return self._collectors[number]
 
     def _learn(self, event: dict[str, Any]) -> None:
         rollouts = tuple(self._rollouts.pop(index) for index in event["k"])

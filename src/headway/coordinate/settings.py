@@ -33,6 +33,8 @@ class Deadlines:
     """One attempt to hand a snapshot on. Raise it for large models on slow links."""
     start_s: float = 120.0
     """Building a role, imports and model loading included."""
+    save_s: float = 600.0
+    """Writing a checkpoint, or the best weights so far."""
     data_s: float | None = None
     """How long the learner may wait for a batch. Default: until every other deadline must have struck."""
 
@@ -91,7 +93,10 @@ class Plan:
     evaluate_first: bool = False
     """Evaluate version 0 too, before anything is collected; where others run in the background, it does too."""
     save_every: int = 0
-    """Write a checkpoint every n versions, and at the end in any case; 0: only at the end."""
+    """Write a checkpoint every n versions, and at the end in any case; 0: not by versions."""
+    save_every_s: float = 300.0
+    """Write a checkpoint when a version is published and none was written for so long; 0: not by the clock. What takes
+    long to save is saved less often: at most a twentieth of the time is spent on it."""
     warmup_s: float = 0.0
     """The learner starts this much later than the collectors."""
 
@@ -104,7 +109,7 @@ class Plan:
         for name in ("updates", "steps", "wall_s"):
             value = getattr(self, name)
             _require(value is None or value > 0, f"{name} must be > 0, received {value!r}")
-        for name in ("evaluate_every", "save_every", "warmup_s"):
+        for name in ("evaluate_every", "save_every", "save_every_s", "warmup_s"):
             value = getattr(self, name)
             _require(value >= 0, f"{name} must be >= 0, received {value!r}")
         _require(
@@ -362,6 +367,7 @@ class Settings:
             "evaluate_every": self.plan.evaluate_every,
             "evaluate_in_background": self.evaluate_in_background,
             "save_every": self.plan.save_every,
+            "save_every_s": self.plan.save_every_s,
             "lead_limit": self.lead_limit,
             "lead_buffer_size": self.lead_buffer_size,
             "lead_interval": self.lead_interval,

@@ -50,12 +50,13 @@ KNOWN: dict[str, Watched] = {
     "queue_full": Watched(
         "waiting/collectors_for_slot", "above", "share of the time collectors stood before full slots"
     ),
+    "no_update_s": Watched("run/since_update_s", "above", "seconds without an update", math.inf),
     "memory_mb": Watched("run/memory_mb", "above", "memory of the coordinator's process, in MiB", math.inf),
 }
 """Every alarm there is, by the name it has in the settings."""
 
 
-DEFAULT_ALARMS = {"error_rate": 0.1, "effective_sample_size": 0.2, "engine_mismatch": 0.1}
+DEFAULT_ALARMS = {"error_rate": 0.1, "effective_sample_size": 0.2, "engine_mismatch": 0.1, "no_update_s": 600.0}
 """What a recipe watches unless it is told otherwise: signs that something is wrong, not that something is slow. Two
 implementations in bfloat16 are 0.01 to 0.05 apart; beyond that they compute something else."""
 

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -26,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.observe.activities import WAITS, in_words, were_in_words
+from headway.observe.log_file import TextLog
 from headway.observe.story import role_order
 
 REFRESH_S = 0.25
@@ -149,7 +149,7 @@ class StatusDisplay:
         console: Console | None = None,
         *,
         line_every_s: float | None = None,
-        log: TextIO | None = None,
+        log: TextLog | None = None,
         is_shown: bool = True,
     ) -> None:
         self._status = status
@@ -205,4 +205,3 @@ class StatusDisplay:
             roles = sorted(status.roles, key=lambda role: role_order(role.role))
             lines = [status.line(), *(f"  {role.role} {role.words} ({duration(role.since_s)})" for role in roles)]
             self._log.write("\n".join([*lines, *status.alarms]) + "\n")
-            self._log.flush()

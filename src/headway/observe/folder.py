@@ -13,17 +13,29 @@ runs/functions-20260401-101500/
     checkpoints/      what `headway resume` goes on from; best.weights, those that scored best
     summary.json      how it ended: scores, counts, times, the weights' fingerprint
     error.txt         the traceback, if a station raised
+    run.lock          held for as long as a run lives, with the number of its process
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+"""How file systems without locks say so."""
+
+
+class FolderInUse(ValueError):
+    """Another run lives in this folder. One line, with its process."""
 
 
 class RunFolder:
@@ -41,6 +53,8 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.summary = path / "summary.json"
         self.error = path / "error.txt"
+        self._lock = path / "run.lock"
+        self._is_held = False
 
     @classmethod
     def create(cls, root: Path, recipe: str) -> RunFolder:
@@ -66,6 +80,33 @@ class RunFolder:
         if not folder.config.is_file():
             raise ValueError(f"{path} is not a run folder: it has no config.yaml")
         return folder
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Nobody else may run, resume or change what is here until the block ends, or this process does.
+
+        Whoever holds it already may hold it again. Raises FolderInUse.
+        """
+        if self._is_held:
+            yield
+            return
+        with open(self._lock, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise FolderInUse(f"{self.path} is in use by process {file.read().strip() or '?'}") from None
+            except OSError as error:
+                if error.errno not in NO_LOCKS_HERE:
+                    raise
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            self._is_held = True
+            try:
+                yield
+            finally:
+                self._is_held = False
 
     def write_config(self, recipe: str, config: dict[str, Any]) -> None:
         write_whole(self.config, yaml.safe_dump({"recipe": recipe, **config}, sort_keys=False))

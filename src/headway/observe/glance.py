@@ -13,6 +13,7 @@ from headway.observe.alarms import Ring
 from headway.observe.console import RoleStatus, Status, duration
 from headway.observe.environment import not_known, process_is_alive
 from headway.observe.folder import RunFolder
+from headway.observe.log_parts import log_size
 from headway.observe.story import Interval, Story, describe, read_story
 from headway.observe.tail import TAIL_BYTES, read_end, read_numbers
 
@@ -30,7 +31,7 @@ class Glance:
 def glance(path: Path) -> Glance:
     """What a run does now, or how it ended. Up to a tenth of a second old."""
     run = RunFolder(path)
-    is_long = run.events.is_file() and run.events.stat().st_size > UP_TO_BYTES
+    is_long = run.events.is_file() and log_size(run.events) > UP_TO_BYTES
     return (glance_at_end(run) if is_long and run.metrics.is_file() else None) or glance_at_all(run)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from headway.observe.metrics import Moment, Point
+from headway.observe.metrics import Moment
 
 
 class JsonLines:
@@ -41,21 +41,3 @@ def _cut(path: Path, until_s: float) -> None:
                 break
             keep += len(line)
         file.truncate(keep)
-
-
-def complete(path: Path, points: Iterable[Point]) -> None:
-    """Add what a run that was killed had no time to write: all points after the last one that is there."""
-    last_s = -math.inf
-    whole = b""
-    if path.exists():
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole:
-            last_s = json.loads(whole.splitlines()[-1])["time_s"]
-        with open(path, "r+b") as file:
-            file.truncate(len(whole))
-    file_of_points = JsonLines(path)
-    for point in points:
-        if point.moment.time_s > last_s:
-            file_of_points.write(point.moment, point.values)
-    file_of_points.close()

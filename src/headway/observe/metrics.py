@@ -37,6 +37,7 @@ MEANINGS = {
     "run/memory_mb": "resident memory of the coordinator's process, in MiB",
     "run/cpu_cores": "processor cores in use since the look before, by the processes of the run on this machine",
     "run/error_rate": "share of the flights since the look before that failed, or whose rollout was lost",
+    "run/since_update_s": "seconds since the last update ended, or since the session began",
     # -- at every look: per second, since the look before
     "throughput/updates_per_s": "learn calls per second",
     "throughput/rollouts_per_s": "rollouts that came in, per second",
@@ -411,6 +412,7 @@ class Metrics:
         values = self._place() | {name: float(total) for name, total in self._totals.items()}
         values["run/steps"] = self._steps
         values["run/lead"] = float(fields["lead"])
+        values["run/since_update_s"] = max(0.0, time_s - max(self._learned_s, self._session_began_s))
         values["run/memory_mb"] = fields["rss"] / MIB
         values |= {f"memory/{role}_mb": size / MIB for role, size in fields.get("memory", {}).items()}
         values |= {f"queue/{phase}": float(size) for phase, size in self._sizes.items()}

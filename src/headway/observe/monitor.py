@@ -13,13 +13,13 @@ off from then on, and the run goes on.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 from headway.core.loading import in_a_line, load_function, shortened
+from headway.observe.saying import to_stderr
 
 END_WITHIN_S = 10.0
 Statistics = Mapping[str, Mapping[str, Any]]
@@ -41,10 +41,6 @@ def load_monitor(spec: str) -> Monitor:
     return load_function(spec, "monitor", ("statistics",), by_name=False)
 
 
-def _to_stderr(line: str) -> None:
-    print(f"headway: {line}", file=sys.stderr, flush=True)
-
-
 class Watch:
     """A monitor and its thread, until `end`."""
 
@@ -53,7 +49,7 @@ class Watch:
         monitor: Monitor,
         stop: Callable[[str], None],
         *,
-        say: Callable[[str], None] = _to_stderr,
+        say: Callable[[str], None] = to_stderr,
         end_within_s: float = END_WITHIN_S,
     ) -> None:
         self._monitor = monitor

@@ -7,15 +7,17 @@ events ---> Points ---> the event log
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from headway.observe.alarms import Alarms
+from headway.observe.log_file import Mark
 from headway.observe.metrics import Metrics, Point, with_aliases
-from headway.observe.recorder import Brief, Event, TakesMany, named
+from headway.observe.recorder import Brief, Event, TakesMany, whole
+from headway.observe.saying import Say
 
 Put = Callable[[Point], None]
-Say = Callable[[str], None]
 
 
 class Points:
@@ -39,41 +41,44 @@ class Points:
         self._say = say
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        self.record_many(((time_s, kind, fields),))
+        self.take((time_s, kind, fields))
 
     def take(self, event: Brief) -> None:
-        self.record_many((event,))
+        self.record_many((whole(event),))
 
-    def record_many(self, events: Sequence[Brief]) -> None:
+    def record_many(self, events: Sequence[Event]) -> None:
         """An alarm stands in the log right after its look."""
         begin = 0
-        whole = [named(event) for event in events]
-        for place, event in enumerate(whole, 1):
-            if event[1] == "look":
-                self._take(whole[begin:place])
+        for place, event in enumerate(events, 1):
+            if event["e"] == "look":
+                self._take(events[begin:place])
                 begin = place
-        self._take(whole[begin:])
+        self._take(events[begin:])
 
     def _take(self, events: Sequence[Event]) -> None:
         self._behind.record_many(events)
-        for time_s, kind, fields in events:
-            time_s = round(time_s, 6)  # as in the log, so that the log gives the same numbers
-            point = self._metrics.note(time_s, kind, fields)
+        for event in events:
+            point = self._metrics.note(event["t"], event["e"], event)
             if point is not None:
-                self._give(point, time_s, kind)
+                self._give(point, event)
 
-    def _give(self, point: Point, time_s: float, kind: str) -> None:
+    def _give(self, point: Point, event: Event) -> None:
         self._put(Point(point.moment, with_aliases(point.values)) if self._aliases else point)
-        if kind == "look" and self._alarms is not None:
+        if event["e"] == "look" and self._alarms is not None:
             for ring in self._alarms.note(point.values):
                 self._say(ring.line())
-                self._record("alarm", time_s, name=ring.name, on=ring.on, value=ring.value, threshold=ring.threshold)
+                said = {"name": ring.name, "on": ring.on, "value": ring.value, "threshold": ring.threshold}
+                self.record(event["t"], "alarm", said)
 
-    def _record(self, kind: str, time_s: float, **fields: Any) -> None:
-        self.record(time_s, kind, fields)
+    def mark(self) -> Mark:
+        mark = Mark()
+        self.put_mark(mark)
+        return mark
 
-    def flush(self) -> int:
-        return self._behind.flush()
+    def put_mark(self, mark: Mark) -> None:
+        """With the metrics as they are there: whoever resumes goes on from them without reading the log."""
+        mark.metrics = pickle.dumps(self._metrics)
+        self._behind.put_mark(mark)
 
     def close(self) -> None:
         self._behind.close()

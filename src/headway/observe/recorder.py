@@ -1,29 +1,37 @@
 """The event log: every ticket's life and every version, one JSON object a line.
 
-    coordinator --record--> [ list ] --thread, ten times a second--> EventLog --> events.jsonl
-                --append--> InBackground                             or, where there are many events, the same in a
-                                                                     process of its own (`writer_process.py`)
+    coordinator --record--> [ list ] --thread, ten times a second--> whole events --> EventLog --> events.jsonl
+                --append--> InBackground
 
-`events.jsonl` is append-only. A line is `{"t": seconds, "e": kind, ...}`; `docs/events.md` lists the kinds.
-Lines are buffered and written in order; `flush` is called at every checkpoint, which remembers the size
-of the file, so that a resumed run can cut off what happened after it.
+`events.jsonl` is append-only. A line is `{"t": seconds, "e": kind, ...}`; `docs/events.md` lists the kinds. Every
+checkpoint puts a mark into the log and remembers its position, so that a resumed run can cut off what came after it.
 
-The coordinator only puts events on a list, those that come with every ticket in brief: their values alone, `FIELDS` has
-the names. A process that is killed loses what is younger than a tenth of a second; one that ends, however it ends,
-loses nothing.
+The coordinator only puts events on a list, those that come with every ticket in brief: their values alone. A thread
+gives them their names and writes them down, in steps of a few so that the coordinator goes first; another thread speaks
+to the disk (`log_file.py`). A process that is killed loses what is younger than a tenth of a second; one that ends,
+however it ends, loses nothing. Nothing here can stop a run: a log that cannot be written is said once, and is off.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+import orjson
+
+from headway.observe.log_file import LogFile, Mark
+from headway.observe.log_parts import go_on_at, lines_from
+from headway.observe.saying import Say, to_stderr
+
+Event = dict[str, Any]
+"""`t` seconds, `e` kind, and the fields of that kind."""
+Brief = tuple[Any, ...]
+"""Time, kind, and then a dictionary of fields, or, for the kinds in `WHOLE`, the values of its fields."""
 
 
 class Recorder(Protocol):
@@ -31,41 +39,43 @@ class Recorder(Protocol):
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None: ...
 
-    def flush(self) -> int:
-        """Make everything durable; returns a position to resume from."""
+    def mark(self) -> Mark:
+        """A mark behind everything recorded so far: the position to resume from, once it is known."""
         ...
 
     def close(self) -> None: ...
 
 
-Event = tuple[float, str, dict[str, Any]]
-Brief = tuple[Any, ...]
-"""An event, or one in brief: time, kind, then the values of its fields in the order of `FIELDS`."""
-FIELDS: dict[str, tuple[str, ...]] = {
-    "open": ("k",),
-    "start": ("k", "c", "v"),
-    "land": ("k", "v", "n", "l", "b"),
-    "update": ("u", "v", "k"),
-    "learn": ("u", "v", "k", "d", "m"),
-    "publish": ("v",),
-    "settle": ("k",),
-    "wait": ("r", "w"),
-    "busy": ("r", "w"),
-}
-"""The kinds that come with every ticket, and the names of what they say."""
-
-
-def named(event: Brief) -> Event:
-    """The event with the names of its fields. None of the values of one in brief that stand first is a dictionary."""
-    if type(event[2]) is dict:
-        return event
-    return event[0], event[1], dict(zip(FIELDS[event[1]], event[2:], strict=True))
-
-
 class TakesMany(Recorder, Protocol):
-    """Takes several events at once too, in brief or not: a call for each would cost more than what is done about it."""
+    """Takes several events at once too."""
 
-    def record_many(self, events: Sequence[Brief]) -> None: ...
+    def record_many(self, events: Sequence[Event]) -> None: ...
+
+    def put_mark(self, mark: Mark) -> None:
+        """Tell a mark that somebody else made where it is."""
+        ...
+
+
+WHOLE: dict[str, Callable[[Brief], Event]] = {
+    "open": lambda e: {"t": e[0], "e": "open", "k": e[2]},
+    "start": lambda e: {"t": e[0], "e": "start", "k": e[2], "c": e[3], "v": e[4]},
+    "land": lambda e: {"t": e[0], "e": "land", "k": e[2], "v": e[3], "n": e[4], "l": e[5], "b": e[6]},
+    "update": lambda e: {"t": e[0], "e": "update", "u": e[2], "v": e[3], "k": e[4]},
+    "learn": lambda e: {"t": e[0], "e": "learn", "u": e[2], "v": e[3], "k": e[4], "d": e[5], "m": e[6]},
+    "publish": lambda e: {"t": e[0], "e": "publish", "v": e[2]},
+    "settle": lambda e: {"t": e[0], "e": "settle", "k": e[2]},
+    "wait": lambda e: {"t": e[0], "e": "wait", "r": e[2], "w": e[3]},
+    "busy": lambda e: {"t": e[0], "e": "busy", "r": e[2], "w": e[3]},
+}
+"""The kinds that come with every ticket, and how one in brief becomes whole: names in place of order."""
+
+
+def whole(event: Brief) -> Event:
+    """The event with the names of its fields. None of the values of one in brief that stand first is a dictionary."""
+    fields = event[2]
+    made = {"t": event[0], "e": event[1], **fields} if type(fields) is dict else WHOLE[event[1]](event)
+    made["t"] = round(made["t"], 6)
+    return made
 
 
 @runtime_checkable
@@ -82,7 +92,14 @@ def in_brief(recorder: Recorder) -> tuple[Callable[[Brief], None], Callable[[flo
     """Its `append` and `look_if_due`; or an `append` that gives the fields their names first."""
     if isinstance(recorder, TakesBrief):
         return recorder.append, recorder.look_if_due
-    return lambda event: recorder.record(*named(event)), lambda time_s: None
+
+    def append(event: Brief) -> None:
+        fields = whole(event)
+        kind = fields.pop("e")
+        del fields["t"]
+        recorder.record(event[0], kind, fields)
+
+    return append, lambda time_s: None
 
 
 PLAIN_TYPES = frozenset((float, int, str, bool, type(None)))
@@ -114,11 +131,15 @@ class NoRecorder:
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
         pass
 
-    def record_many(self, events: Sequence[Brief]) -> None:
+    def record_many(self, events: Sequence[Event]) -> None:
         pass
 
-    def flush(self) -> int:
-        return 0
+    def mark(self) -> Mark:
+        return Mark.at(0)
+
+    def put_mark(self, mark: Mark) -> None:
+        mark.position = 0
+        mark.is_durable.set()
 
     def close(self) -> None:
         pass
@@ -128,17 +149,20 @@ class MemoryRecorder:
     """Keeps events as dictionaries: for tests, and for runs without a folder."""
 
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Event] = []
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
         self.events.append({"t": time_s, "e": kind, **fields})
 
-    def record_many(self, events: Sequence[Brief]) -> None:
-        for event in events:
-            self.record(*named(event))
+    def record_many(self, events: Sequence[Event]) -> None:
+        self.events.extend(events)
 
-    def flush(self) -> int:
-        return len(self.events)
+    def mark(self) -> Mark:
+        return Mark.at(len(self.events))
+
+    def put_mark(self, mark: Mark) -> None:
+        mark.position = len(self.events)
+        mark.is_durable.set()
 
     def close(self) -> None:
         pass
@@ -147,337 +171,171 @@ class MemoryRecorder:
 class PrintingRecorder:
     """Prints every event as it happens, and passes it on."""
 
-    def __init__(self, behind: Recorder) -> None:
+    def __init__(self, behind: TakesMany) -> None:
         self._behind = behind
+        self.mark, self.put_mark, self.close = behind.mark, behind.put_mark, behind.close
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        details = " ".join(f"{name}={value}" for name, value in fields.items())
-        print(f"[{time_s:.3f}] {kind} {details}", file=sys.stderr)
-        self._behind.record(time_s, kind, fields)
+        self.record_many(({"t": time_s, "e": kind, **fields},))
 
-    def record_many(self, events: Sequence[Brief]) -> None:
+    def record_many(self, events: Sequence[Event]) -> None:
         for event in events:
-            self.record(*named(event))
-
-    def flush(self) -> int:
-        return self._behind.flush()
-
-    def close(self) -> None:
-        self._behind.close()
+            details = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("t", "e"))
+            print(f"[{event['t']:.3f}] {event['e']} {details}", file=sys.stderr)
+        self._behind.record_many(events)
 
 
 WRITE_EVERY_S = 0.1
 IN_ONE_GO = 16  # events between two moments in which other threads may go on
-MANY_IN_A_ROUND = 100  # events: writing them takes about two milliseconds of the interpreter's lock
-ROUNDS_TO_MOVE = 3
-IN_A_MESSAGE = 512  # events for another process: one that is cut off by a kill is lost
-ALL = 1 << 62
-LAST_LINES_WITHIN_S = 30.0
-
-
-def nothing() -> None:
-    """What there is to do where there is nothing."""
 
 
 class InBackground:
     """Takes events at once and passes them on from a thread of its own, in order.
 
-    What it is given must not change afterwards. `flush` and `close` return when everything has been passed on.
+    What it is given must not change afterwards. `close` returns when everything has been passed on. What is behind it
+    must not wait for anything; if it raises, that is said once, and recording is off.
     """
 
-    def __init__(
-        self,
-        behind: TakesMany,
-        *,
-        write: Callable[[], None] = nothing,
-        move: Callable[[], TakesMany] | None = None,
-    ) -> None:
-        """`write` is called after each round: what was passed on should leave the process now. `move` is called once,
-        if rounds with many events follow each other: what it returns takes all that comes later, and needs no
-        `write`."""
+    def __init__(self, behind: TakesMany, *, say: Say = to_stderr) -> None:
         self._behind = behind
-        self._write = write
-        self._move = move
-        self._full_rounds = 0
-        self._in_one_go = IN_ONE_GO
-        self._events: list[Brief] = []
-        self.append = self._events.append
-        """`record` for whoever counts microseconds: an event in brief, no thread is started, nothing is raised."""
-        self._turn = threading.Lock()
-        self._over = threading.Event()
+        self._say = say
+        self._events: list[Any] = []  # events in brief, and marks among them
+        self.append: Callable[[Brief], None] = self._events.append
+        """`record` for whoever counts microseconds: an event in brief, and no thread is started."""
+        self._wake = threading.Event()
+        self._is_over = self._is_off = False
         self._thread: threading.Thread | None = None
-        self._error: OSError | None = None
-        self._is_under_way = False
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
         self.take((time_s, kind, fields))
 
     def take(self, event: Brief) -> None:
-        """`record` for an event in brief."""
+        """`record` for an event in brief. The first one starts the thread."""
         self._events.append(event)
-        if not self._is_under_way:
-            self._start_or_raise()
-
-    def _start_or_raise(self) -> None:
-        """The first event starts the thread. If it could not write (the disk is full), whoever records hears of it."""
-        if self._error is not None:
-            raise self._error
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="event log", daemon=True)
-            self._is_under_way = True
-            self._thread.start()
+            self._start()
 
-    def flush(self) -> int:
-        with self._turn:
-            self._pass_on()
-            return self._behind.flush()
+    def mark(self) -> Mark:
+        mark = Mark()
+        self._events.append(mark)
+        if self._thread is None:
+            self._start()
+        self._wake.set()  # somebody waits for it
+        return mark
 
     def close(self) -> None:
-        self._over.set()
+        self._is_over = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        with self._turn:
-            self._pass_on()
-            self._behind.close()
+        self._pass_on()
+        self._behind.close()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
+        self._thread.start()
 
     def _work(self) -> None:
-        try:
-            while not self._over.wait(WRITE_EVERY_S):
-                with self._turn:
-                    self._full_rounds = self._full_rounds + 1 if len(self._events) >= MANY_IN_A_ROUND else 0
-                    if self._full_rounds == ROUNDS_TO_MOVE and self._move is not None:
-                        self._go_elsewhere(self._move)
-                    self._pass_on(self._in_one_go)
-                    self._write()
-        except OSError as error:
-            self._error, self._is_under_way = error, False
+        while not self._is_over:
+            self._wake.wait(WRITE_EVERY_S)
+            self._wake.clear()
+            self._pass_on()
 
-    def _go_elsewhere(self, move: Callable[[], TakesMany]) -> None:
-        self._behind, self._write, self._move = move(), nothing, None
-        self._in_one_go = IN_A_MESSAGE
-
-    def _pass_on(self, in_one_go: int = ALL) -> None:
-        """With the turn: whoever has it is the only one who speaks to what is behind."""
+    def _pass_on(self) -> None:
+        """All that is there. In one thread at a time: the closer comes when the thread has ended."""
         events = self._events
         num = len(events)
-        for begin in range(0, num, in_one_go):
-            self._behind.record_many(events[begin : min(num, begin + in_one_go)])
-            if begin + in_one_go < num:
+        try:
+            for begin in range(0, 0 if self._is_off else num, IN_ONE_GO):
+                self._pass_on_some(events[begin : min(num, begin + IN_ONE_GO)])
                 time.sleep(0)  # whoever runs the coordinator goes first
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with recording, the run goes on without it
+            self._is_off = True
+            self._say(f"recording is off, the run goes on without it: {type(error).__name__}: {error}")
+        if self._is_off:
+            for event in events[:num]:
+                if type(event) is Mark:
+                    event.is_durable.set()
         del events[:num]
+
+    def _pass_on_some(self, events: Sequence[Brief | Mark]) -> None:
+        several: list[Event] = []
+        for event in events:
+            if type(event) is Mark:
+                self._behind.record_many(several)
+                self._behind.put_mark(event)
+                several = []
+            else:
+                several.append(whole(event))
+        self._behind.record_many(several)
 
 
 class EventLog:
-    """Writes events to a file, in batches."""
+    """Writes events to a file. What is recorded is handed to the disk at once, by a thread; nobody waits for it."""
 
-    def __init__(self, path: Path, *, position: int | None = None, batch: int = 256) -> None:
-        """With `position`, go on there: what lies behind it is moved to `<name>.discarded-<n>`."""
-        self.path = path
-        self._batch = batch
-        self._lines: list[str] = []
-        if position is not None and path.exists():
-            _set_tail_aside(path, position)
-        self._file = open(path, "ab")  # noqa: SIM115 - open for the life of the run
-        self._encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+    def __init__(self, path: Path, *, position: int | None = None, say: Say = to_stderr, **limits: Any) -> None:
+        """With `position`, go on there: what lies behind it is set aside. `limits` are those of `LogFile`."""
+        if position is not None:
+            go_on_at(path, position, None)
+        self._file = LogFile(path, say=say, head=self._head, **limits)
+        self._run: Event | None = None  # the last event that says with which settings a session began
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        self.record_many(((time_s, kind, fields),))
+        self.record_many(({"t": round(time_s, 6), "e": kind, **fields},))
 
-    def record_many(self, events: Sequence[Brief]) -> None:
-        lines = self._lines
+    def record_many(self, events: Sequence[Event]) -> None:
+        self._file.write(b"".join(map(line_of, events)))
         for event in events:
-            time_s, kind, fields = named(event)
-            time_s = round(time_s, 6)
-            line = plain_line(time_s, kind, fields)
-            if line is None:
-                line = self._encode({"t": time_s, "e": kind, **fields})
-            lines.append(line)
-        if len(lines) >= self._batch:
-            self.write()
+            if event["e"] == "run":
+                self._run = event
 
-    def flush(self) -> int:
-        self.write()
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+    def mark(self) -> Mark:
+        mark = Mark()
+        self._file.sync(mark)
+        return mark
+
+    def put_mark(self, mark: Mark) -> None:
+        self._file.sync(mark)
 
     def close(self) -> None:
-        if not self._file.closed:
-            self.flush()
-            self._file.close()
+        self._file.close()
 
-    def lock(self) -> None:
-        """For a process that may outlive the run by a moment: whoever resumes the run waits until it is closed."""
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def write(self) -> None:
-        """Hand what there is to the operating system: it survives this process."""
-        if self._lines:
-            self._file.write(("\n".join(self._lines) + "\n").encode())
-            self._file.flush()
-            self._lines.clear()
+    def _head(self) -> bytes:
+        """A part begins with the settings of its session, so that the end of a long log can be read by itself."""
+        run = self._run
+        return b"" if run is None else line_of({"t": run["t"], "e": "part", "run": run})
 
 
-# -- the kinds that come with every ticket, as the encoder writes them, in a fraction of its time
-
-Fields = Mapping[str, Any]
-_quoted: dict[str, str] = {}  # names that were written before
+_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
-def plain_line(time_s: float, kind: str, fields: Fields) -> str | None:
-    """The line of a frequent event; None for any other, and for values nobody expects: the encoder knows them all."""
-    known = PLAIN.get(kind)
-    if known is None or len(fields) != known[0]:
-        return None
+def line_of(event: Event) -> bytes:
+    """One line of the log. Numbers that are not finite stay what they are, where the fast encoder would write null."""
     try:
-        return known[1](time_s, fields)
-    except KeyError:
-        return None
+        line = orjson.dumps(event, default=str, option=orjson.OPT_APPEND_NEWLINE)
+    except (TypeError, ValueError):  # a name that is no text, a whole number of more than 64 bits, half a character
+        return _encode(event).encode() + b"\n"
+    return line if b"null" not in line else _encode(event).encode() + b"\n"
 
 
-def _open(time_s: float, fields: Fields) -> str | None:
-    index = fields["k"]
-    return f'{{"t":{time_s},"e":"open","k":{index}}}' if type(index) is int else None
-
-
-def _start(time_s: float, fields: Fields) -> str | None:
-    index, seat, version = fields["k"], fields["c"], fields["v"]
-    if type(index) is type(seat) is type(version) is int:
-        return f'{{"t":{time_s},"e":"start","k":{index},"c":{seat},"v":{version}}}'
-    return None
-
-
-def _land(time_s: float, fields: Fields) -> str | None:
-    index, span, steps, length, size = fields["k"], fields["v"], fields["n"], fields["l"], fields["b"]
-    if type(index) is type(steps) is type(size) is int and type(length) is float and length - length == 0.0:
-        versions = _numbers(span)
-        if versions is not None:
-            return f'{{"t":{time_s},"e":"land","k":{index},"v":{versions},"n":{steps},"l":{length},"b":{size}}}'
-    return None
-
-
-def _update(time_s: float, fields: Fields) -> str | None:
-    update, version, tickets = fields["u"], fields["v"], _numbers(fields["k"])
-    if type(update) is type(version) is int and tickets is not None:
-        return f'{{"t":{time_s},"e":"update","u":{update},"v":{version},"k":{tickets}}}'
-    return None
-
-
-def _learn(time_s: float, fields: Fields) -> str | None:
-    update, version, seconds, tickets = fields["u"], fields["v"], fields["d"], _numbers(fields["k"])
-    if not (type(update) is type(version) is int and type(seconds) is float and seconds - seconds == 0.0):
-        return None
-    if tickets is None or type(fields["m"]) is not dict:
-        return None
-    parts = []
-    for name, value in fields["m"].items():
-        if type(value) is not float or value - value != 0.0 or type(name) is not str:
-            return None
-        parts.append(f"{_quoted.get(name) or _quote(name)}:{value!r}")
-    metrics = ",".join(parts)
-    return f'{{"t":{time_s},"e":"learn","u":{update},"v":{version},"k":{tickets},"d":{seconds},"m":{{{metrics}}}}}'
-
-
-def _publish(time_s: float, fields: Fields) -> str | None:
-    version = fields["v"]
-    return f'{{"t":{time_s},"e":"publish","v":{version}}}' if type(version) is int else None
-
-
-def _settle(time_s: float, fields: Fields) -> str | None:
-    tickets = _numbers(fields["k"])
-    return None if tickets is None else f'{{"t":{time_s},"e":"settle","k":{tickets}}}'
-
-
-def _wait(time_s: float, fields: Fields) -> str | None:
-    role, what = fields["r"], fields["w"]
-    if type(role) is type(what) is str:
-        return f'{{"t":{time_s},"e":"wait","r":{_quoted.get(role) or _quote(role)},"w":{_quote(what)}}}'
-    return None
-
-
-def _busy(time_s: float, fields: Fields) -> str | None:
-    role, what = fields["r"], fields["w"]
-    if type(role) is type(what) is str:
-        return f'{{"t":{time_s},"e":"busy","r":{_quote(role)},"w":{_quote(what)}}}'
-    return None
-
-
-def _numbers(values: Any) -> str | None:
-    if type(values) is not list and type(values) is not tuple:
-        return None
-    for value in values:
-        if type(value) is not int:
-            return None
-    return f"[{values[0]}]" if len(values) == 1 else f"[{','.join(map(str, values))}]"
-
-
-def _quote(name: str) -> str:
-    text = _quoted.get(name)
-    if text is None:
-        text = json.dumps(name)
-        if len(_quoted) < 1000:
-            _quoted[name] = text
-    return text
-
-
-PLAIN: dict[str, tuple[int, Callable[[float, Fields], str | None]]] = {
-    "open": (1, _open),
-    "start": (3, _start),
-    "land": (5, _land),
-    "update": (3, _update),
-    "learn": (5, _learn),
-    "publish": (1, _publish),
-    "settle": (1, _settle),
-    "wait": (2, _wait),
-    "busy": (2, _busy),
-}
-"""Kind -> the number of its fields, and who writes it."""
-
-
-def _set_tail_aside(path: Path, position: int) -> None:
-    with open(path, "r+b") as file:
-        _wait_for_lock(file, path)
-        file.seek(position)
-        tail = file.read()
-        if tail:
-            number = 0
-            while (aside := path.with_suffix(f".discarded-{number}.jsonl")).exists():
-                number += 1
-            aside.write_bytes(tail)
-            file.truncate(position)
-
-
-def _wait_for_lock(file: BinaryIO, path: Path) -> None:
-    """The process that wrote for the session before may still be at its last lines."""
-    until = time.monotonic() + LAST_LINES_WITHIN_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise ValueError(f"another process is still writing {path}") from None
-            time.sleep(0.01)
-
-
-def read_events(path: Path) -> Iterator[dict[str, Any]]:
+def read_events(path: Path) -> Iterator[Event]:
     """The events of a run, in order. A last line cut off by a crash is left out; any other is an error."""
     try:
-        log = open(path, "rb")  # noqa: SIM115 - only opening may fail for a reason worth telling
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    with log as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
+        for number, line in enumerate(lines_from(path), 1):
             yield parse_event(line, path, number)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def parse_event(line: bytes, path: Path, number: int) -> dict[str, Any]:
+def parse_event(line: bytes, path: Path, number: int) -> Event:
     """One line of the log."""
     try:
-        event = json.loads(line)
-    except ValueError:
-        raise ValueError(f"{path}, line {number}: not an event") from None
+        event = orjson.loads(line)
+    except ValueError:  # a number that is not finite, or no JSON at all
+        try:
+            event = json.loads(line)
+        except ValueError:
+            raise ValueError(f"{path}, line {number}: not an event") from None
     if not isinstance(event, dict) or "e" not in event or "t" not in event:
         raise ValueError(f"{path}, line {number}: not an event")
     return event

@@ -14,24 +14,52 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from headway.core.types import SAMPLES, Batch, Score
+from headway.observe.saying import Say, to_stderr
 
 TRAIN, EVAL = "train", "eval"
 LIMIT_BYTES = 16 * 2**20
+MAX_PENDING = 10_000  # updates and evaluations
+CLOSE_WITHIN_S = 30.0
 Sample = dict[str, Any]
 
 
 class SampleLog:
-    """The file of one run. It appears with its first line."""
+    """The file of one run. It appears with its first line.
 
-    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
+    A thread writes it, so that nobody waits for the disk. A disk that is full or does not answer is said once, and the
+    log is off from then on.
+    """
+
+    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES, say: Say = to_stderr) -> None:
         self._path = path
         self._limit_bytes = limit_bytes
+        self._say = say
+        self._is_off = False
+        self._pending: SimpleQueue[list[Sample] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> SampleLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
+        """Everything is written, or the time is up."""
+        if self._thread is not None:
+            self._pending.put(None)
+            self._thread.join(within_s)
+            if self._thread.is_alive():
+                self._turn_off(f"the disk has not answered within {within_s:g} s")
+            self._thread = None
 
     def go_on(self, updates: int, evaluated: Collection[int]) -> None:
         """Cut off what came after a checkpoint with so many updates and these versions evaluated: it comes again."""
@@ -45,14 +73,36 @@ class SampleLog:
             for sample in rollout.info.get(SAMPLES, ()):
                 age = batch.version - min(sample["versions"])
                 lines.append({"split": TRAIN, "update": update, "version": batch.version, "age": age, **sample})
-        self._write(lines)
+        self._put(lines)
 
     def evaluated(self, score: Score) -> None:
-        self._write([{"split": EVAL, "version": score.version, "age": 0, **sample} for sample in score.samples])
+        self._put([{"split": EVAL, "version": score.version, "age": 0, **sample} for sample in score.samples])
+
+    def _put(self, lines: list[Sample]) -> None:
+        if not lines or self._is_off:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="samples", daemon=True)
+            self._thread.start()
+        self._pending.put(lines)
+        if self._pending.qsize() > MAX_PENDING:
+            self._turn_off("the disk does not answer")
+
+    def _write_all(self) -> None:
+        while (lines := self._pending.get()) is not None:
+            if self._is_off:
+                continue
+            try:
+                self._write(lines)
+            except OSError as error:
+                self._turn_off(error.strerror or str(error))
+
+    def _turn_off(self, why: str) -> None:
+        if not self._is_off:
+            self._is_off = True
+            self._say(f"{self._path} is off, the run goes on without it: {why}")
 
     def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        if not lines:
-            return
         with open(self._path, "ab", buffering=0) as file:
             file.write(b"".join(_line(one) for one in lines))
             size = file.tell()

@@ -5,9 +5,6 @@
                             look                          |    +--> alarms
                                                           +--> the event log
 
-Where there are many events, metrics, alarms and the log move to a process of their own (`writer_process.py`). Points
-come back from there: sinks are always in the run's process.
-
 A sink is anything with `write` and `close`. Each has a bounded queue and a thread of its own: a slow sink loses
 points, which are counted, and never time of the run; one that raises is named in one line and is off from then on.
 """
@@ -28,12 +25,14 @@ from typing import Any, Protocol
 
 from headway.observe.alarms import Alarms
 from headway.observe.json_lines import JsonLines as JsonLines
+from headway.observe.log_file import Mark
 from headway.observe.metrics import Metrics, Moment, Point
-from headway.observe.points import Points, Say
-from headway.observe.recorder import Brief, EventLog, InBackground, NoRecorder, Recorder, TakesMany, nothing, settled
-from headway.observe.writer_process import WriterProcess
+from headway.observe.points import Points
+from headway.observe.recorder import Brief, InBackground, Recorder, TakesMany, settled
+from headway.observe.saying import Say, to_stderr
 
 INTERVAL_S = 1.0
+LOOK_AT_LEAST_EVERY_S = 10.0
 QUEUE_POINTS = 256
 CLOSE_WITHIN_S = 30.0
 
@@ -44,10 +43,6 @@ class Sink(Protocol):
     def write(self, moment: Moment, values: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
-
-
-def _to_stderr(line: str) -> None:
-    print(f"headway: {line}", file=sys.stderr, flush=True)
 
 
 class _Delivery:
@@ -108,7 +103,7 @@ class Deliveries:
     """Sinks, each with its thread, until the `with` block ends; then all are closed, in `close_within_s` at most."""
 
     def __init__(
-        self, sinks: Iterable[Sink] = (), *, say: Say = _to_stderr, close_within_s: float = CLOSE_WITHIN_S
+        self, sinks: Iterable[Sink] = (), *, say: Say = to_stderr, close_within_s: float = CLOSE_WITHIN_S
     ) -> None:
         self._say = say
         self._close_within_s = close_within_s
@@ -155,7 +150,8 @@ class Look:
 class MetricsRecorder:
     """Passes every event on, and what follows from them to the sinks.
 
-    It looks after an update, at most every `interval_s`, and once more at the end. A look is an event too, and so is an
+    It looks after an update, at most every `interval_s`; without one, whenever `LOOK_AT_LEAST_EVERY_S` have passed
+    (whoever has a clock calls `look_by_the_clock`); and once more at the end. A look is an event too, and so is an
     alarm. With `in_background`, all but the decision to look happens in a thread of its own.
     """
 
@@ -169,44 +165,28 @@ class MetricsRecorder:
         interval_s: float = INTERVAL_S,
         aliases: bool = False,
         alarms: Alarms | None = None,
-        say: Say = _to_stderr,
+        say: Say = to_stderr,
         in_background: bool = False,
-        metrics_path: Path | None = None,
     ) -> None:
-        """`metrics_path` is where a `JsonLines` among the sinks writes: if the run is killed, whoever writes for it
-        completes that file."""
         if not (math.isfinite(interval_s) and interval_s >= 0):
             raise ValueError(f"metrics_interval_s must be a finite number >= 0, received {interval_s!r}")
-        metrics = metrics or Metrics()
-        points = Points(behind, put, metrics, aliases=aliases, alarms=alarms, say=say)
+        points = Points(behind, put, metrics or Metrics(), aliases=aliases, alarms=alarms, say=say)
         self._behind: Recorder = points
         self._pass_on: Callable[[Brief], None] = points.take
         self.append: Callable[[Brief], None] = points.take
         if in_background:
-
-            def move() -> WriterProcess:
-                behind.close()
-                path = behind.path if isinstance(behind, EventLog) else None
-                return WriterProcess(
-                    path, metrics, put=put, say=say, aliases=aliases, alarms=alarms, metrics_path=metrics_path
-                )
-
-            self._behind = thread = InBackground(
-                points,
-                write=behind.write if isinstance(behind, EventLog) else nothing,
-                move=move if isinstance(behind, EventLog | NoRecorder) and may_move() else None,
-            )
+            self._behind = thread = InBackground(points, say=say)
             self._pass_on, self.append = thread.take, thread.append
         self._look = look
         self._interval_s = interval_s
         self._publish_every = 1
         self._is_updated = False  # since the last look
-        self._next_look_s = 0.0  # the first event of a session sets it
+        self._looked_s = 0.0  # the first event of a session sets it
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
         if kind == "run":
             self._publish_every = fields.get("publish_every", 1)
-            self._next_look_s = time_s + self._interval_s
+            self._looked_s = time_s
         elif kind == "learn":
             fields = {**fields, "m": settled(fields["m"])}
             self._is_updated = True
@@ -218,30 +198,28 @@ class MetricsRecorder:
         if is_over and self._is_updated:
             self.look_if_due(time_s)
 
-    def flush(self) -> int:
-        return self._behind.flush()
+    def mark(self) -> Mark:
+        return self._behind.mark()
 
     def close(self) -> None:
         self._behind.close()
 
     def look_if_due(self, time_s: float) -> None:
         """An update is over, with its publish if there is one."""
-        if time_s >= self._next_look_s:
+        if time_s >= self._looked_s + self._interval_s:
+            self._take_look(time_s)
+
+    def look_by_the_clock(self, time_s: float) -> None:
+        """Time passes, whether or not there are updates."""
+        if time_s >= self._looked_s + max(self._interval_s, LOOK_AT_LEAST_EVERY_S):
             self._take_look(time_s)
 
     def _take_look(self, time_s: float) -> None:
         seen = self._look()
-        self._record("look", time_s, lead=seen.lead, spent=seen.spent, rss=seen.rss, memory=seen.memory, cpu=seen.cpu_s)
-        self._next_look_s = time_s + self._interval_s
+        fields = {"lead": seen.lead, "spent": seen.spent, "rss": seen.rss, "memory": seen.memory, "cpu": seen.cpu_s}
+        self._pass_on((time_s, "look", fields))
+        self._looked_s = time_s
         self._is_updated = False
-
-    def _record(self, kind: str, time_s: float, **fields: Any) -> None:
-        self._pass_on((time_s, kind, fields))
-
-
-def may_move() -> bool:
-    """Can another interpreter be started? Not where Python is embedded."""
-    return bool(sys.executable)
 
 
 def resident_bytes_of(pid: int | str) -> int | None:

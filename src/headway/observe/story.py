@@ -33,12 +33,12 @@ from typing import Any
 from headway.core.naming import seat_name
 from headway.observe.activities import Kind, kind_of
 from headway.observe.folder import RunFolder
+from headway.observe.log_parts import crc_before, lines_from
 from headway.observe.recorder import parse_event
 
 LEARNER, EVALUATOR = "learner", "evaluator"
 OPEN, IN_FLIGHT, READY, TAKEN = range(4)
 PHASES = ("open", "in flight", "ready", "taken")
-KNOWN_BY = 4096  # bytes before the place a reader has come to, by which it knows the log again
 
 
 @dataclass(slots=True)
@@ -212,6 +212,8 @@ class Story:
     """The `look` events as they are, with their time as `t`."""
     alarms: list[dict[str, Any]] = field(default_factory=list)
     """The `alarm` events as they are, with their time as `t`."""
+    gap: str = ""
+    """What is missing of the log, if anything is: then tickets may have no beginning."""
     num_events: int = 0
 
     @property
@@ -273,7 +275,7 @@ class StoryReader:
     def _begin(self) -> None:
         self._teller = _Teller(Story(self._run.path, "", {}, {}, None, None))
         self._position = 0
-        self._before = b""  # the bytes that lie before it
+        self._check = 0  # of the bytes that lie before it, by which it knows the log again
 
     def read(self) -> Story:
         """The story up to the last whole line. It is the same object each time, and grows with the log."""
@@ -293,26 +295,18 @@ class StoryReader:
     def _read_log(self) -> Story:
         path = self._run.events
         try:
-            log = open(path, "rb")  # noqa: SIM115 - only opening may fail for a reason worth telling
-        except OSError as error:
-            raise ValueError(f"cannot read {path}: {error.strerror}") from None
-        with log:
-            log.seek(self._position - len(self._before))
-            if log.read(len(self._before)) != self._before:
+            if crc_before(path, self._position) != self._check:
                 self._begin()
-                log.seek(0)
             teller, story = self._teller, self._teller.story
             teller.go_on()
             begin = self._position
-            for line in log:
-                if not line.endswith(b"\n"):
-                    break
+            for line in lines_from(path, begin):
                 teller.tell(parse_event(line, path, story.num_events + 1), str(path))
                 self._position += len(line)
             if self._position > begin:
-                size = min(KNOWN_BY, self._position)
-                log.seek(self._position - size)
-                self._before = log.read(size)
+                self._check = crc_before(path, self._position)
+        except OSError as error:
+            raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
         teller.finish()
         return story
 
@@ -352,12 +346,9 @@ def tell_end(events: Iterable[Mapping[str, Any]]) -> Story:
     Of a ticket whose beginning is not among them nothing is known but that it was there.
     """
     story = Story(None, "", {}, {}, None, None)
+    story.gap = "only the end of the log is told"
     teller = _Teller(story)
     for event in events:
-        tickets = event.get("k", ())
-        for index in tickets if isinstance(tickets, list) else (tickets,):
-            if index not in story.tickets:
-                story.tickets[index] = Ticket(index, event["t"])
         teller.tell(event, "the end of the log")
     teller.finish()
     return story
@@ -398,6 +389,7 @@ class _Teller:
         self._names: dict[int, str] = {}  # of the seats
         self._notes: dict[str, Callable[[float, Mapping[str, Any]], None]] = {
             "run": self._run,
+            "gap": self._gap,
             "resume": self._resume,
             "open": self._open,
             "start": self._start,
@@ -429,7 +421,7 @@ class _Teller:
 
     def tell(self, event: Mapping[str, Any], where: str) -> None:
         """The next event of the log `where`."""
-        if not self._story.num_events and event["e"] != "run":
+        if not self._story.num_events and event["e"] not in ("run", "gap"):
             raise ValueError(f"{where} is not the log of a run: it begins with {event['e']!r}")
         try:
             self._note(event)
@@ -438,6 +430,8 @@ class _Teller:
             raise ValueError(f"{where}, line {line}: not a {event['e']!r} event of a run ({error!r})") from None
 
     def _note(self, event: Mapping[str, Any]) -> None:
+        if self._story.gap:
+            self._meet(event)
         note = self._notes.get(event["e"])
         if note is not None:
             note(event["t"], event)
@@ -684,12 +678,22 @@ class _Teller:
             self._leave(role, self._now)
         if story.sessions:
             story.sessions[-1].end = self._now
-        settings = {name: value for name, value in fields.items() if name not in ("t", "e")}
+        settings = {name: value for name, value in fields.items() if name not in ("t", "e", "config")}
         story.sessions.append(Session(time_s, time_s, settings))
         self._collectors, self._lanes = settings.get("collectors", 1), settings.get("lanes", 1)
         self._names.clear()
         if not isinstance(settings.get("max_lead"), str) and "max_lead" in settings:
             self._note_lead(time_s, settings["max_lead"])
+
+    def _gap(self, time_s: float, fields: Mapping[str, Any]) -> None:
+        self._story.gap = fields["why"]
+
+    def _meet(self, event: Mapping[str, Any]) -> None:
+        """Of a ticket whose beginning is not in the log nothing is known but that it was there."""
+        tickets = event.get("k", ())
+        for index in tickets if isinstance(tickets, list | tuple) else (tickets,):
+            if index not in self._story.tickets:
+                self._story.tickets[index] = Ticket(index, event["t"])
 
     def _resume(self, time_s: float, fields: Mapping[str, Any]) -> None:
         """What was in flight flies again."""

@@ -69,19 +69,23 @@ def _since(before: dict[str, float], point: dict[str, float], name: str) -> floa
 
 def read_end(path: Path, *, tail_bytes: int = TAIL_BYTES) -> Story | None:
     """The story of the last lines, with what every role does; None where the log does not say which run it is."""
+    if not path.stat().st_size:  # a part that has just begun
+        return None
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log:
         end = log.rfind(b"\n") + 1
         begin = log.rfind(b"\n", 0, max(0, end - tail_bytes)) + 1
-        last_run = log.rfind(b'"e":"run"', 0, end)
+        last_run = max(log.rfind(b'"e":"run"', 0, end), log.rfind(b'"e":"part"', 0, end))
         if last_run < 0:
             return None
-        run = _line_at(log, path, last_run)
+        head = _line_at(log, path, last_run)
+        run = head.get("run", head)  # a part of a log begins with the settings of its session
         places = {_begin_of(log, last_run)}
         places |= {_begin_of(log, at) for at in _last_words(log, run, last_run, begin)}
         places |= {_begin_of(log, at) for at in _last_alarms(log, begin)}
         heads = [_line_at(log, path, at) for at in sorted(places) if at < begin]
         tail = log[begin:end].splitlines()
-    return tell_end([*heads, *(parse_event(line, path, 0) for line in tail)])
+    told = [*heads, *(parse_event(line, path, 0) for line in tail)]
+    return tell_end(told if run is head else [run, *told])
 
 
 def _begin_of(log: mmap.mmap, place: int) -> int:

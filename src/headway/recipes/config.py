@@ -111,7 +111,11 @@ class RunConfig(BaseModel):
     evaluate_in_background: bool = False
     """Evaluate beside collection and learning instead of pausing them."""
     save_every: int = Field(0, ge=0)
-    """Write a checkpoint every n versions and at the end; 0: only at the end."""
+    """Write a checkpoint every n versions and at the end; 0: not by versions, only by time (save_every_s) and at the
+    end."""
+    save_every_s: float = Field(300.0, ge=0)
+    """Write a checkpoint too when a version is published and none was written for so many seconds; 0: not by time.
+    Raising it saves less often, and more is done again after a crash. What takes long to save is saved less often."""
     keep_checkpoints: int = Field(2, ge=1)
     """How many checkpoints to keep."""
     keep_best: bool = True
@@ -133,8 +137,8 @@ class RunConfig(BaseModel):
     """Write the metrics under the names known from other systems too."""
     alarms: dict[str, float] = Field(default_factory=lambda: dict(DEFAULT_ALARMS))
     """Thresholds that are said aloud when they are passed, as name=value,name=value: stale_samples_ratio, staleness,
-    effective_sample_size, kl, engine_mismatch, idle_learner, error_rate, queue_empty, queue_full, memory_mb. Empty:
-    none."""
+    effective_sample_size, kl, engine_mismatch, idle_learner, error_rate, queue_empty, queue_full, no_update_s,
+    memory_mb. Empty: none."""
     statistics_every_s: float = Field(30.0, ge=0)
     """Write the statistics of every component into run.log once in this many seconds, and at the end; 0: never."""
     monitor: str | None = None
@@ -166,6 +170,8 @@ class RunConfig(BaseModel):
     """One attempt to hand a snapshot on."""
     start_deadline_s: float = Field(120.0, gt=0)
     """Building a role, imports included."""
+    save_deadline_s: float = Field(600.0, gt=0)
+    """Writing a checkpoint; a disk that takes longer ends the run."""
     data_deadline_s: float | None = Field(None, gt=0)
     """How long the learner may wait for a batch before the run ends with an explanation."""
     attempts_on_error: int = Field(1, ge=1)
@@ -259,6 +265,7 @@ class RunConfig(BaseModel):
                 evaluate_every=self.evaluate_every,
                 evaluate_first=self.evaluate_first,
                 save_every=self.save_every,
+                save_every_s=self.save_every_s,
                 warmup_s=self.warmup_s,
             ),
             collectors=self.collectors,
@@ -286,6 +293,7 @@ class RunConfig(BaseModel):
                 evaluate_s=self.evaluate_deadline_s,
                 publish_s=self.publish_deadline_s,
                 start_s=self.start_deadline_s,
+                save_s=self.save_deadline_s,
                 data_s=self.data_deadline_s,
             ),
             retries=Retries(

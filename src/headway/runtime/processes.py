@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
+from headway.runtime.beside import beside
 from headway.runtime.channel import Frame, LoopChannel
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.process_host import Call, Reply, Start
@@ -66,7 +67,7 @@ class Processes:
     now = staticmethod(time.perf_counter)
 
     async def offload(self, work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work)
+        return await beside(work)
 
     def roles(self) -> tuple[str, ...]:
         return tuple(self._roles)

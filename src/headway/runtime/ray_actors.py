@@ -48,6 +48,7 @@ from ray.experimental import get_local_object_locations
 
 from headway.core.protocols import PayloadLost, Placement, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
 from headway.core.types import Rollout, Snapshot, carriers, map_payloads
+from headway.runtime.beside import beside
 from headway.runtime.processes import KILL_S, THREAD_VARIABLES
 from headway.runtime.transport import INLINE_BYTES, PayloadPickler
 
@@ -134,7 +135,7 @@ class RayActors:
     now = staticmethod(time.perf_counter)
 
     async def offload(self, work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work)
+        return await beside(work)
 
     def roles(self) -> tuple[str, ...]:
         return tuple(self._roles)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
+from headway.runtime.beside import beside
 from headway.runtime.freeze import freeze
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class Threads:
             timer.cancel()
 
     async def offload(self, work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work)
+        return await beside(work)
 
     def fetch(self, payload: Any) -> Any:
         return payload

@@ -98,6 +98,7 @@ def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
             evaluate_every=workshop.evaluate_every,
             target_score=1e300 if workshop.awaits_scores and workshop.evaluate_every else None,
             save_every=workshop.save_every,
+            save_every_s=0.0,
             warmup_s=workshop.warmup_s,
         ),
         collectors=workshop.collectors,

@@ -1,0 +1,256 @@
+"""A log that a thread of its own writes: whoever hands lines over never waits for the disk, and never hears of it.
+
+    write(lines) --> [ pending ] --thread--> the file, in parts (`log_parts.py`)
+    sync(mark)   --> the mark is told when everything before it is on the disk
+
+    writing --(the disk is full, say)--> held back: tried again every second --(it works again)--> writing
+       |                                      |
+       +------(more than `hold_bytes` wait, or the disk has not answered for `silent_s`)------> off
+
+Being held back and being off is said once each. What waits is kept in memory, up to `hold_bytes`. A log that is off
+ends somewhere, at most with one line that is not whole, and the run goes on without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+
+from headway.observe.log_parts import KNOWN_BY_BYTES, begin_of_last_part, close_part, closed_parts, compress
+from headway.observe.saying import Say, to_stderr
+
+PART_BYTES = 64 * 2**20
+HOLD_BYTES = 64 * 2**20
+AGAIN_EVERY_S = 1.0
+SILENT_S = 60.0
+CLOSE_WITHIN_S = 30.0
+
+
+class Mark:
+    """A place in a log. `position` is None until it is known; `is_durable` is set when all before it is on the disk."""
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        self.check: int | None = None
+        """CRC-32 of the last bytes before it: a log that has others there is another one."""
+        self.metrics: bytes | None = None
+        """The metrics at this place, pickled, where somebody keeps any."""
+        self.is_durable = threading.Event()
+
+    @classmethod
+    def at(cls, position: int) -> Mark:
+        """One that is known already."""
+        mark = cls()
+        mark.position = position
+        mark.is_durable.set()
+        return mark
+
+    def wait(self, within_s: float) -> Mark:
+        self.is_durable.wait(within_s)
+        return self
+
+
+class _Item(Enum):
+    """What stands among the lines besides marks."""
+
+    NEW_PART = auto()
+
+
+class LogFile:
+    """One log, open for the life of a run."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        say: Say = to_stderr,
+        head: Callable[[], bytes] = bytes,
+        part_bytes: int = PART_BYTES,
+        hold_bytes: int = HOLD_BYTES,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        """`head` makes the first line of every part but the first."""
+        self.path = path
+        self._say = say
+        self._head = head
+        self._limits = (part_bytes, hold_bytes, silent_s)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        begin, size = begin_of_last_part(path), os.fstat(self._file).st_size
+        self._position = begin + size  # as far as lines were handed over
+        self._part_begins = begin
+        self._last_bytes = _last_bytes(path, size)  # of this part: where one begins, the check covers less
+        self._pending: deque[bytes | Mark | _Item] = deque()
+        self._num_pending = 0
+        self._answered = time.monotonic()  # when the disk last did, or nothing was asked of it
+        self._change = threading.Condition()
+        self._is_over = self._is_off = self._is_held_back = False
+        self._thread: threading.Thread | None = None
+
+    def write(self, lines: bytes) -> None:
+        """Hand whole lines over."""
+        if not lines or self._is_off:
+            return
+        if self._position - self._part_begins >= self._limits[0]:
+            self._part_begins, self._last_bytes = self._position, b""
+            self._hand_over(_Item.NEW_PART)
+            lines = self._head() + lines
+        self._position += len(lines)
+        self._last_bytes = (self._last_bytes + lines)[-KNOWN_BY_BYTES:]
+        self._hand_over(lines)
+
+    def sync(self, mark: Mark) -> None:
+        """Tell the mark where it is now, and later that everything before it is on the disk."""
+        if self._is_off:
+            mark.is_durable.set()
+            return
+        mark.position = self._position
+        mark.check = zlib.crc32(self._last_bytes)
+        self._hand_over(mark)
+
+    def close(self, within_s: float | None = None) -> None:
+        """Everything is on the disk, or the time is up and it was said that the rest is lost."""
+        within_s = CLOSE_WITHIN_S if within_s is None else within_s
+        if self._is_over:
+            return
+        if self._thread is None:
+            self._is_over = True
+            os.close(self._file)
+            return
+        self.sync(Mark())
+        with self._change:
+            self._is_over = True
+            self._change.notify()
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            self._turn_off(f"the disk has not answered within {within_s:g} s")
+
+    def _hand_over(self, item: bytes | Mark | _Item) -> None:
+        _, hold_bytes, silent_s = self._limits
+        with self._change:
+            if not self._pending:
+                self._answered = max(self._answered, time.monotonic() if self._num_pending == 0 else 0.0)
+            self._pending.append(item)
+            self._num_pending += len(item) if isinstance(item, bytes) else 0
+            if self._num_pending > hold_bytes:
+                self._turn_off(f"{self._num_pending / 2**20:.0f} MiB of it wait to be written")
+            elif time.monotonic() - self._answered > silent_s:
+                self._turn_off(f"the disk has not answered for {silent_s:g} s")
+            elif self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, name=f"writes {self.path.name}", daemon=True)
+                self._thread.start()
+            else:
+                self._change.notify()
+
+    def _turn_off(self, why: str) -> None:
+        with self._change:
+            if self._is_off:
+                return
+            self._is_off = True
+            for item in self._pending:
+                if isinstance(item, Mark):
+                    item.position = item.check = None
+                    item.is_durable.set()
+            self._pending.clear()
+            self._change.notify()
+        self._say(f"{self.path} is off, the run goes on without it: {why}")
+
+    # -- the thread -----------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        try:
+            while (item := self._next()) is not None:
+                if isinstance(item, bytes):
+                    self._write(item)
+                elif isinstance(item, Mark):
+                    self._until_it_works(lambda: os.fsync(self._file))
+                    item.is_durable.set()
+                else:
+                    self._until_it_works(self._begin_part)
+        finally:
+            os.close(self._file)
+
+    def _next(self) -> bytes | Mark | _Item | None:
+        with self._change:
+            while not self._pending and not self._is_over and not self._is_off:
+                self._change.wait()
+            return self._pending.popleft() if self._pending else None
+
+    def _write(self, lines: bytes) -> None:
+        rest = memoryview(lines)
+
+        def once() -> None:
+            nonlocal rest
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+
+        self._until_it_works(once)
+        with self._change:
+            self._num_pending -= len(lines)
+
+    def _until_it_works(self, work: Callable[[], None]) -> None:
+        while not self._is_off:
+            try:
+                work()
+            except OSError as error:
+                self._answered = time.monotonic()
+                self._hold_back(error)
+            else:
+                self._answered = time.monotonic()
+                if self._is_held_back:
+                    self._is_held_back = False
+                    self._say(f"{self.path} is written again; nothing of it is lost")
+                return
+
+    def _hold_back(self, error: OSError) -> None:
+        if self._is_over:  # nobody would be there to try again
+            self._turn_off(str(error.strerror))
+            return
+        if not self._is_held_back:
+            self._is_held_back = True
+            self._say(f"cannot write {self.path}: {error.strerror}; the run goes on, and this is tried again")
+        with self._change:
+            self._change.wait_for(lambda: self._is_over or self._is_off, AGAIN_EVERY_S)
+
+    def _begin_part(self) -> None:
+        """May be called again if it failed on the way."""
+        os.fsync(self._file)
+        if self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._file)):
+            close_part(self.path)
+        after = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        os.close(self._file)
+        self._file = after
+        try:
+            compress(closed_parts(self.path)[-1].path)
+        except OSError:
+            pass  # a part that is not compressed is read as well
+
+
+def _last_bytes(path: Path, size: int) -> bytes:
+    if not size:
+        return b""
+    with open(path, "rb") as file:
+        file.seek(max(0, size - KNOWN_BY_BYTES))
+        return file.read(KNOWN_BY_BYTES)
+
+
+class TextLog:
+    """A log of text for people, written the same way; in one part, however long."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = LogFile(path, part_bytes=sys.maxsize)
+
+    def write(self, text: str) -> None:
+        self._file.write(text.encode(errors="backslashreplace"))
+
+    def __enter__(self) -> TextLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

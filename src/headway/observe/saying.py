@@ -1,0 +1,16 @@
+"""A line to whoever started a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+Say = Callable[[str], None]
+
+
+def to_stderr(line: str) -> None:
+    """On standard error, at once, if there is still somebody to read it."""
+    try:
+        print(f"headway: {line}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
