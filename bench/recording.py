@@ -6,13 +6,12 @@ Threads; collecting and learning sleep, so that about 2,000 tickets a second are
 whatever the coordinator does between two updates makes the run slower. With a folder it writes the event log, the
 metrics and the log file, and watches the alarms; the trace at the end is left out. The cost is one minus the ratio of
 the throughputs within a pair. Processor time a ticket, with a folder less without: of the thread that runs the
-coordinator, of the whole process of the run, and what the process that writes takes besides.
+coordinator, and of the whole process of the run with the threads that record.
 """
 
 from __future__ import annotations
 
 import io
-import resource
 import statistics
 import sys
 import tempfile
@@ -65,7 +64,6 @@ class Measured:
     rate: float
     coordinator: float
     process: float
-    writer: float
 
 
 def measured(batch: int, *, records: bool) -> Measured:
@@ -84,10 +82,9 @@ def measured(batch: int, *, records: bool) -> Measured:
     return Measured(result.ledger.learned / result.wall_s, *times)
 
 
-def spent() -> tuple[float, float, float]:
-    """Seconds of this thread, of this process and of its children that have ended."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.thread_time(), time.process_time(), children.ru_utime + children.ru_stime
+def spent() -> tuple[float, float]:
+    """Seconds of this thread and of this process."""
+    return time.thread_time(), time.process_time()
 
 
 def compare(batch: int, repeats: int) -> None:
@@ -106,8 +103,7 @@ def compare(batch: int, repeats: int) -> None:
         f"us of processor time a ticket: "
         f"coordinator {median(r.coordinator - p.coordinator for p, r in pairs):.1f} "
         f"of {median(p.coordinator for p, _ in pairs):.0f}, "
-        f"process {median(r.process - p.process for p, r in pairs):.1f} of {median(p.process for p, _ in pairs):.0f}, "
-        f"writer {median(r.writer for _, r in pairs):.1f}",
+        f"process {median(r.process - p.process for p, r in pairs):.1f} of {median(p.process for p, _ in pairs):.0f}",
         flush=True,
     )
 

@@ -452,14 +452,14 @@ def _publish_exposed(signs: _Signs) -> Finding | None:
 
 
 def _saving_blocks(signs: _Signs) -> Finding | None:
-    every = signs.story.settings.get("save_every", 0)
-    if signs.saving <= NOTICEABLE or not every:
+    every, every_s = (signs.story.settings.get(name, 0) for name in ("save_every", "save_every_s"))
+    if signs.saving <= NOTICEABLE or not (every or every_s):
         return None
     return Finding(
         "checkpoints block",
         "Learning stands still for checkpoints",
         f"{_percent(signs.saving)} of the learner's time went into {len(signs.story.saves)} checkpoints.",
-        f"--save_every {4 * every}",
+        f"--save_every {4 * every}" if every else f"--save_every_s {4 * every_s:g}",
         0.75 * signs.saving,
     )
 

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO, cast
 
 KNOWN_BY_BYTES = 4096
 """How many bytes before a position are compared."""
@@ -34,8 +34,9 @@ class Part:
     begin: int
     end: int
 
-    def open(self) -> IO[bytes]:
-        return gzip.open(self.path, "rb") if self.path.suffix == ".gz" else open(self.path, "rb")
+    def open(self) -> BinaryIO:
+        packed = self.path.suffix == ".gz"
+        return cast(BinaryIO, gzip.open(self.path, "rb") if packed else open(self.path, "rb"))
 
 
 def closed_parts(path: Path) -> list[Part]:

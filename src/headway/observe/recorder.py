@@ -261,7 +261,7 @@ class InBackground:
     def _pass_on_some(self, events: Sequence[Brief | Mark]) -> None:
         several: list[Event] = []
         for event in events:
-            if type(event) is Mark:
+            if isinstance(event, Mark):
                 self._behind.record_many(several)
                 self._behind.put_mark(event)
                 several = []
