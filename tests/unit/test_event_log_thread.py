@@ -131,6 +131,27 @@ def test_recording_that_breaks_is_said_once_and_nobody_who_records_hears_of_it()
     assert said == ["recording is off, the run goes on without it: RuntimeError: a bug"]
 
 
+def test_without_a_further_thread_recording_is_off_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    said: list[str] = []
+    recorder = InBackground(EventLog(tmp_path / "events.jsonl", say=said.append), say=said.append)
+    recorder.record(0.0, "open", {"k": 0})
+    assert recorder.mark().wait(ENOUGH_S).position is None
+    recorder.close()
+    log = EventLog(tmp_path / "other.jsonl", say=said.append)
+    log.record(0.0, "open", {"k": 0})
+    log.close()
+    assert said == [
+        "recording is off, the run goes on without it: RuntimeError: can't start new thread",
+        f"{tmp_path / 'other.jsonl'} is off, the run goes on without it: can't start new thread",
+    ]
+
+
 # -- the disk ---------------------------------------------------------------------------------------
 
 

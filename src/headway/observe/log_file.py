@@ -143,10 +143,17 @@ class LogFile:
             elif time.monotonic() - self._answered > silent_s:
                 self._turn_off(f"the disk has not answered for {silent_s:g} s")
             elif self._thread is None:
-                self._thread = threading.Thread(target=self._write_all, name=f"writes {self.path.name}", daemon=True)
-                self._thread.start()
+                self._start()
             else:
                 self._change.notify()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._write_all, name=f"writes {self.path.name}", daemon=True)
+        try:
+            thread.start()
+            self._thread = thread
+        except RuntimeError as error:  # no further thread
+            self._turn_off(str(error))
 
     def _turn_off(self, why: str) -> None:
         with self._change:

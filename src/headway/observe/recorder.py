@@ -220,20 +220,29 @@ class InBackground:
         self._events.append(mark)
         if self._thread is None:
             self._start()
+        if self._is_off:
+            self._pass_on()
         self._wake.set()  # somebody waits for it
         return mark
+
+    def _turn_off(self, error: Exception) -> None:
+        self._is_off = True
+        self._say(f"recording is off, the run goes on without it: {type(error).__name__}: {error}")
 
     def close(self) -> None:
         self._is_over = True
         self._wake.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join()
         self._pass_on()
         self._behind.close()
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no further thread
+            self._turn_off(error)
 
     def _work(self) -> None:
         while not self._is_over:
@@ -250,8 +259,7 @@ class InBackground:
                 self._pass_on_some(events[begin : min(num, begin + IN_ONE_GO)])
                 time.sleep(0)  # whoever runs the coordinator goes first
         except Exception as error:  # noqa: BLE001 - whatever is wrong with recording, the run goes on without it
-            self._is_off = True
-            self._say(f"recording is off, the run goes on without it: {type(error).__name__}: {error}")
+            self._turn_off(error)
         if self._is_off:
             for event in events[:num]:
                 if type(event) is Mark:

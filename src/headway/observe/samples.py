@@ -82,8 +82,13 @@ class SampleLog:
         if not lines or self._is_off:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write_all, name="samples", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._write_all, name="samples", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no further thread
+                self._turn_off(str(error))
+                return
+            self._thread = thread
         self._pending.put(lines)
         if self._pending.qsize() > MAX_PENDING:
             self._turn_off("the disk does not answer")
