@@ -65,7 +65,7 @@ from headway.observe.story import read_story
 from headway.observe.trace import write_trace
 from headway.recipes import RECIPES, Recipe, lightzero, lightzero_names, load_recipe, nested_names
 from headway.recipes.config import ConfigError, RunConfig, Said, read_values, understand
-from headway.recipes.known_names import KNOWN_NAMES
+from headway.recipes.known_names import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.recipes.nested_names import PATHS, WITHOUT_EFFECT
 from headway.reporting import PORT, ReportServer, examine, leave_report, write_report
 from headway.testing.fitting import fit
@@ -568,13 +568,18 @@ def samples(words: list[str]) -> int:
 
 
 def explain(words: list[str]) -> int:
-    """headway explain [NAME | NAME=VALUE ...] or [RECIPE] --config FILE: what names from other systems are here."""
+    """headway explain [NAME | NAME=VALUE ...] [--names SYSTEM] or [RECIPE] --config FILE
+
+    What names from other systems are here. A name that means different things in different systems is shown with all
+    of its meanings, or with --names in that of one.
+    """
     if words[:1] in (["-h"], ["--help"]):
         OUT.print(explain.__doc__, markup=False)
         return 0
     if "--config" in words:
         return _explain_file(words)
     if words:
+        words, names = _named_system(words)
         pairs = [word.lstrip("-").partition("=") for word in words]
         together = {name: _any_value(text) for name, has_value, text in pairs if has_value}
         for name, has_value, text in pairs:
@@ -593,11 +598,13 @@ def explain(words: list[str]) -> int:
                     continue
                 raise UsageError(unknown("name", name, [*KNOWN_NAMES, *lightzero_names.ALONE, *ours]))
             value = _scalar(text) if has_value else known.example
-            OUT.print(f"{name}={value}  ->  {_assignments(known.translate(value))}   ({known.meaning})", markup=False)
+            for ours, meaning in _meanings(known, value, names, together):
+                OUT.print(f"{name}={value}  ->  {ours}   ({meaning})", markup=False)
         return 0
     rows = [
-        [f"{known.name}={known.example}", _assignments(known.translate(known.example)), known.meaning]
+        [f"{known.name}={known.example}", ours, meaning]
         for known in KNOWN_NAMES.values()
+        for ours, meaning in _meanings(known, known.example)
     ]
     _print_table(["known name", "in Headway", "meaning"], rows)
     for paths, without_effect in ((PATHS, WITHOUT_EFFECT), (lightzero_names.PATHS, lightzero_names.WITHOUT_EFFECT)):
@@ -606,6 +613,41 @@ def explain(words: list[str]) -> int:
         OUT.print()
         _print_table(["without effect", "because"], [[path, why] for path, why in without_effect.items()])
     return 0
+
+
+def _named_system(words: list[str]) -> tuple[list[str], str | None]:
+    """What `--names` says, and the other words."""
+    place = next((at for at, word in enumerate(words) if word.partition("=")[0] == "--names"), None)
+    if place is None:
+        return words, None
+    end = place + (1 if "=" in words[place] else 2)
+    system = str(_options(words[place:end])["names"])
+    if system not in SYSTEMS:
+        raise UsageError(unknown("system of names", system, SYSTEMS))
+    return words[:place] + words[end:], system
+
+
+def _meanings(
+    known: KnownName, value: Any, names: str | None = None, together: Mapping[str, Any] | None = None
+) -> list[tuple[str, str]]:
+    """What a name is here and what it means: once for each meaning, or in that of the system `names`."""
+    also = "" if known.implies is None else f"; implies {known.implies.setting}={known.implies.value} if none is set"
+    whose = f"; {' and '.join(known.systems)}" if known.others else ""
+    meanings = [(_assignments(known.translate(value)), f"{known.meaning}{whose}{also}")]
+    for other in known.others:
+        one = (_in_other_words(other, value, together or {}), f"{other.meaning}; {' and '.join(other.systems)}")
+        if names in other.systems and other.is_possible(("group_size", "num_envs"), together or {}):
+            return [one]
+        meanings.append(one)
+    return meanings[:1] if names in known.systems else meanings
+
+
+def _in_other_words(other: OtherMeaning, value: Any, together: Mapping[str, Any]) -> str:
+    """The settings; where they depend on what is not said, their name alone."""
+    try:
+        return _assignments(other.translate(value, together, {})) if other.translate else f"({other.ours})"
+    except ValueError:
+        return f"({other.ours})"
 
 
 def _explain_path(path: str, together: dict[str, Any]) -> None:

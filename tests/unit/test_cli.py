@@ -341,6 +341,44 @@ def test_explain_translates_one_name(word: str, line: str, capsys: Output) -> No
     assert capsys.readouterr().out.startswith(line)
 
 
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (
+            ["num_iterations=2"],
+            [
+                "num_iterations=2  ->  updates=2   (updates in all; color_gomoku)",
+                "num_iterations=2  ->  num_epochs=2   (passes over a batch; trl)",
+            ],
+        ),
+        (["num_iterations=2", "--names", "trl"], ["num_iterations=2  ->  num_epochs=2   (passes over a batch; trl)"]),
+        (
+            ["--names=color_gomoku", "num_iterations"],
+            ["num_iterations=1000  ->  updates=1000   (updates in all; color_"],
+        ),
+        (["max_steps=100", "--names", "trl"], ["max_steps=100  ->  updates=100   (updates in all; roll and trl)"]),
+        (
+            ["num_iterations=2", "max_steps=100", "--names", "trl"],
+            ["num_iterations=2  ->  num_epochs=2", "max_steps=100  ->  updates=50   (optimizer steps, num_iterations"],
+        ),
+        (
+            ["eval_freq=9"],
+            ["eval_freq=9  ->  evaluate_every=9   (versions", "eval_freq=9  ->  (evaluate_every)   (environment steps"],
+        ),
+    ],
+)
+def test_explain_shows_every_meaning_of_a_name(words: list[str], lines: list[str], capsys: Output) -> None:
+    assert main(["explain", *words]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == len(lines)
+    assert all(line.startswith(begin) for line, begin in zip(shown, lines, strict=True)), shown
+
+
+def test_explain_refuses_a_system_nobody_knows(capsys: Output) -> None:
+    line = refused(capsys, "explain", "num_iterations", "--names", "tlr")
+    assert line.startswith("unknown system of names 'tlr'; did you mean 'trl'? allowed: ")
+
+
 def test_explain_refuses_what_nobody_knows_with_the_nearest_name(capsys: Output) -> None:
     line = refused(capsys, "explain", "num_worker")
     assert line.startswith("unknown name 'num_worker'; did you mean 'num_workers'? allowed: ")

@@ -635,23 +635,30 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-INTERPOLATION = re.compile(r"\$\{([\w.]+)\}")
+INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(,[^${}]*)?\}")
+"""`${another.path}`, or `${oc.select:another.path,what it is otherwise}`; `${.name}` is in the same group."""
 
 
 def resolve(flat: Theirs) -> dict[str, Any]:
-    """Values that refer to others, replaced; `${oc.env:...}` and the like are refused."""
-    resolved: dict[str, Any] = {}
-    for path, value in flat.items():
-        seen = [path]
-        while isinstance(value, str) and (match := INTERPOLATION.fullmatch(value.strip())):
-            if match[1] in seen or match[1] not in flat:
-                raise ValueError(f"{path}={flat[path]!r}: {match[1]} is not set in the file")
-            seen.append(match[1])
-            value = flat[match[1]]
-        if isinstance(value, str) and "${" in value:
-            raise ValueError(f"{path}={value!r}: only ${{another.path}} is understood; write the value")
-        resolved[path] = value
-    return resolved
+    """Values that refer to others, replaced."""
+    return {path: resolved(path, flat) for path in flat}
+
+
+def resolved(path: str, flat: Theirs, seen: tuple[str, ...] = ()) -> Any:
+    """One of them; `${oc.env:...}` and the like are refused."""
+    value, first = flat[path], (*seen, path)[0]
+    while isinstance(value, str) and (match := INTERPOLATION.search(value)):
+        other = path.rpartition(".")[0] + match[1] if match[1].startswith(".") else match[1]
+        if other in flat and other not in (*seen, path):
+            found = resolved(other, flat, (*seen, path))
+        elif match[2] is not None:
+            found = yaml.safe_load(match[2][1:])
+        else:
+            raise ValueError(f"{first}={flat[first]!r}: {other} is not set in the file")
+        value = found if match[0] == value.strip() else value.replace(match[0], str(found))
+    if isinstance(value, str) and "${" in value:
+        raise ValueError(f"{first}={flat[first]!r}: only ${{another.path}} is understood; write the value")
+    return value
 
 
 def mean(path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
@@ -671,6 +678,13 @@ def mean(path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
             if field not in fields:
                 raise ValueError(f"setting {path!r} means {field!r}, which this recipe does not have")
     return meaning
+
+
+def are_read_together(path: str, other: str) -> bool:
+    """Whether one of two paths decides along with the other, so that both are refused for one reason."""
+    known = [(name, find_path(name)) for name in (path, other)]
+    (first, one), (second, two) = ((found.path if found else name, found) for name, found in known)
+    return second in (one.reads if one else ()) or first in (two.reads if two else ())
 
 
 def touched(paths: Collection[str], theirs: Theirs) -> list[str]:
