@@ -158,7 +158,7 @@ def start(recipe: Recipe, *layers: Mapping[str, Any], root: Path, quiet: bool) -
         if isinstance(said.meaning, str):
             OUT.print(f"{said.name}={said.value} has no effect: {said.meaning}", markup=False)
     stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
-    folder = RunFolder.create(root, recipe.title)
+    folder = RunFolder.create(root, recipe.title, config.name)
     folder.write_config(recipe.name, config.model_dump(mode="json"))
     return _launch(recipe, stations, config, folder, resume=False, quiet=quiet)
 
@@ -234,6 +234,7 @@ def _sinks(config: RunConfig, folder: RunFolder, *, is_new: bool) -> list[Sink]:
             prometheus_port=config.prometheus_port,
             prometheus_host=config.prometheus_host,
             config=config.model_dump(mode="json"),
+            name=config.name,
         )
     except ValueError:
         if is_new:
@@ -747,8 +748,13 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
         is_next = bool(rest) and (rest[0].startswith("--") or rest[0] == "-h" or NESTED.fullmatch(rest[0]) is not None)
         if not has_value and rest and not is_next:
             text, has_value = rest.pop(0), "="
-        options[name.replace("-", "_")] = _scalar(text) if has_value else True
+        name = name.replace("-", "_")
+        options[name] = True if not has_value else text if name in TEXTS else _scalar(text)
     return options
+
+
+TEXTS = ("name",)
+"""Options that are taken as they are written: a run may be called 007."""
 
 
 NESTED = re.compile(r"\+{0,2}(\w+(?:\.\w+)+)=(.*)", re.DOTALL)

@@ -100,8 +100,10 @@ def build_sinks(
     prometheus_port: int | None = None,
     prometheus_host: str = "127.0.0.1",
     config: Mapping[str, Any] | None = None,
+    name: str | None = None,
 ) -> list[Sink]:
-    """The sinks these settings ask for; `tensorboard=None` is yes where the package is installed."""
+    """The sinks these settings ask for; `tensorboard=None` is yes where the package is installed. `name` is what the
+    run is called on Weights & Biases; its folder's name unless it is said."""
     sinks: list[Sink] = []
     extra, setting = "tensorboard", "tensorboard"
     with ExitStack() as unless_all_are_built:
@@ -119,7 +121,7 @@ def build_sinks(
                 extra, setting = "wandb", "use_wandb"
                 from headway.observe.wandb_sink import WandbSink
 
-                sinks.append(WandbSink(folder.path, project=wandb_project, mode=wandb_mode, config=config))
+                sinks.append(WandbSink(folder.path, project=wandb_project, mode=wandb_mode, config=config, name=name))
         except ModuleNotFoundError as error:
             missing = (error.name or extra).partition(".")[0]
             raise ValueError(f"{setting}=true needs {missing}: pip install 'headway[{extra}]'") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -382,6 +383,55 @@ def test_explain_refuses_a_system_nobody_knows(capsys: Output) -> None:
 def test_explain_refuses_what_nobody_knows_with_the_nearest_name(capsys: Output) -> None:
     line = refused(capsys, "explain", "num_worker")
     assert line.startswith("unknown name 'num_worker'; did you mean 'num_workers'? allowed: ")
+
+
+# -- what a run is called ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["warm-start", "007", "lr_1e-3.b"])
+def test_a_name_is_in_the_folder_the_report_and_the_status(name: str, tmp_path: Path, capsys: Output) -> None:
+    words = ["--updates", "2", "--evaluate_every", "0", "--tensorboard", "false", "--quiet", "--runs", str(tmp_path)]
+    assert main(["run", "functions", *words, "--name", name]) == 0
+    (folder,) = tmp_path.iterdir()
+    assert re.fullmatch(rf"functions-\d{{8}}-\d{{6}}-{re.escape(name)}", folder.name)
+    assert yaml.safe_load((folder / "config.yaml").read_text())["name"] == name
+    assert f"Headway report: {name} ({folder.name})" in (folder / "report.html").read_text()
+    capsys.readouterr()
+    assert main(["status", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith(f"functions {name} in {folder}: ended after ")
+
+
+def test_two_runs_of_one_name_have_folders_of_their_own(tmp_path: Path) -> None:
+    folders = [RunFolder.create(tmp_path, "toy", "twin").path for _ in range(3)]
+    assert len(set(folders)) == 3
+    assert all(folder.name.endswith("-twin") for folder in folders)
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "../up", ".hidden", "-dash", "two words", "", "x" * 65, "end.", "new\nline", "été"]
+)
+def test_a_name_that_no_folder_can_have_is_refused(name: str, tmp_path: Path, capsys: Output) -> None:
+    line = refused(capsys, "run", "functions", "--runs", str(tmp_path / "runs"), f"--name={name}")
+    assert line.startswith(f"name={name!r}: a name has up to 64 letters, digits, underscores, dashes and dots")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_needs_a_name_after_the_option(capsys: Output) -> None:
+    assert refused(capsys, "run", "functions", "--name") == "name needs a value, received True"
+
+
+def test_every_wrong_setting_has_a_line_in_one_message(tmp_path: Path, capsys: Output) -> None:
+    words = ["--name", "a/b", "--max_laed", "2", "--collectors", "0", "--updates", "--runs", str(tmp_path / "runs")]
+    assert main(["run", "functions", *words]) == 2
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "headway: 4 settings cannot be:"
+    assert [line.split(";")[0].split(":")[0] for line in lines] == [
+        "  unknown setting 'max_laed'",
+        "  updates needs a value, received True",
+        "  name='a/b'",
+        "  collectors=0",
+    ]
+    assert not (tmp_path / "runs").exists()
 
 
 # -- help and refusals ------------------------------------------------------------------------------

@@ -531,6 +531,7 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "publish_delay_s": 45.0,
     }
     elsewhere: dict[str, Any] = {"runtime": "inline", "keep_checkpoints": 3, "log_level": "debug", "keep_best": False}
+    elsewhere |= {"name": "warm-start"}
     elsewhere |= {"metrics_interval_s": 2.0, "metric_aliases": True, "tensorboard": True}
     elsewhere |= {"statistics_every_s": 5.0, "monitor": "builtins:print", "monitor_every_s": 6.0}
     elsewhere |= {"alarms": {"idle_learner": 0.5}, "report": False}

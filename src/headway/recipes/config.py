@@ -20,6 +20,7 @@ from headway.core.naming import unknown
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
 from headway.observe.alarms import DEFAULT_ALARMS, check_alarms
+from headway.observe.folder import check_name
 from headway.observe.monitor import load_monitor
 from headway.recipes import nested_names
 from headway.recipes.known_names import KNOWN_NAMES, SYSTEMS, translate
@@ -42,6 +43,10 @@ class RunConfig(BaseModel):
 
     also_for_evaluation: ClassVar[tuple[str, ...]] = ()
     """Settings that a finished run may be evaluated with differently, besides those called eval_*."""
+
+    name: str | None = None
+    """What the run is called: at the end of its folder's name, in its report, its status and on Weights & Biases.
+    Letters, digits, dots, dashes and underscores."""
 
     # -- asynchrony
     max_lead: float | Literal["auto"] = 1.0
@@ -185,6 +190,11 @@ class RunConfig(BaseModel):
     """Attempts to hand a snapshot on."""
     publish_delay_s: float = Field(1.0, ge=0)
     """Pause between two of them."""
+
+    @field_validator("name")
+    @classmethod
+    def _name_can_end_that_of_a_folder(cls, value: str | None) -> str | None:
+        return None if value is None else check_name(value)
 
     @field_validator("runtime")
     @classmethod
