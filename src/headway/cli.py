@@ -6,6 +6,7 @@ headway run functions --max_lead 2 --collectors 2
 headway run --config runs/functions-20260401-101500/config.yaml --seed 1
 headway run --replay runs/functions-20260401-101500
 headway resume runs/functions-20260401-101500
+headway resume runs/functions-20260401-101500 --checkpoint 000001-v40
 headway evaluate runs/functions-20260401-101500 --checkpoint best
 headway export runs/grpo-20260401-101500 --checkpoint best --to a-model
 headway samples runs/grpo-20260401-101500 --best
@@ -164,7 +165,11 @@ def start(recipe: Recipe, *layers: Mapping[str, Any], root: Path, quiet: bool) -
 
 
 def resume(words: list[str]) -> int:
-    """headway resume RUN [--FIELD VALUE ...]: go on from the last checkpoint, with a longer plan if you like."""
+    """headway resume RUN [--checkpoint NAME|VERSION] [--FIELD VALUE ...]
+
+    Goes on from the last checkpoint, with a longer plan if you like; with --checkpoint from an earlier one (000007-v42,
+    or the number of its version). What was recorded and saved after that one is set aside.
+    """
     if words[:1] in (["-h"], ["--help"]):
         OUT.print(resume.__doc__, markup=False)
         return 0
@@ -173,16 +178,26 @@ def resume(words: list[str]) -> int:
     folder = RunFolder.existing(Path(words[0]))
     options = _options(words[1:])
     quiet = bool(options.pop("quiet", False))
+    begin = options.pop("checkpoint", None)
+    if begin is not None:
+        CheckpointStore(folder.checkpoints).find(begin)  # before anything is built
     name, values = folder.read_config()
     recipe = load_recipe(name)
     config = read_values(recipe.config, values, options)
-    _launch(recipe, recipe.stations(config), config, folder, resume=True, quiet=quiet)
+    _launch(recipe, recipe.stations(config), config, folder, resume=True, checkpoint=begin, quiet=quiet)
     folder.write_config(name, config.model_dump(mode="json"))  # only now: a refused change must not stay
     return 0
 
 
 def _launch(
-    recipe: Recipe, stations: Stations, config: RunConfig, folder: RunFolder, *, resume: bool, quiet: bool
+    recipe: Recipe,
+    stations: Stations,
+    config: RunConfig,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    quiet: bool,
+    checkpoint: str | int | None = None,
 ) -> RunResult:
     runtime = config.build_runtime()
     sinks = _sinks(config, folder, is_new=not resume)
@@ -196,6 +211,7 @@ def _launch(
             folder=folder,
             keep_checkpoints=config.keep_checkpoints,
             resume=resume,
+            checkpoint=checkpoint,
             show_status=not quiet,
             print_events=config.log_level == "debug",
             sinks=sinks,

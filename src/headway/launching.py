@@ -152,6 +152,7 @@ def run(
     runtime: str | Runtime = "threads",
     folder: str | Path | None = None,
     resume: bool = False,
+    checkpoint: str | int | None = None,
     show_status: bool = False,
     sinks: Sequence[Sink] = (),
     metrics_interval_s: float = INTERVAL_S,
@@ -167,7 +168,8 @@ def run(
 
     `collect(weights, ticket)`, `train(weights, rollouts) -> weights`, `evaluate(weights) -> number`. Any other
     field of `Settings` may be given as a keyword too. With `folder`, events, metrics and checkpoints are kept
-    there, and `resume=True` goes on from the last checkpoint; `headway report FOLDER`, or `write_report` of
+    there, and `resume=True` goes on from the last checkpoint, or from the one that `checkpoint` names (000007-v42) or
+    that holds this version; `headway report FOLDER`, or `write_report` of
     `headway.reporting`, makes the page of it. `sinks` get the metrics too, and are closed at the end.
     `alarms` are thresholds by name (`headway.observe.alarms.KNOWN`), for runs with a folder or sinks. `monitor` is a
     function (or where it is: file.py:function) that is given statistics at intervals (`headway.observe.monitor`).
@@ -199,6 +201,7 @@ def run(
         runtime=runtime,
         folder=None if folder is None else RunFolder(Path(folder)),
         resume=resume,
+        checkpoint=checkpoint,
         show_status=show_status,
         sinks=sinks,
         metrics_interval_s=metrics_interval_s,
@@ -219,6 +222,7 @@ def launch(
     folder: RunFolder | None = None,
     keep_checkpoints: int = 2,
     resume: bool = False,
+    checkpoint: str | int | None = None,
     show_status: bool = False,
     print_events: bool = False,
     sinks: Sequence[Sink] = (),
@@ -231,6 +235,8 @@ def launch(
     keep_best: bool = True,
 ) -> RunResult:
     """Run to the end, or until a signal asks for it. The sinks are closed, however it ends."""
+    if checkpoint is not None and not resume:
+        raise ValueError(f"checkpoint={checkpoint!r} is for a run that is resumed")
     watch = Alarms(alarms or {})
     if isinstance(monitor, str):
         monitor = load_monitor(monitor)  # before anything of the run is there
@@ -249,8 +255,11 @@ def launch(
             store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
             best = BestWeights(folder.checkpoints) if keep_best else None
             if resume:
-                state = store.load()
+                begin = None if checkpoint is None else store.find(checkpoint)
+                state = store.load(begin)
                 check_same_run(state, settings)  # before anything of the run is touched
+                for aside in store.set_aside_after(begin) if begin is not None else ():
+                    print(f"headway: set aside, as the run goes on before it: {aside}", file=sys.stderr)
                 folder.summary.unlink(missing_ok=True)
             elif folder.events.exists():
                 raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")

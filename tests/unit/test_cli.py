@@ -385,6 +385,62 @@ def test_explain_refuses_what_nobody_knows_with_the_nearest_name(capsys: Output)
     assert line.startswith("unknown name 'num_worker'; did you mean 'num_workers'? allowed: ")
 
 
+# -- resuming from an earlier checkpoint -------------------------------------------------------------
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"garbage" * 100)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("damage", [garble, cut])
+@pytest.mark.parametrize("file", ["state.pkl", "manifest.json"])
+def test_a_damaged_checkpoint_names_the_command_that_ends_with_the_same_bits(
+    damage: Any, file: str, runs: Path, capsys: Output
+) -> None:
+    whole = tiny_run(runs, "--updates", "12", "--max_lead", "2", "--collectors", "2")
+    saved = ["--updates", "12", "--max_lead", "2", "--collectors", "2", "--save_every", "3", "--keep_checkpoints", "9"]
+    folder = tiny_run(runs, *saved)
+    *_, newest = (path for path in CheckpointStore(folder / "checkpoints").all())
+    damage(newest / file)
+    line = refused(capsys, "resume", str(folder), "--quiet")
+    command = line.partition("to go on from there: headway ")[2].split()
+    assert command[:3] == ["resume", str(folder), "--checkpoint"]
+    for which in (command[3], "6"):  # the newest whole one, then an earlier one by its version
+        assert main([*command[:3], which, "--quiet"]) == 0
+        assert summary(folder)["fingerprint"] == summary(whole)["fingerprint"]
+        assert main(["run", "--replay", str(folder)]) == 0
+        assert "the same bits as recorded" in capsys.readouterr().out
+    assert (folder / "checkpoints" / f"discarded-{newest.name}").is_dir()
+    updates = [event["u"] for event in read_events(folder / "events.jsonl") if event["e"] == "learn"]
+    assert updates == list(range(1, 13))  # none twice
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs, "--save_every", "3", "--keep_checkpoints", "9")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    line = refused(capsys, "resume", str(folder), "--checkpoint", "000000-v30")
+    assert line.startswith("unknown checkpoint '000000-v30'; did you mean '000000-v3'? allowed: 000000-v3, 000001-v6")
+    assert refused(capsys, "resume", str(folder), "--checkpoint").startswith("unknown checkpoint 'True'; ")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_refused_change_sets_nothing_aside(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs, "--save_every", "3", "--keep_checkpoints", "9")
+    line = refused(capsys, "resume", str(folder), "--checkpoint", "3", "--seed", "5", "--quiet")
+    assert line == "the checkpoint was written with seed=0; it cannot be resumed with seed=5"
+    assert len(CheckpointStore(folder / "checkpoints").all()) == 3
+    assert not list((folder / "checkpoints").glob("discarded-*"))
+
+
+def test_a_checkpoint_is_for_a_resume(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="checkpoint='last' is for a run that is resumed"):
+        run(lambda w, t: 1, lambda w, r: w, weights=0, updates=1, folder=tmp_path / "a", checkpoint="last")
+
+
 # -- what a run is called ---------------------------------------------------------------------------
 
 
