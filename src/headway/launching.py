@@ -2,6 +2,8 @@
 
 SIGINT, SIGTERM   finish the update, save, end (a second one ends at once)
 SIGUSR1           print who waits for what
+
+Where the caller's thread has a running event loop (a notebook, asyncio) the coordinator has a thread of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO, runtime_checkable
@@ -55,6 +58,7 @@ from headway.observe.sinks import (
 )
 from headway.observe.statistics import seconds
 from headway.observe.trace import write_trace
+from headway.runtime.own_thread import has_running_loop, run_in_own_thread
 
 RUNTIMES = ("inline", "threads", "processes", "ray")
 STATISTICS_EVERY_S = 30.0
@@ -292,8 +296,9 @@ def launch(
         coordinator = Coordinator(
             stations, settings, place, recorder=recorder, checkpoints=store, best=best, samples=samples, resume=state
         )
+        is_apart = has_running_loop() and place.name != "virtual"  # whose loop knows how to stand in for another
         if threading.current_thread() is threading.main_thread():
-            stack.enter_context(_signals(coordinator))
+            stack.enter_context(_signals(coordinator, is_apart=is_apart))
         main = coordinator.run()
         log = None
         if folder is not None and place.name != "virtual":
@@ -309,7 +314,12 @@ def launch(
             watch=None if monitor is None else _watch(coordinator, monitor, log),
             watch_every_s=monitor_every_s,
         )
-        result = place.run(reports.follow(main))
+        whole = reports.follow(main)
+        if is_apart:
+            ask = partial(coordinator.request_stop, f"{INTERRUPTED} by KeyboardInterrupt")
+            result = run_in_own_thread(place, whole, partial(coordinator.call_soon, ask), coordinator.abort)
+        else:
+            result = place.run(whole)
     if folder is not None:
         folder.write_summary(summary_of(result))
     return result
@@ -503,8 +513,8 @@ def summary_of(result: RunResult) -> dict[str, Any]:
 
 
 @contextmanager
-def _signals(coordinator: Coordinator) -> Iterator[None]:
-    """Route the signals to the coordinator; put the old handlers back at the end."""
+def _signals(coordinator: Coordinator, *, is_apart: bool) -> Iterator[None]:
+    """Route the signals to the coordinator, which may be in another thread; put the old handlers back at the end."""
     asked = 0
 
     def stop(number: int, frame: Any) -> None:
@@ -519,7 +529,10 @@ def _signals(coordinator: Coordinator) -> Iterator[None]:
             coordinator.call_soon(lambda: coordinator.request_stop(f"{INTERRUPTED} by {name}"))
 
     def explain(number: int, frame: Any) -> None:
-        print(coordinator.why(), file=sys.stderr, flush=True)
+        if is_apart:  # in the thread where nothing moves meanwhile
+            coordinator.call_soon(lambda: print(coordinator.why(), file=sys.stderr, flush=True))
+        else:
+            print(coordinator.why(), file=sys.stderr, flush=True)
 
     handlers: dict[int, Callable[[int, Any], None]] = {
         signal.SIGINT: stop,
