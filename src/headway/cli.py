@@ -6,6 +6,7 @@ headway run functions --max_lead 2 --collectors 2
 headway run --config runs/functions-20260401-101500/config.yaml --seed 1
 headway run --replay runs/functions-20260401-101500
 headway resume runs/functions-20260401-101500
+headway resume runs/functions-20260401-101500 --checkpoint 000001-v40
 headway evaluate runs/functions-20260401-101500 --checkpoint best
 headway export runs/grpo-20260401-101500 --checkpoint best --to a-model
 headway samples runs/grpo-20260401-101500 --best
@@ -65,7 +66,7 @@ from headway.observe.story import read_story
 from headway.observe.trace import write_trace
 from headway.recipes import RECIPES, Recipe, lightzero, lightzero_names, load_recipe, nested_names
 from headway.recipes.config import ConfigError, RunConfig, Said, read_values, understand
-from headway.recipes.known_names import KNOWN_NAMES
+from headway.recipes.known_names import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.recipes.nested_names import PATHS, WITHOUT_EFFECT
 from headway.reporting import PORT, ReportServer, examine, leave_report, write_report
 from headway.testing.fitting import fit
@@ -158,12 +159,16 @@ def start(recipe: Recipe, *layers: Mapping[str, Any], root: Path, quiet: bool) -
         if isinstance(said.meaning, str):
             OUT.print(f"{said.name}={said.value} has no effect: {said.meaning}", markup=False)
     stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
-    folder = RunFolder.create(root, recipe.title)
+    folder = RunFolder.create(root, recipe.title, config.name)
     return _launch(recipe, stations, config, folder, resume=False, quiet=quiet)
 
 
 def resume(words: list[str]) -> int:
-    """headway resume RUN [--FIELD VALUE ...]: go on from the last checkpoint, with a longer plan if you like."""
+    """headway resume RUN [--checkpoint NAME|VERSION] [--FIELD VALUE ...]
+
+    Goes on from the last checkpoint, with a longer plan if you like; with --checkpoint from an earlier one (000007-v42,
+    or the number of its version). What was recorded and saved after that one is set aside.
+    """
     if words[:1] in (["-h"], ["--help"]):
         OUT.print(resume.__doc__, markup=False)
         return 0
@@ -173,15 +178,25 @@ def resume(words: list[str]) -> int:
     options = _options(words[1:])
     quiet = bool(options.pop("quiet", False))
     with folder.hold():  # before anything is read
+        begin = options.pop("checkpoint", None)
+        if begin is not None:
+            CheckpointStore(folder.checkpoints).find(begin)  # before anything is built
         name, values = folder.read_config()
         recipe = load_recipe(name)
         config = read_values(recipe.config, values, options)
-        _launch(recipe, recipe.stations(config), config, folder, resume=True, quiet=quiet)
+        _launch(recipe, recipe.stations(config), config, folder, resume=True, checkpoint=begin, quiet=quiet)
     return 0
 
 
 def _launch(
-    recipe: Recipe, stations: Stations, config: RunConfig, folder: RunFolder, *, resume: bool, quiet: bool
+    recipe: Recipe,
+    stations: Stations,
+    config: RunConfig,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    quiet: bool,
+    checkpoint: str | int | None = None,
 ) -> RunResult:
     runtime = config.build_runtime()
     sinks = _sinks(config, folder, is_new=not resume)
@@ -195,6 +210,7 @@ def _launch(
             folder=folder,
             keep_checkpoints=config.keep_checkpoints,
             resume=resume,
+            checkpoint=checkpoint,
             show_status=not quiet,
             print_events=config.log_level == "debug",
             sinks=sinks,
@@ -234,6 +250,7 @@ def _sinks(config: RunConfig, folder: RunFolder, *, is_new: bool) -> list[Sink]:
             prometheus_port=config.prometheus_port,
             prometheus_host=config.prometheus_host,
             config=config.model_dump(mode="json"),
+            name=config.name,
         )
     except ValueError:
         if is_new:
@@ -573,13 +590,18 @@ def samples(words: list[str]) -> int:
 
 
 def explain(words: list[str]) -> int:
-    """headway explain [NAME | NAME=VALUE ...] or [RECIPE] --config FILE: what names from other systems are here."""
+    """headway explain [NAME | NAME=VALUE ...] [--names SYSTEM] or [RECIPE] --config FILE
+
+    What names from other systems are here. A name that means different things in different systems is shown with all
+    of its meanings, or with --names in that of one.
+    """
     if words[:1] in (["-h"], ["--help"]):
         OUT.print(explain.__doc__, markup=False)
         return 0
     if "--config" in words:
         return _explain_file(words)
     if words:
+        words, names = _named_system(words)
         pairs = [word.lstrip("-").partition("=") for word in words]
         together = {name: _any_value(text) for name, has_value, text in pairs if has_value}
         for name, has_value, text in pairs:
@@ -598,11 +620,13 @@ def explain(words: list[str]) -> int:
                     continue
                 raise UsageError(unknown("name", name, [*KNOWN_NAMES, *lightzero_names.ALONE, *ours]))
             value = _scalar(text) if has_value else known.example
-            OUT.print(f"{name}={value}  ->  {_assignments(known.translate(value))}   ({known.meaning})", markup=False)
+            for ours, meaning in _meanings(known, value, names, together):
+                OUT.print(f"{name}={value}  ->  {ours}   ({meaning})", markup=False)
         return 0
     rows = [
-        [f"{known.name}={known.example}", _assignments(known.translate(known.example)), known.meaning]
+        [f"{known.name}={known.example}", ours, meaning]
         for known in KNOWN_NAMES.values()
+        for ours, meaning in _meanings(known, known.example)
     ]
     _print_table(["known name", "in Headway", "meaning"], rows)
     for paths, without_effect in ((PATHS, WITHOUT_EFFECT), (lightzero_names.PATHS, lightzero_names.WITHOUT_EFFECT)):
@@ -611,6 +635,41 @@ def explain(words: list[str]) -> int:
         OUT.print()
         _print_table(["without effect", "because"], [[path, why] for path, why in without_effect.items()])
     return 0
+
+
+def _named_system(words: list[str]) -> tuple[list[str], str | None]:
+    """What `--names` says, and the other words."""
+    place = next((at for at, word in enumerate(words) if word.partition("=")[0] == "--names"), None)
+    if place is None:
+        return words, None
+    end = place + (1 if "=" in words[place] else 2)
+    system = str(_options(words[place:end])["names"])
+    if system not in SYSTEMS:
+        raise UsageError(unknown("system of names", system, SYSTEMS))
+    return words[:place] + words[end:], system
+
+
+def _meanings(
+    known: KnownName, value: Any, names: str | None = None, together: Mapping[str, Any] | None = None
+) -> list[tuple[str, str]]:
+    """What a name is here and what it means: once for each meaning, or in that of the system `names`."""
+    also = "" if known.implies is None else f"; implies {known.implies.setting}={known.implies.value} if none is set"
+    whose = f"; {' and '.join(known.systems)}" if known.others else ""
+    meanings = [(_assignments(known.translate(value)), f"{known.meaning}{whose}{also}")]
+    for other in known.others:
+        one = (_in_other_words(other, value, together or {}), f"{other.meaning}; {' and '.join(other.systems)}")
+        if names in other.systems and other.is_possible(("group_size", "num_envs"), together or {}):
+            return [one]
+        meanings.append(one)
+    return meanings[:1] if names in known.systems else meanings
+
+
+def _in_other_words(other: OtherMeaning, value: Any, together: Mapping[str, Any]) -> str:
+    """The settings; where they depend on what is not said, their name alone."""
+    try:
+        return _assignments(other.translate(value, together, {})) if other.translate else f"({other.ours})"
+    except ValueError:
+        return f"({other.ours})"
 
 
 def _explain_path(path: str, together: dict[str, Any]) -> None:
@@ -710,8 +769,13 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
         is_next = bool(rest) and (rest[0].startswith("--") or rest[0] == "-h" or NESTED.fullmatch(rest[0]) is not None)
         if not has_value and rest and not is_next:
             text, has_value = rest.pop(0), "="
-        options[name.replace("-", "_")] = _scalar(text) if has_value else True
+        name = name.replace("-", "_")
+        options[name] = True if not has_value else text if name in TEXTS else _scalar(text)
     return options
+
+
+TEXTS = ("name",)
+"""Options that are taken as they are written: a run may be called 007."""
 
 
 NESTED = re.compile(r"\+{0,2}(\w+(?:\.\w+)+)=(.*)", re.DOTALL)

@@ -2,6 +2,8 @@
 
 SIGINT, SIGTERM   finish the update, save, end (a second one ends at once)
 SIGUSR1           print who waits for what
+
+Where the caller's thread has a running event loop (a notebook, asyncio) the coordinator has a thread of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -66,6 +69,7 @@ from headway.observe.sinks import (
 )
 from headway.observe.statistics import seconds
 from headway.observe.trace import write_trace
+from headway.runtime.own_thread import has_running_loop, run_in_own_thread
 
 RUNTIMES = ("inline", "threads", "processes", "ray")
 STATISTICS_EVERY_S = 30.0
@@ -112,8 +116,10 @@ def build_sinks(
     prometheus_port: int | None = None,
     prometheus_host: str = "127.0.0.1",
     config: Mapping[str, Any] | None = None,
+    name: str | None = None,
 ) -> list[Sink]:
-    """The sinks these settings ask for; `tensorboard=None` is yes where the package is installed."""
+    """The sinks these settings ask for; `tensorboard=None` is yes where the package is installed. `name` is what the
+    run is called on Weights & Biases; its folder's name unless it is said."""
     sinks: list[Sink] = []
     extra, setting = "tensorboard", "tensorboard"
     with ExitStack() as unless_all_are_built:
@@ -131,7 +137,7 @@ def build_sinks(
                 extra, setting = "wandb", "use_wandb"
                 from headway.observe.wandb_sink import WandbSink
 
-                sinks.append(WandbSink(folder.path, project=wandb_project, mode=wandb_mode, config=config))
+                sinks.append(WandbSink(folder.path, project=wandb_project, mode=wandb_mode, config=config, name=name))
         except ModuleNotFoundError as error:
             missing = (error.name or extra).partition(".")[0]
             raise ValueError(f"{setting}=true needs {missing}: pip install 'headway[{extra}]'") from None
@@ -163,6 +169,7 @@ def run(
     runtime: str | Runtime = "threads",
     folder: str | Path | None = None,
     resume: bool = False,
+    checkpoint: str | int | None = None,
     show_status: bool = False,
     sinks: Sequence[Sink] = (),
     metrics_interval_s: float = INTERVAL_S,
@@ -178,7 +185,8 @@ def run(
 
     `collect(weights, ticket)`, `train(weights, rollouts) -> weights`, `evaluate(weights) -> number`. Any other
     field of `Settings` may be given as a keyword too. With `folder`, events, metrics and checkpoints are kept
-    there, and `resume=True` goes on from the last checkpoint; `headway report FOLDER`, or `write_report` of
+    there, and `resume=True` goes on from the last checkpoint, or from the one that `checkpoint` names (000007-v42) or
+    that holds this version; `headway report FOLDER`, or `write_report` of
     `headway.reporting`, makes the page of it. `sinks` get the metrics too, and are closed at the end.
     `alarms` are thresholds by name (`headway.observe.alarms.KNOWN`), for runs with a folder or sinks. `monitor` is a
     function (or where it is: file.py:function) that is given statistics at intervals (`headway.observe.monitor`).
@@ -211,6 +219,7 @@ def run(
         runtime=runtime,
         folder=None if folder is None else RunFolder(Path(folder)),
         resume=resume,
+        checkpoint=checkpoint,
         show_status=show_status,
         sinks=sinks,
         metrics_interval_s=metrics_interval_s,
@@ -231,6 +240,7 @@ def launch(
     folder: RunFolder | None = None,
     keep_checkpoints: int = 2,
     resume: bool = False,
+    checkpoint: str | int | None = None,
     show_status: bool = False,
     print_events: bool = False,
     sinks: Sequence[Sink] = (),
@@ -247,6 +257,8 @@ def launch(
 
     `config` is the recipe's name and settings: they are written into the folder, and into the log with each session.
     """
+    if checkpoint is not None and not resume:
+        raise ValueError(f"checkpoint={checkpoint!r} is for a run that is resumed")
     watch = Alarms(alarms or {})
     if isinstance(monitor, str):
         monitor = load_monitor(monitor)  # before anything of the run is there
@@ -266,9 +278,12 @@ def launch(
             store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
             best = BestWeights(folder.checkpoints) if keep_best else None
             if resume:
-                state = _newest_state(folder, store)
+                begin = None if checkpoint is None else store.find(checkpoint)
+                state = _newest_state(folder, store) if begin is None else store.load(begin)
                 if state is not None:
                     check_same_run(state, settings)  # before anything of the run is touched
+                for aside in store.set_aside_after(begin) if begin is not None else ():
+                    to_stderr(f"set aside, as the run goes on before it: {aside}")
                 folder.summary.unlink(missing_ok=True)
             elif folder.events.exists():
                 raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")
@@ -318,8 +333,9 @@ def launch(
             config=None if config is None else {"recipe": config[0], **config[1]},
             when_begun=_keep_config(folder, config) if resume else None,
         )
+        is_apart = has_running_loop() and place.name != "virtual"  # whose loop knows how to stand in for another
         if threading.current_thread() is threading.main_thread():
-            stack.enter_context(_signals(coordinator))
+            stack.enter_context(_signals(coordinator, is_apart=is_apart))
         main = coordinator.run()
         log = None
         if folder is not None and place.name != "virtual":
@@ -337,7 +353,12 @@ def launch(
             watch=None if monitor is None else _watch(coordinator, monitor, log),
             watch_every_s=monitor_every_s,
         )
-        result = place.run(reports.follow(main))
+        whole = reports.follow(main)
+        if is_apart:
+            ask = partial(coordinator.request_stop, f"{INTERRUPTED} by KeyboardInterrupt")
+            result = run_in_own_thread(place, whole, partial(coordinator.call_soon, ask), coordinator.abort)
+        else:
+            result = place.run(whole)
     if folder is not None:
         folder.write_summary(summary_of(result))
     return result
@@ -571,8 +592,8 @@ def summary_of(result: RunResult) -> dict[str, Any]:
 
 
 @contextmanager
-def _signals(coordinator: Coordinator) -> Iterator[None]:
-    """Route the signals to the coordinator; put the old handlers back at the end."""
+def _signals(coordinator: Coordinator, *, is_apart: bool) -> Iterator[None]:
+    """Route the signals to the coordinator, which may be in another thread; put the old handlers back at the end."""
     asked = 0
 
     def stop(number: int, frame: Any) -> None:
@@ -587,7 +608,10 @@ def _signals(coordinator: Coordinator) -> Iterator[None]:
             coordinator.call_soon(lambda: coordinator.request_stop(f"{INTERRUPTED} by {name}"))
 
     def explain(number: int, frame: Any) -> None:
-        print(coordinator.why(), file=sys.stderr, flush=True)
+        if is_apart:  # in the thread where nothing moves meanwhile
+            coordinator.call_soon(lambda: print(coordinator.why(), file=sys.stderr, flush=True))
+        else:
+            print(coordinator.why(), file=sys.stderr, flush=True)
 
     handlers: dict[int, Callable[[int, Any], None]] = {
         signal.SIGINT: stop,

@@ -78,10 +78,11 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def look(story: Story, name: str) -> Seen:
     """One run with everything that follows from its story."""
+    called = story.config.get("name")
     accounts = account(story)
     simulated, recommended = _simulate(story, accounts)
     return Seen(
-        name=name,
+        name=f"{called} ({name})" if called else name,
         story=story,
         accounts=accounts,
         findings=advise(story, accounts, recommended_lead=recommended),

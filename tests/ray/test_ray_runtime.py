@@ -395,3 +395,17 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(what: signal.Signals,
     wait_until_gone(children)
     if what is signal.SIGINT:
         assert '"interrupted by SIGINT"' in next(tmp_path.glob("*/summary.json")).read_text()
+
+
+# -- inside of another event loop ---------------------------------------------------------------------
+
+
+@in_local_ray
+def test_a_run_inside_of_asyncio_gives_the_bits_of_one_outside() -> None:
+    settings = Settings(plan=Plan(updates=4), max_lead=1)
+
+    async def main() -> RunResult:
+        return launch(toy_stations(), settings, runtime="ray")
+
+    inside, outside = asyncio.run(main()), launch(toy_stations(), settings, runtime="inline")
+    assert fingerprint(inside.weights) == fingerprint(outside.weights)

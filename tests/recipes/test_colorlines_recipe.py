@@ -20,8 +20,9 @@ from headway.launching import launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
+from headway.recipes import load_recipe
 from headway.recipes.colorlines import ColorLinesConfig, stations
-from headway.recipes.config import ConfigError, read_values
+from headway.recipes.config import ConfigError, read_values, understand
 
 
 def tiny(**more: Any) -> ColorLinesConfig:
@@ -104,10 +105,47 @@ def test_stale_data_without_a_correction_are_refused() -> None:
         read_values(ColorLinesConfig, {"correction": "none"})
 
 
-@pytest.mark.parametrize("name", ["buffer_capacity", "min_buffer_size", "per_alpha", "per_beta_start", "version_decay"])
+@pytest.mark.parametrize("name", ["replay_capacity", "replay_min_size", "replay_alpha", "version_decay"])
 def test_knobs_of_a_replay_that_is_not_there_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^\w+=1(\.0)? needs a replay: set replay_mode to learner or shared$"):
         read_values(ColorLinesConfig, {name: 1})
+
+
+OF_A_REPLAY = {"buffer_capacity": 5000, "min_buffer_size": 2000, "per_alpha": 0.5, "per_beta_start": 0.3}
+
+
+def replay_mode(*layers: dict[str, Any], recipe: str = "colorlines") -> str:
+    config: Any = read_values(load_recipe(recipe).config, *layers)
+    return str(config.replay_mode)
+
+
+@pytest.mark.parametrize("name", OF_A_REPLAY)
+def test_names_of_a_system_that_always_has_a_replay_imply_one(name: str) -> None:
+    assert replay_mode({name: OF_A_REPLAY[name]}) == "shared"
+    (said,) = understand(ColorLinesConfig, {name: OF_A_REPLAY[name]})[1]
+    assert isinstance(said.meaning, dict)
+    assert said.meaning["replay_mode"] == "shared"
+
+
+def test_a_mode_of_the_replay_that_is_set_stays() -> None:
+    mode, name = {"replay_mode": "learner"}, {"per_alpha": 0.5}
+    assert replay_mode(mode | name) == replay_mode(mode, name) == replay_mode(name, mode) == "learner"
+    assert replay_mode(name | {"wall_s": 1}, recipe="muzero") == "learner"  # its default: it always has a replay
+
+
+def test_no_replay_and_a_name_of_one_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match=r"^replay_alpha=0.5 needs a replay: set replay_mode to learner or shared$"):
+        read_values(ColorLinesConfig, {"replay_mode": "none", "per_alpha": 0.5})
+
+
+def test_the_command_of_the_parallel_ppo_runs_as_it_stands(tmp_path: Path) -> None:
+    words = "--num_workers 4 --num_iterations 2 --batch_size 128 --buffer_capacity 100000 --per_alpha 0.6 --lr 3e-4"
+    offline = ["--use_wandb", "false", "--eval_interval", "0", "--width", "4", "--quiet", "--runs", str(tmp_path)]
+    assert cli.main(["run", "colorlines", *words.split(), *offline]) == 0
+    _, settings = RunFolder(next(tmp_path.iterdir())).read_config()
+    assert (settings["replay_mode"], settings["replay_capacity"], settings["collectors"]) == ("shared", 100_000, 4)
+    on_ray: Any = read_values(ColorLinesConfig, cli._options(["--runtime", "ray", *words.split(), "--use_wandb"]))
+    assert (on_ray.runtime, on_ray.replay_mode, on_ray.use_wandb, on_ray.lr) == ("ray", "shared", True, 3e-4)
 
 
 # -- watching -----------------------------------------------------------------------------------------

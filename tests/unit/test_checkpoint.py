@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def test_a_damaged_state_is_refused_before_it_is_unpickled(store: CheckpointStor
     size = (newest / "state.pkl").stat().st_size
     assert refusal(store) == (
         f"checkpoint {newest} is damaged: state.pkl has {size} bytes that do not match its SHA-256; "
-        f"others there: {older.name}"
+        f"others there: {older.name}; to go on from there: resume=True, checkpoint='{older.name}'"
     )
     assert store.load(older).version == 1
 
@@ -192,7 +193,7 @@ def test_a_damaged_manifest_is_refused(store: CheckpointStore, content: bytes) -
     (newest / "manifest.json").write_bytes(content)
     line = refusal(store)
     assert line.startswith(f"checkpoint {newest} cannot be read: ")
-    assert line.endswith(f"; others there: {older.name}")
+    assert f"; others there: {older.name}; to go on from there: " in line
 
 
 @pytest.mark.parametrize("file", ["state.pkl", "manifest.json"])
@@ -209,7 +210,56 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(store: Ch
     store.save(state(1))
     line = refusal(store, store.folder / "000009-v9")
     assert line.startswith(f"checkpoint {store.folder / '000009-v9'} cannot be read: ")
-    assert line.endswith("; others there: 000000-v1")
+    assert "; others there: 000000-v1; to go on from there: " in line
+
+
+def test_a_damaged_checkpoint_of_a_recipe_names_the_command_that_goes_on(store: CheckpointStore) -> None:
+    (store.folder.parent / "config.yaml").write_text("recipe: functions")
+    older, newest = store.save(state(1)), store.save(state(2))
+    cut_short(newest / "state.pkl")
+    command = f"headway resume {store.folder.parent} --checkpoint {older.name}"
+    assert refusal(store).endswith(f"; others there: {older.name}; to go on from there: {command}")
+
+
+def test_what_no_longer_unpickles_is_refused_in_one_line(store: CheckpointStore) -> None:
+    older, newest = store.save(state(1)), store.save(state(2))
+    content = b"cnowhere_to_be_found\nThing\n."  # a class of a module that is gone
+    (newest / "state.pkl").write_bytes(content)
+    manifest = json.loads((newest / "manifest.json").read_text()) | {"sha256": hashlib.sha256(content).hexdigest()}
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    line = refusal(store)
+    assert line.startswith(f"checkpoint {newest} cannot be loaded: ModuleNotFoundError: No module named 'nowhere_to_b")
+    assert f"others there: {older.name}" in line
+
+
+# -- one of several ---------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_found_by_its_name_or_its_version(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=9)
+    first, again, newest = (store.save(state(version)) for version in (3, 3, 13))
+    assert [store.find(which) for which in (first.name, 3, 13, "last")] == [first, again, newest, newest]
+
+
+@pytest.mark.parametrize("which", ["000000-v4", "v3", 4, True, "best", ""])
+def test_a_checkpoint_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path, which: Any) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(state(3))
+    with pytest.raises(CheckpointError) as refused:
+        store.find(which)
+    assert str(refused.value).startswith(f"unknown checkpoint '{which}';")
+    assert str(refused.value).endswith("allowed: 000000-v3, last")
+
+
+def test_later_checkpoints_are_set_aside_and_come_again_under_their_numbers(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=9)
+    paths = [store.save(state(version)) for version in range(4)]
+    aside = store.set_aside_after(paths[1])
+    assert [path.name for path in aside] == ["discarded-000003-v3", "discarded-000002-v2"]
+    assert names(store) == ["000000-v0", "000001-v1"]
+    assert store.load().version == 1
+    store.save(state(2))
+    assert store.set_aside_after(paths[1]) == [tmp_path / "discarded-000002-v2"]  # what was there before is replaced
 
 
 @pytest.mark.parametrize("other", [FORMAT + 1, 0, None])

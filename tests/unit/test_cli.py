@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -341,9 +342,152 @@ def test_explain_translates_one_name(word: str, line: str, capsys: Output) -> No
     assert capsys.readouterr().out.startswith(line)
 
 
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (
+            ["num_iterations=2"],
+            [
+                "num_iterations=2  ->  updates=2   (updates in all; color_gomoku)",
+                "num_iterations=2  ->  num_epochs=2   (passes over a batch; trl)",
+            ],
+        ),
+        (["num_iterations=2", "--names", "trl"], ["num_iterations=2  ->  num_epochs=2   (passes over a batch; trl)"]),
+        (
+            ["--names=color_gomoku", "num_iterations"],
+            ["num_iterations=1000  ->  updates=1000   (updates in all; color_"],
+        ),
+        (["max_steps=100", "--names", "trl"], ["max_steps=100  ->  updates=100   (updates in all; roll and trl)"]),
+        (
+            ["num_iterations=2", "max_steps=100", "--names", "trl"],
+            ["num_iterations=2  ->  num_epochs=2", "max_steps=100  ->  updates=50   (optimizer steps, num_iterations"],
+        ),
+        (
+            ["eval_freq=9"],
+            ["eval_freq=9  ->  evaluate_every=9   (versions", "eval_freq=9  ->  (evaluate_every)   (environment steps"],
+        ),
+    ],
+)
+def test_explain_shows_every_meaning_of_a_name(words: list[str], lines: list[str], capsys: Output) -> None:
+    assert main(["explain", *words]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == len(lines)
+    assert all(line.startswith(begin) for line, begin in zip(shown, lines, strict=True)), shown
+
+
+def test_explain_refuses_a_system_nobody_knows(capsys: Output) -> None:
+    line = refused(capsys, "explain", "num_iterations", "--names", "tlr")
+    assert line.startswith("unknown system of names 'tlr'; did you mean 'trl'? allowed: ")
+
+
 def test_explain_refuses_what_nobody_knows_with_the_nearest_name(capsys: Output) -> None:
     line = refused(capsys, "explain", "num_worker")
     assert line.startswith("unknown name 'num_worker'; did you mean 'num_workers'? allowed: ")
+
+
+# -- resuming from an earlier checkpoint -------------------------------------------------------------
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"garbage" * 100)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("damage", [garble, cut])
+@pytest.mark.parametrize("file", ["state.pkl", "manifest.json"])
+def test_a_damaged_checkpoint_names_the_command_that_ends_with_the_same_bits(
+    damage: Any, file: str, runs: Path, capsys: Output
+) -> None:
+    whole = tiny_run(runs, "--updates", "12", "--max_lead", "2", "--collectors", "2")
+    saved = ["--updates", "12", "--max_lead", "2", "--collectors", "2", "--save_every", "3", "--keep_checkpoints", "9"]
+    folder = tiny_run(runs, *saved)
+    *_, newest = (path for path in CheckpointStore(folder / "checkpoints").all())
+    damage(newest / file)
+    line = refused(capsys, "resume", str(folder), "--quiet")
+    command = line.partition("to go on from there: headway ")[2].split()
+    assert command[:3] == ["resume", str(folder), "--checkpoint"]
+    for which in (command[3], "6"):  # the newest whole one, then an earlier one by its version
+        assert main([*command[:3], which, "--quiet"]) == 0
+        assert summary(folder)["fingerprint"] == summary(whole)["fingerprint"]
+        assert main(["run", "--replay", str(folder)]) == 0
+        assert "the same bits as recorded" in capsys.readouterr().out
+    assert (folder / "checkpoints" / f"discarded-{newest.name}").is_dir()
+    updates = [event["u"] for event in read_events(folder / "events.jsonl") if event["e"] == "learn"]
+    assert updates == list(range(1, 13))  # none twice
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs, "--save_every", "3", "--keep_checkpoints", "9")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    line = refused(capsys, "resume", str(folder), "--checkpoint", "000000-v30")
+    assert line.startswith("unknown checkpoint '000000-v30'; did you mean '000000-v3'? allowed: 000000-v3, 000001-v6")
+    assert refused(capsys, "resume", str(folder), "--checkpoint").startswith("unknown checkpoint 'True'; ")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_refused_change_sets_nothing_aside(runs: Path, capsys: Output) -> None:
+    folder = tiny_run(runs, "--save_every", "3", "--keep_checkpoints", "9")
+    line = refused(capsys, "resume", str(folder), "--checkpoint", "3", "--seed", "5", "--quiet")
+    assert line == "the checkpoint was written with seed=0; it cannot be resumed with seed=5"
+    assert len(CheckpointStore(folder / "checkpoints").all()) == 3
+    assert not list((folder / "checkpoints").glob("discarded-*"))
+
+
+def test_a_checkpoint_is_for_a_resume(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="checkpoint='last' is for a run that is resumed"):
+        run(lambda w, t: 1, lambda w, r: w, weights=0, updates=1, folder=tmp_path / "a", checkpoint="last")
+
+
+# -- what a run is called ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["warm-start", "007", "lr_1e-3.b"])
+def test_a_name_is_in_the_folder_the_report_and_the_status(name: str, tmp_path: Path, capsys: Output) -> None:
+    words = ["--updates", "2", "--evaluate_every", "0", "--tensorboard", "false", "--quiet", "--runs", str(tmp_path)]
+    assert main(["run", "functions", *words, "--name", name]) == 0
+    (folder,) = tmp_path.iterdir()
+    assert re.fullmatch(rf"functions-\d{{8}}-\d{{6}}-{re.escape(name)}", folder.name)
+    assert yaml.safe_load((folder / "config.yaml").read_text())["name"] == name
+    assert f"Headway report: {name} ({folder.name})" in (folder / "report.html").read_text()
+    capsys.readouterr()
+    assert main(["status", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith(f"functions {name} in {folder}: ended after ")
+
+
+def test_two_runs_of_one_name_have_folders_of_their_own(tmp_path: Path) -> None:
+    folders = [RunFolder.create(tmp_path, "toy", "twin").path for _ in range(3)]
+    assert len(set(folders)) == 3
+    assert all(folder.name.endswith("-twin") for folder in folders)
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "../up", ".hidden", "-dash", "two words", "", "x" * 65, "end.", "new\nline", "été"]
+)
+def test_a_name_that_no_folder_can_have_is_refused(name: str, tmp_path: Path, capsys: Output) -> None:
+    line = refused(capsys, "run", "functions", "--runs", str(tmp_path / "runs"), f"--name={name}")
+    assert line.startswith(f"name={name!r}: a name has up to 64 letters, digits, underscores, dashes and dots")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_needs_a_name_after_the_option(capsys: Output) -> None:
+    assert refused(capsys, "run", "functions", "--name") == "name needs a value, received True"
+
+
+def test_every_wrong_setting_has_a_line_in_one_message(tmp_path: Path, capsys: Output) -> None:
+    words = ["--name", "a/b", "--max_laed", "2", "--collectors", "0", "--updates", "--runs", str(tmp_path / "runs")]
+    assert main(["run", "functions", *words]) == 2
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "headway: 4 settings cannot be:"
+    assert [line.split(";")[0].split(":")[0] for line in lines] == [
+        "  unknown setting 'max_laed'",
+        "  updates needs a value, received True",
+        "  name='a/b'",
+        "  collectors=0",
+    ]
+    assert not (tmp_path / "runs").exists()
 
 
 # -- help and refusals ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from headway.launching import RUNTIMES, build_runtime
 from headway.observe.folder import RunFolder, read_config
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values
-from headway.recipes.known_names import KNOWN_NAMES, translate
+from headway.recipes.known_names import KNOWN_NAMES, SYSTEMS, translate
 
 CONFIGS = [RunConfig, *(load_recipe(name).config for name in RECIPES)]
 
@@ -179,6 +179,108 @@ def test_a_name_nobody_knows_is_not_translated() -> None:
     assert translate("flux", 1, RunConfig.model_fields) is None
 
 
+# -- names that mean different things ---------------------------------------------------------------
+
+GRPO, PPO = load_recipe("grpo").config, load_recipe("ppo").config
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "both"),
+    [
+        (
+            GRPO,
+            {"num_iterations": 2},
+            "num_iterations=2 can mean: updates in all (updates), as in color_gomoku; or passes over a batch "
+            "(num_epochs), as in trl. Choose with --names color_gomoku or trl, or say updates or num_epochs",
+        ),
+        (
+            GRPO,
+            {"rollout_batch_size": 64},
+            "rollout_batch_size=64 can mean: prompts per update (tickets_per_batch), as in roll; or episodes per "
+            "update, in groups of group_size (tickets_per_batch), as in roll_agentic. Choose with --names roll or "
+            "roll_agentic, or say tickets_per_batch",
+        ),
+        (
+            PPO,
+            {"max_steps": 100_000},
+            "max_steps=100000 can mean: updates in all (updates), as in roll and trl; or environment steps in all "
+            "(steps), as in most systems that play games. Choose with --names roll or trl, or say updates or steps",
+        ),
+        (
+            PPO,
+            {"eval_freq": 10_000},
+            "eval_freq=10000 can mean: versions between evaluations (evaluate_every), as in lightzero; or environment "
+            "steps between evaluations (evaluate_every), as in Stable-Baselines3. Choose with --names lightzero, or "
+            "say evaluate_every",
+        ),
+    ],
+)
+def test_a_name_that_means_two_things_is_refused_with_both(kind: Any, values: dict[str, Any], both: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_values(kind, values)
+    assert str(refused.value) == both
+
+
+@pytest.mark.parametrize(
+    ("kind", "system", "values", "ours"),
+    [
+        (GRPO, "trl", {"num_iterations": 2}, {"num_epochs": 2}),
+        (GRPO, "TRL", {"num_iterations": 2}, {"num_epochs": 2}),
+        (GRPO, "color_gomoku", {"num_iterations": 50}, {"updates": 50}),
+        (GRPO, "trl", {"max_steps": 50, "eval_steps": 4, "save_steps": 6}, {"updates": 50, "evaluate_every": 4}),
+        (GRPO, "roll", {"max_steps": 50, "rollout_batch_size": 16}, {"updates": 50, "tickets_per_batch": 16}),
+        (GRPO, "roll_agentic", {"rollout_batch_size": 64, "group_size": 8}, {"tickets_per_batch": 8}),
+        (GRPO, "roll_agentic", {"rollout_batch_size": 64}, {"tickets_per_batch": 64 // GRPO().group_size}),
+        (PPO, "roll", {"max_steps": 100}, {"updates": 100}),
+        (PPO, "lightzero", {"eval_freq": 100}, {"evaluate_every": 100}),
+    ],
+)
+def test_the_system_that_is_named_decides_what_its_names_mean(
+    kind: Any, system: str, values: dict[str, Any], ours: dict[str, Any]
+) -> None:
+    in_one_layer = read_values(kind, {"names": system, **values})
+    assert {name: getattr(in_one_layer, name) for name in ours} == ours
+    file_and_command_line = read_values(kind, values, {"names": system})
+    command_line_over_file = read_values(kind, {"names": system}, values)
+    assert file_and_command_line == command_line_over_file == in_one_layer
+
+
+def test_optimizer_steps_of_trl_are_counted_in_batches() -> None:
+    values = {"names": "trl", "num_iterations": 2, "max_steps": 100, "eval_steps": 10, "save_steps": 50}
+    config = read_values(GRPO, values)
+    assert (config.num_epochs, config.updates, config.evaluate_every, config.save_every) == (2, 50, 5, 25)
+    assert read_values(GRPO, values, {"num_iterations": 5}).updates == 20
+    with pytest.raises(ConfigError, match=r"^max_steps=101 must be a multiple of num_iterations=2: a batch is one up"):
+        read_values(GRPO, {**values, "max_steps": 101})
+
+
+def test_a_name_with_one_possible_meaning_needs_no_system() -> None:
+    assert read_values(load_recipe("colorlines").config, {"num_iterations": 7}).updates == 7
+    assert read_values(load_recipe("muzero").config, {"eval_freq": 7, "wall_s": 1}).evaluate_every == 7
+    assert read_values(GRPO, {"max_steps": 7, "save_steps": 3}).updates == 7
+
+
+def test_a_later_layer_may_speak_the_names_of_another_system() -> None:
+    config = read_values(GRPO, {"names": "trl", "num_iterations": 2}, {"names": "roll", "rollout_batch_size": 4})
+    assert (config.num_epochs, config.tickets_per_batch) == (2, 4)
+
+
+def test_a_system_nobody_knows_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^unknown system of names 'tlr'; did you mean 'trl'\? allowed: color_gomoku"
+    ):
+        read_values(GRPO, {"names": "tlr"})
+
+
+def test_every_other_meaning_is_of_a_system_that_can_be_named_or_says_what_to_say() -> None:
+    for known in KNOWN_NAMES.values():
+        assert bool(known.others) == bool(known.systems)
+        assert set(known.systems) <= set(SYSTEMS)
+        for other in known.others:
+            assert (other.translate is not None) == (set(other.systems) <= set(SYSTEMS))
+            assert any(other.ours in kind.model_fields for kind in CONFIGS)
+
+
 # -- conflicts --------------------------------------------------------------------------------------
 
 
@@ -272,7 +374,6 @@ def test_a_name_like_no_other_gets_the_whole_list(name: Any) -> None:
         ({"updates": True}, "updates needs a value, received True"),
         ({"num_workers": True}, "collectors needs a value, received True"),
         ({"seed": -1}, "seed=-1: Input should be greater than or equal to 0"),
-        ({"collectors": 0, "publish_every": 0}, "collectors=0: Input should be greater than or equal to 1; publish_"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], message: str) -> None:
@@ -280,6 +381,45 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], message: 
         config(**values)
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
+
+
+def test_all_that_cannot_be_is_said_at_once_in_a_line_each() -> None:
+    values = {
+        "max_led": 1,
+        "colectors": 2,
+        "xyzzy": 0,
+        "publish_every": 0,
+        "seed": -1,
+        "warmup_s": "x",
+        "updates": True,
+    }
+    with pytest.raises(ConfigError) as refused:
+        config(**values)
+    assert str(refused.value).splitlines() == [
+        "7 settings cannot be:",
+        "  unknown setting 'max_led'; did you mean 'max_lead'?",
+        "  unknown setting 'colectors'; did you mean 'collectors'?",
+        "  unknown setting 'xyzzy'",
+        "  updates needs a value, received True",
+        "  publish_every=0: Input should be greater than or equal to 1",
+        "  warmup_s='x': Input should be a valid number, unable to parse string as a number",
+        "  seed=-1: Input should be greater than or equal to 0",
+    ]
+
+
+def test_what_may_follow_from_another_problem_is_not_said() -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_values(RunConfig, {"updatez": 10})  # not: a run needs an end
+    assert str(refused.value).startswith("unknown setting 'updatez'; did you mean 'updates'? allowed: ")
+
+
+def test_every_conflict_of_two_names_is_said() -> None:
+    with pytest.raises(ConfigError) as refused:
+        config(off_policy_degree=4, max_lead=2, save_interval=3, save_every=5)
+    assert str(refused.value).splitlines()[1:] == [
+        "  off_policy_degree=4 means max_lead=4, but max_lead=2 is set too",
+        "  save_interval=3 means save_every=3, but save_every=5 is set too",
+    ]
 
 
 NUMBERS = [
@@ -391,6 +531,7 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "publish_delay_s": 45.0,
     }
     elsewhere: dict[str, Any] = {"runtime": "inline", "keep_checkpoints": 3, "log_level": "debug", "keep_best": False}
+    elsewhere |= {"name": "warm-start"}
     elsewhere |= {"metrics_interval_s": 2.0, "metric_aliases": True, "tensorboard": True}
     elsewhere |= {"statistics_every_s": 5.0, "monitor": "builtins:print", "monitor_every_s": 6.0}
     elsewhere |= {"alarms": {"idle_learner": 0.5}, "report": False}

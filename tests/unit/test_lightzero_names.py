@@ -164,6 +164,44 @@ def test_a_cartpole_file_for_unizero_is_understood() -> None:
     assert (config.learning_rate, config.max_grad_norm, config.target_every) == (1e-4, 5, 1)
 
 
+def test_a_file_for_the_asynchronous_entry_is_understood() -> None:
+    main, create = cartpole("unizero")
+    world = main["policy"]["model"]["world_model_cfg"]
+    world |= {
+        "final_norm_option_in_obs_head": "LayerNorm",
+        "final_norm_option_in_encoder": "LayerNorm",
+        "device": "cpu",
+    }
+    main["policy"] |= {"cuda": False, "device": "cpu", "num_segments": 3, "evaluator_check_interval": 2.0}
+    main["policy"] |= {"thread_timeout": 2.0, "enable_async_training": True, "data_queue_size": 10}
+    main["policy"] |= {"enable_async_debug_log": True, "learn": {"learner": {"hook": {"save_ckpt_after_iter": 100}}}}
+    main["policy"] |= {"collect_num_simulations": 12, "eval_num_simulations": 20, "label_smoothing_eps": 0.1}
+    main["policy"] |= {"use_adaptive_entropy_weight": True, "use_encoder_clip_annealing": True}
+    config = read([main, create])
+    assert (config.learner_gpus, config.search_gpus, config.max_lead, config.order) == (0, 0, 10, "oldest")
+    assert (config.log_level, config.save_every, config.num_simulations) == ("debug", 100, 12)
+    assert (config.eval_simulations, config.value_smoothing) == (20, 0.1)
+    silent = {one.name: one.meaning for one in understand(KINDS["unizero"], merged(main, create))[1]}
+    assert silent["policy.thread_timeout"].startswith("every wait has a deadline of its own")
+    assert silent["policy.evaluator_check_interval"].startswith("an evaluation begins when its version is published")
+
+
+def test_every_unknown_name_of_a_file_is_listed_at_once() -> None:
+    main, create = cartpole("muzero")
+    main["policy"] |= {"nm_simulations": 2, "optim_type": "SGD"}
+    main["policy"]["model"] |= {"latent_state_dims": 3}
+    main["env"]["stop_values"] = 9
+    with pytest.raises(ConfigError) as refused:
+        read([main, create])
+    lines = str(refused.value).splitlines()
+    assert lines[0] == "4 settings cannot be:"
+    assert {line.split("?")[0] for line in lines if "unknown" in line} == {
+        "  unknown setting 'env.stop_values'; did you mean 'env.stop_value'",
+        "  unknown setting 'policy.nm_simulations'; did you mean 'policy.num_simulations'",
+        "  unknown setting 'policy.model.latent_state_dims'; did you mean 'policy.model.latent_state_dim'",
+    }
+
+
 def test_a_board_game_file_is_understood() -> None:
     config = read(tictactoe())
     assert (config.env, config.gamma, config.td_steps, config.num_unroll_steps) == ("tictactoe", 1, 9, 3)

@@ -78,6 +78,50 @@ trainer:
 """
 
 
+FULLY_ASYNC = """
+hydra: {searchpath: [here]}
+defaults: [ppo_trainer, _self_]
+async_training:
+  staleness_threshold: 0.5
+  trigger_parameter_sync_step: 4
+  require_batches: 2
+  partial_rollout: false
+  use_rollout_log_probs: true
+  compute_prox_log_prob: false
+  use_trainer_do_validate: false
+  parallel_validate_and_rollout: true
+  checkpoint_engine: {enable: false, device_buffer_size_M: 4096}
+rollout: {nnodes: 1, n_gpus_per_node: 2, n: 4, total_rollout_steps: 640, total_epochs: 10, test_freq: 1}
+data: {gen_batch_size: 1, train_batch_size: 0, trust_remote_code: false, val_max_samples: 50, return_raw_chat: true}
+actor_rollout_ref:
+  hybrid_engine: false
+  nccl_timeout: 1800
+  checkpoint_engine: "${oc.select:async_training.checkpoint_engine,null}"
+  model: {use_remove_padding: true, use_fused_kernels: true, fused_kernel_options: {impl_backend: torch}}
+  actor:
+    use_rollout_log_probs: "${oc.select:async_training.use_rollout_log_probs,true}"
+    ppo_mini_batch_size: 16
+    use_fused_kernels: "${oc.select:actor_rollout_ref.model.use_fused_kernels,false}"
+    optim: {_target_: a.Config, optimizer: AdamW, lr: 1e-6, clip_grad: 0.5}
+    checkpoint: {save_contents: [model], load_contents: "${.save_contents}"}
+  rollout: {name: hf, free_cache_engine: false, calculate_log_probs: true, multi_stage_wake_up: true}
+reward:
+  num_workers: 8
+  reward_manager: {name: dapo}
+  custom_reward_function: {path: null, name: compute_score}
+  reward_model: {enable: false, rollout: {prompt_length: 2048}}
+  reward_kwargs:
+    overlong_buffer_cfg: {enable: true, len: 32, penalty_factor: 1.0, log: false}
+    max_resp_len: 256
+trainer:
+  use_legacy_worker_impl: disable
+  project_name: sums
+  experiment_name: first
+  default_local_dir: "kept/${trainer.project_name}/${trainer.experiment_name}"
+ray_kwargs: {ray_init: {num_cpus: "${oc.decode:${oc.env:CPUS,null}}"}}
+"""
+
+
 def read(text: str, *more: dict[str, Any], kind: type[Any] = GSM8K) -> Any:
     return read_values(kind, yaml.safe_load(text) or {}, *more)
 
@@ -121,6 +165,79 @@ def test_a_whole_file_is_understood() -> None:
     assert (config.estimator, config.loss_aggregation) == ("dr_grpo", "seq-mean-token-mean")
     assert (config.updates, config.data_epochs, config.save_every, config.evaluate_every) == (50, None, 20, 0)
     assert (config.tensorboard, config.use_wandb, config.wandb_project) == (True, False, "sums")
+
+
+def test_the_file_of_the_released_asynchronous_trainer_is_understood() -> None:
+    config = read(FULLY_ASYNC)
+    assert (config.max_lead, config.publish_every, config.on_publish) == (0.5, 4, "drain")
+    assert (config.tickets_per_batch, config.num_minibatches, config.updates) == (32, 2, 20)
+    assert (config.group_size, config.collectors, config.evaluate_in_background) == (4, 2, True)
+    assert (config.correction, config.overlong_tokens, config.eval_prompts) == ("clip", 32, 50)
+    assert (config.max_grad_norm, config.learning_rate) == (0.5, 1e-6)
+    _, said = understand(GSM8K, yaml.safe_load(FULLY_ASYNC))
+    assert {one.name for one in said} == set(flatten(yaml.safe_load(FULLY_ASYNC)))
+    meanings = {one.name: one.value for one in said}
+    assert meanings["trainer.default_local_dir"] == "kept/sums/first"
+    assert meanings["actor_rollout_ref.actor.use_fused_kernels"] is True
+
+
+def test_an_update_of_the_asynchronous_trainer_takes_as_many_minibatches_as_it_requires() -> None:
+    text = "async_training: {require_batches: 4}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 8}}\n"
+    for batch in ("", "data: {train_batch_size: 0}"):
+        config = read(text + batch)
+        assert (config.tickets_per_batch, config.num_minibatches) == (32, 4)
+    with pytest.raises(
+        ConfigError, match=r"^data.train_batch_size=0: with data.train_batch_size=0 an update takes requ"
+    ):
+        read("data: {train_batch_size: 0}")
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("async_training: {compute_prox_log_prob: false}", {"correction": "clip"}),
+        (
+            "async_training: {compute_prox_log_prob: true}\nalgorithm: {rollout_correction: {rollout_is: token}}",
+            {"correction": "token_is"},
+        ),
+        ("rollout: {n: 4}\nactor_rollout_ref: {rollout: {n: 6}}", {"group_size": 6}),
+        ("actor_rollout_ref: {model: {lora: {rank: 8, alpha: 24}}}", {"lora_rank": 8, "lora_alpha": 24}),
+        ("actor_rollout_ref: {model: {lora: {rank: 0, alpha: 24}, lora_rank: 4}}", {"lora_rank": 4}),
+        ("rollout: {max_concurrent_samples_per_replica: 3}", {"lanes": 3}),
+        ("reward_model: {reward_kwargs: {overlong_buffer_cfg: {enable: true, len: 9}}}", {"overlong_tokens": 9}),
+    ],
+)
+def test_newer_names_mean_what_they_say(text: str, ours: dict[str, Any]) -> None:
+    config = read(text)
+    assert {name: getattr(config, name) for name in ours} == ours
+
+
+def test_a_reward_of_their_newer_files_makes_a_task() -> None:
+    text = "data: {train_files: a.jsonl}\nreward: {custom_reward_function: {path: mine.py, name: score}}"
+    assert read(text, kind=GRPO).task_options == {"reward": "mine.py:score"}
+
+
+def test_every_unknown_name_of_a_file_is_listed_at_once() -> None:
+    text = (
+        "trainer: {save_frequ: 5, total_epoch: 2, nccl_timeout: 9}\n"
+        "actor_rollout_ref: {rollout: {m: 8, name: sglang}, actor: {clip_ratio_lo: 0.1}}\n"
+        "daat: {train_batch_size: 4}\nmax_laed: 2\ngroup_size: 0\n"
+    )
+    with pytest.raises(ConfigError) as refused:
+        read(text)
+    lines = str(refused.value).splitlines()
+    assert lines[0] == "8 settings cannot be:"
+    for name, nearest in (
+        ("max_laed", "max_lead"),
+        ("daat", "data"),
+        ("trainer.save_frequ", "trainer.save_freq"),
+        ("trainer.total_epoch", "trainer.total_epochs"),
+        ("actor_rollout_ref.rollout.m", "actor_rollout_ref.rollout.n"),
+        ("actor_rollout_ref.actor.clip_ratio_lo", "actor_rollout_ref.actor.clip_ratio_low"),
+    ):
+        assert sum(line.startswith(f"  unknown setting {name!r}; did you mean {nearest!r}?") for line in lines) == 1
+    assert any(line.startswith("  actor_rollout_ref.rollout.name='sglang': unknown engine 'sglang'") for line in lines)
+    assert "  group_size=0: Input should be greater than or equal to 1" in lines
 
 
 def test_what_has_no_effect_is_said_with_the_reason() -> None:
@@ -402,6 +519,8 @@ def test_what_cannot_be_is_refused_in_one_line(text: str, message: str) -> None:
 
 def test_values_may_refer_to_each_other_but_not_in_a_circle() -> None:
     assert resolve({"a.b": "${a.c}", "a.c": "${a.d}", "a.d": 7}) == {"a.b": 7, "a.c": 7, "a.d": 7}
+    assert resolve({"a.b": "in/${a.c}/${.d}", "a.c": 1, "a.d": "x"})["a.b"] == "in/1/x"
+    assert resolve({"a.b": "${oc.select:a.c,7}", "a.d": "${oc.select:a.b,8}"}) == {"a.b": 7, "a.d": 7}
     with pytest.raises(ValueError, match=re.escape("a.b='${a.c}': a.b is not set")):
         resolve({"a.b": "${a.c}", "a.c": "${a.b}"})
 
@@ -419,6 +538,8 @@ TOGETHER = {
     "data.val_files": {"data.train_files": "gsm8k/train.jsonl"},
     "custom_reward_function.path": {"data.train_files": "a.jsonl"},
     "custom_reward_function.name": {"data.train_files": "a.jsonl", "custom_reward_function.path": "r.py"},
+    "reward.custom_reward_function.path": {"data.train_files": "a.jsonl"},
+    "reward.custom_reward_function.name": {"data.train_files": "a.jsonl", "reward.custom_reward_function.path": "r.py"},
     "data.prompt_key": {"data.train_files": "a.jsonl"},
 }
 

@@ -556,6 +556,14 @@ def test_wandb_offline_leaves_a_run_to_be_synced_and_a_resume_goes_on_in_it(tmp_
     assert [row["update"] for row in history(second) if "learn/reward" in row] == [13, 14, 15]
 
 
+def test_wandb_calls_a_run_as_it_was_named(tmp_path: Path) -> None:
+    words = ["--use_wandb", "true", "--wandb_mode", "offline", "--name", "warm-start", "--report", "false"]
+    done = headway("run", "functions", *AT_ONCE, "--updates", "3", "--runs", str(tmp_path), *words)
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.glob("functions-*-warm-start/wandb/offline-run-*/run-*.wandb")
+    assert [record.run.display_name for record in wandb_records(file) if record.HasField("run")] == ["warm-start"]
+
+
 def test_wandb_without_a_key_is_one_clear_line(tmp_path: Path) -> None:
     words = ["run", "functions", *AT_ONCE, "--updates", "3", "--runs", str(tmp_path / "runs"), "--use_wandb", "true"]
     home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "none"), "WANDB_DIR": str(tmp_path)}

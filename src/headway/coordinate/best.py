@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.coordinate.checkpoint import LAST as LAST
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
 from headway.core.types import Score
 
 FORMAT = 1
 FILE = "best.weights"
-BEST, LAST = "best", "last"
+BEST = "best"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,9 @@
 A checkpoint is written into a hidden folder beside, flushed, and renamed: a crash leaves either the whole
 of it or nothing. On load the hash is checked before anything is unpickled. Checkpoints are pickles:
 resume only runs you trust.
+
+A run that goes on from an older checkpoint sets the later ones aside, as discarded-000007-v42: they belong to a course
+of the run that is not followed any more.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from headway.core.naming import unknown
 from headway.core.types import Rollout, Score
 
 FORMAT = 3
+LAST = "last"
 
 
 class CheckpointError(ValueError):
@@ -100,12 +105,32 @@ class CheckpointStore:
             return []
         return sorted((p for p in self.folder.iterdir() if p.name[:6].isdigit()), key=_number)
 
+    def find(self, which: str | int) -> Path:
+        """A checkpoint by its name (000007-v42), or the newest of a version (42); `last` is the newest of all."""
+        found = self.all()
+        if not found:
+            raise self._none()
+        for path in reversed(found):
+            if which in (path.name, LAST) or (type(which) is int and path.name.endswith(f"-v{which}")):
+                return path
+        raise CheckpointError(unknown("checkpoint", str(which), [LAST, *(path.name for path in found)]))
+
+    def set_aside_after(self, path: Path) -> list[Path]:
+        """Rename the checkpoints that are later than this one, the newest first, so that no resume finds them."""
+        aside = []
+        for later in reversed(self.all()):
+            if _number(later) > _number(path):
+                to = later.with_name(f"discarded-{later.name}")
+                shutil.rmtree(to, ignore_errors=True)
+                aside.append(later.rename(to))
+        return aside
+
     def load(self, path: Path | None = None) -> RunState:
         """The newest checkpoint, or the one at `path`, after checking it."""
         if path is None:
             found = self.all()
             if not found:
-                raise CheckpointError(f"no checkpoint in {self.folder}: nothing was saved yet")
+                raise self._none()
             path = found[-1]
         try:
             manifest = json.loads((path / "manifest.json").read_text())
@@ -123,16 +148,30 @@ class CheckpointStore:
                 f"checkpoint {path} is damaged: state.pkl has {len(content)} bytes that do not match its "
                 f"SHA-256{self._older(path)}"
             )
-        state = pickle.loads(content)
+        try:
+            state = pickle.loads(content)
+        except (pickle.UnpicklingError, AttributeError, EOFError, ImportError, IndexError) as error:
+            raise CheckpointError(
+                f"checkpoint {path} cannot be loaded: {type(error).__name__}: {error}{self._older(path)}"
+            ) from None
         assert isinstance(state, RunState)
         for one in fields(RunState):  # those that came later are not in older checkpoints
             if not hasattr(state, one.name):
                 object.__setattr__(state, one.name, one.default)
         return state
 
+    def _none(self) -> CheckpointError:
+        return CheckpointError(f"no checkpoint in {self.folder}: nothing was saved yet")
+
     def _older(self, path: Path) -> str:
-        older = [other.name for other in self.all() if other != path]
-        return f"; others there: {', '.join(older)}" if older else ""
+        """The other checkpoints, and how to go on from the newest of them."""
+        others = [other.name for other in self.all() if other != path]
+        if not others:
+            return ""
+        run, newest = self.folder.parent, others[-1]
+        has_recipe = (run / "config.yaml").is_file()
+        command = f"headway resume {run} --checkpoint {newest}" if has_recipe else f"resume=True, checkpoint={newest!r}"
+        return f"; others there: {', '.join(others)}; to go on from there: {command}"
 
 
 def _number(path: Path) -> int:

@@ -1,6 +1,6 @@
 """What a run leaves behind.
 
-runs/functions-20260401-101500/
+runs/functions-20260401-101500/     with --name warm-start: functions-20260401-101500-warm-start
     config.yaml       complete; `headway run --config` accepts it
     events.jsonl      every ticket's life, every version
     samples.jsonl     some of what was generated, as text, where the recipe generates any
@@ -22,6 +22,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,11 +58,11 @@ class RunFolder:
         self._is_held = False
 
     @classmethod
-    def create(cls, root: Path, recipe: str) -> RunFolder:
-        """A new folder, named after the recipe and the time."""
-        stamp = time.strftime("%Y%m%d-%H%M%S")
+    def create(cls, root: Path, recipe: str, name: str | None = None) -> RunFolder:
+        """A new folder, named after the recipe, the time, and what the run is called."""
+        stamp, ending = time.strftime("%Y%m%d-%H%M%S"), "" if name is None else f"-{check_name(name)}"
         for attempt in range(1000):
-            path = root / (f"{recipe}-{stamp}" if attempt == 0 else f"{recipe}-{stamp}-{attempt}")
+            path = root / f"{recipe}-{stamp}{'' if attempt == 0 else f'-{attempt}'}{ending}"
             try:
                 path.mkdir(parents=True)
             except FileExistsError:
@@ -138,6 +139,14 @@ class RunFolder:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_whole(self.summary, json.dumps(summary, indent=1) + "\n")
+
+
+def check_name(name: str) -> str:
+    """What a run is called, if a folder's name can end so."""
+    if re.fullmatch(r"\w[\w.-]{0,63}", name, re.ASCII) is None or name.endswith("."):
+        allowed = "letters, digits, underscores, dashes and dots"
+        raise ValueError(f"a name has up to 64 {allowed}, begins with no dash or dot and ends with no dot")
+    return name
 
 
 def read_config(path: Path) -> tuple[str, dict[str, Any]]:

@@ -80,7 +80,8 @@ def _silent_s(run: RunFolder) -> float:
 
 
 def _headline(story: Story, is_alive: bool | None, silent_s: float) -> str:
-    name = f"{story.recipe or 'run'} in {story.folder}"
+    called = f" {story.config['name']}" if story.config.get("name") else ""
+    name = f"{story.recipe or 'run'}{called} in {story.folder}"
     if story.is_over:
         last = story.sessions[-1]
         verb = "failed" if last.how == "fail" else "ended"

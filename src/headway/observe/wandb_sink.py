@@ -17,18 +17,26 @@ Mode = Literal["online", "offline", "disabled"]
 class WandbSink:
     """Logs to `project`. `folder` gets wandb's files, and remembers the id of the run there."""
 
-    def __init__(self, folder: Path, *, project: str, mode: Mode = "online", config: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        project: str,
+        mode: Mode = "online",
+        config: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> None:
         self._what = f"Weights & Biases project {project} ({mode})"
         files = folder / "wandb"
         files.mkdir(parents=True, exist_ok=True)
-        name = files / "run-id"
-        if not name.exists():
-            name.write_text(secrets.token_hex(4))
+        run_id = files / "run-id"
+        if not run_id.exists():
+            run_id.write_text(secrets.token_hex(4))
         try:
             self._run = wandb.init(
                 project=project,
-                name=folder.name,
-                id=name.read_text(),
+                name=name or folder.name,
+                id=run_id.read_text(),
                 resume="allow",
                 mode=mode,
                 dir=folder,

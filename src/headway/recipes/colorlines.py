@@ -2,7 +2,7 @@
 
     headway run colorlines
     headway run colorlines --num_workers 2 --weight_sync_interval 2 --lr 1e-3
-    headway run colorlines --replay_mode shared --runtime ray --buffer_capacity 100000 --per_alpha 0.6
+    headway run colorlines --runtime ray --buffer_capacity 100000 --per_alpha 0.6
     headway watch runs/colorlines-20260401-101500
 
 Rewards are points with potential-based shaping (the learner's own discount, zero at the end), so runs that are begun
@@ -12,6 +12,8 @@ count at once and yet the best policy stays the same. Evaluations count points a
     replay_mode=learner   collect --> learner (replay --> learn)        each is drawn any number of times, in one place
     replay_mode=shared    collect --> replay --> learn                  the same draws, the replay in a role of its own
                                         ^---- priorities ----+
+
+The names of the replay that users of parallel PPO know (buffer_capacity, per_alpha) imply replay_mode=shared.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 One frozen, validated model per recipe. A value comes from, in rising order: the default, `--config
 file.yaml`, `--field value`. Names known from other systems are translated: flat ones by `known_names.py`, nested
 ones (`trainer: {save_freq: 20}`, or `trainer.save_freq=20`) by `nested_names.py` and `lightzero_names.py`. Unknown
-names are refused with the nearest known one.
+names are refused with the nearest known one. What cannot be is said all at once, one line for each problem.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 import yaml
@@ -20,14 +20,20 @@ from headway.core.naming import unknown
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
 from headway.observe.alarms import DEFAULT_ALARMS, check_alarms
+from headway.observe.folder import check_name
 from headway.observe.monitor import load_monitor
 from headway.recipes import nested_names
-from headway.recipes.known_names import translate
+from headway.recipes.known_names import KNOWN_NAMES, SYSTEMS, translate
 from headway.recipes.lightzero_names import path_of
 
 
 class ConfigError(ValueError):
-    """A setting cannot be. One line."""
+    """Settings that cannot be: one line, or where there are several problems a line for each."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = tuple(dict.fromkeys(problems))
+        lines = self.problems
+        super().__init__(lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} settings cannot be:", *lines]))
 
 
 class RunConfig(BaseModel):
@@ -37,6 +43,10 @@ class RunConfig(BaseModel):
 
     also_for_evaluation: ClassVar[tuple[str, ...]] = ()
     """Settings that a finished run may be evaluated with differently, besides those called eval_*."""
+
+    name: str | None = None
+    """What the run is called: at the end of its folder's name, in its report, its status and on Weights & Biases.
+    Letters, digits, dots, dashes and underscores."""
 
     # -- asynchrony
     max_lead: float | Literal["auto"] = 1.0
@@ -187,6 +197,11 @@ class RunConfig(BaseModel):
     publish_delay_s: float = Field(1.0, ge=0)
     """Pause between two of them."""
 
+    @field_validator("name")
+    @classmethod
+    def _name_can_end_that_of_a_folder(cls, value: str | None) -> str | None:
+        return None if value is None else check_name(value)
+
     @field_validator("runtime")
     @classmethod
     def _runtime_is_known(cls, value: str) -> str:
@@ -324,18 +339,22 @@ def require_correction(correction: str, max_lead: float | str) -> None:
 
 
 def read_values(kind: type[RunConfig], *layers: Mapping[str, Any]) -> RunConfig:
-    """A configuration from names and values, later layers over earlier ones; one clear line if it cannot be."""
-    merged, _ = understand(kind, *layers)
-    for name, value in merged.items():
+    """A configuration from names and values, later layers over earlier ones; every problem in a clear line."""
+    merged, _, problems = _understand(kind, layers)
+    for name, value in list(merged.items()):
         annotation = kind.model_fields[name].annotation
         if isinstance(value, str) and get_origin(annotation) in (dict, list, tuple):
             value = merged[name] = _structure(value)
         if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
-            raise ConfigError(f"{name} needs a value, received {value!r}")  # else a bare --updates would be 1
+            problems.append(f"{name} needs a value, received {value!r}")  # else a bare --updates would be 1
+            del merged[name]
     try:
-        return kind(**merged)
+        config = kind(**merged)
     except ValidationError as error:
-        raise ConfigError(_one_line(error)) from None
+        problems += _lines(error, with_combinations=not problems)
+    if problems:
+        raise ConfigError(*problems)
+    return config
 
 
 class Said(NamedTuple):
@@ -348,80 +367,166 @@ class Said(NamedTuple):
 
 def understand(kind: type[RunConfig], *layers: Mapping[str, Any]) -> tuple[dict[str, Any], list[Said]]:
     """Layers in our words, later ones over earlier ones, and what was translated on the way."""
+    merged, said, problems = _understand(kind, layers)
+    if problems:
+        raise ConfigError(*problems)
+    return merged, said
+
+
+def _understand(
+    kind: type[RunConfig], layers: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Any], list[Said], list[str]]:
+    """The same, with what could not be understood beside it."""
+    problems: list[str] = []
     merged: dict[str, Any] = {}
     said: dict[str, Said] = {}
     nested: dict[str, Any] = {}
-    for values in layers:
+    unknown_names: list[str] = []
+    layers, systems = _systems(kind, layers, problems)
+    together = {name: value for values in layers for name, value in values.items()}
+    for values, names in zip(layers, systems, strict=True):
         theirs = {name: value for name, value in values.items() if nested_names.is_theirs(name, value)}
         paths = nested_names.flatten(theirs)
         paths |= nested_names.our_words(values, paths)
         nested = {name: value for name, value in (nested | paths).items() if value is not None}
-        here = _translated(kind, {name: value for name, value in values.items() if name not in theirs}, nested)
-        here += _translated_paths(kind, nested, paths)
+        flat = {name: value for name, value in values.items() if name not in theirs}
+        here: list[Said] = []
+        for name, value in flat.items():
+            if name in kind.model_fields:
+                continue
+            try:
+                meaning = _flat_meaning(kind, name, flat, nested, names, together)
+            except ValueError as error:
+                problems.append(str(error))
+                continue
+            if meaning is None:
+                unknown_names.append(str(name))
+            elif value is not None or name in KNOWN_NAMES:
+                here.append(Said(name, value, meaning))
+        here += _translated_paths(kind, nested, paths, problems)
         for one in here:  # what it meant before counts no more
             before = said[one.name].meaning if one.name in said else {}
             for field, value in before.items() if isinstance(before, dict) else ():
                 if field in merged and merged[field] == value:
                     del merged[field]
-        merged |= _in_our_words(kind, values, here)
+        merged |= _in_our_words(kind, values, here, problems)
         said |= {one.name: one for one in here}
-    return merged, list(said.values())
+    _imply(kind, merged, said)
+    return merged, list(said.values()), [*_unknown(unknown_names, kind, problems), *problems]
 
 
-def _in_our_words(kind: type[RunConfig], values: Mapping[str, Any], said: list[Said]) -> dict[str, Any]:
+def _systems(
+    kind: type[RunConfig], layers: Iterable[Mapping[str, Any]], problems: list[str]
+) -> tuple[list[Mapping[str, Any]], list[str | None]]:
+    """Whose names each layer speaks: as its own `names` says, or the last of all that do."""
+    layers = list(layers)
+    if "names" in kind.model_fields:
+        return layers, [None] * len(layers)
+    said = [None if values.get("names") is None else str(values["names"]).lower() for values in layers]
+    last: str | None = None
+    for system in said:
+        last = system or last
+        if system is not None and system not in SYSTEMS:
+            problems.append(unknown("system of names", system, SYSTEMS))
+    rest = [{name: value for name, value in values.items() if name != "names"} for values in layers]
+    return list(rest), [system or last for system in said]
+
+
+def _imply(kind: type[RunConfig], merged: dict[str, Any], said: dict[str, Said]) -> None:
+    """What goes along with a known name, where nobody says otherwise."""
+    for one in list(said.values()):
+        known = KNOWN_NAMES.get(one.name)
+        if known is None or known.implies is None or not isinstance(one.meaning, dict):
+            continue
+        setting, value, instead_of = known.implies
+        field = kind.model_fields.get(setting)
+        if field is not None and field.default == instead_of and merged.setdefault(setting, value) == value:
+            said[one.name] = one._replace(meaning={**one.meaning, setting: value})
+
+
+def _unknown(names: list[str], kind: type[RunConfig], others: list[str]) -> list[str]:
+    """One line each. The list of all that are allowed is only there where it is the only line."""
+    lines = [
+        nested_names.unknown_path(name) if "." in name else unknown("setting", name, kind.model_fields)
+        for name in dict.fromkeys(names)
+    ]
+    if len(lines) + len(others) == 1:
+        return lines
+    return [line.partition(" allowed: ")[0].rstrip(";") for line in lines]
+
+
+def _in_our_words(
+    kind: type[RunConfig], values: Mapping[str, Any], said: list[Said], problems: list[str]
+) -> dict[str, Any]:
     """One layer. Within it, nothing may be said twice in different ways."""
     fields = kind.model_fields
     ours = {n: v for n, v in values.items() if n in fields and not nested_names.is_theirs(n, v)}
     for name, value, meaning in said:
         for field, wanted in meaning.items() if isinstance(meaning, dict) else ():
             if field not in fields:
-                raise ConfigError(f"setting {name!r} means {field!r}, which this recipe does not have")
-            if ours.setdefault(field, wanted) != wanted:
-                raise ConfigError(f"{name}={value!r} means {field}={wanted!r}, but {field}={ours[field]!r} is set too")
+                problems.append(f"setting {name!r} means {field!r}, which this recipe does not have")
+            elif ours.setdefault(field, wanted) != wanted:
+                problems.append(f"{name}={value!r} means {field}={wanted!r}, but {field}={ours[field]!r} is set too")
     return ours
 
 
-def _translated(kind: type[RunConfig], values: Mapping[str, Any], nested: Mapping[str, Any]) -> list[Said]:
-    """The flat names that are not ours."""
-    said = []
-    alone = {name: path for name in values if (path := path_of(name, kind.model_fields)) is not None}
-    for name, value in values.items():
-        if name in kind.model_fields:
-            continue
-        if name == "data_queue_size" and values.get("enable_async_training") is False:
-            said.append(Said(name, value, "with enable_async_training off there is no queue"))
-            continue
-        meaning = None if isinstance(value, Mapping) else translate(name, value, kind.model_fields)
-        if meaning is None and name in alone:
-            if value is not None:
-                theirs = {**nested, **{path: values[one] for one, path in alone.items() if values[one] is not None}}
-                said.append(Said(name, value, _meaning(kind, alone[name], theirs)))
-            continue
-        if meaning is None and (isinstance(value, Mapping) or "." in str(name)):
-            raise ConfigError(nested_names.unknown_path(str(name)))
-        if meaning is None:
-            raise ConfigError(unknown("setting", str(name), kind.model_fields))
-        said.append(Said(name, value, meaning))
-    return said
+def _flat_meaning(
+    kind: type[RunConfig],
+    name: str,
+    values: Mapping[str, Any],
+    nested: Mapping[str, Any],
+    names: str | None,
+    together: Mapping[str, Any],
+) -> dict[str, Any] | str | None:
+    """What a flat name that is not ours is; None: nobody knows it."""
+    value, fields = values[name], kind.model_fields
+    if name == "data_queue_size" and values.get("enable_async_training") is False:
+        return "with enable_async_training off there is no queue"
+    if not isinstance(value, Mapping):
+        defaults = {field: info.default for field, info in fields.items()}
+        meaning = translate(name, value, fields, names=names, together=together, defaults=defaults)
+        if meaning is not None:
+            return meaning
+    path = path_of(name, fields)
+    if path is not None:
+        if value is None:
+            return {}
+        paths = {one: path_of(one, fields) for one in values}
+        alone = {theirs: values[one] for one, theirs in paths.items() if theirs is not None and values[one] is not None}
+        return nested_names.mean(path, {**nested, **alone}, fields)
+    if isinstance(value, Mapping):
+        raise ValueError(nested_names.unknown_path(str(name)))
+    return None
 
 
-def _translated_paths(kind: type[RunConfig], nested: Mapping[str, Any], here: Mapping[str, Any]) -> list[Said]:
+def _translated_paths(
+    kind: type[RunConfig], nested: Mapping[str, Any], here: Mapping[str, Any], problems: list[str]
+) -> list[Said]:
     """The nested names of one layer, and those of earlier ones that mean something else now."""
     if not here:
         return []
-    try:
-        theirs = nested_names.resolve(nested)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    names = nested_names.touched(here.keys(), theirs)
-    return [Said(name, theirs[name], _meaning(kind, name, theirs)) for name in names]
-
-
-def _meaning(kind: type[RunConfig], path: str, theirs: Mapping[str, Any]) -> dict[str, Any] | str:
-    try:
-        return nested_names.mean(path, theirs, kind.model_fields)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    theirs: dict[str, Any] = {}
+    unresolved: dict[str, str] = {}
+    for name in nested:
+        try:
+            theirs[name] = nested_names.resolved(name, nested)
+        except ValueError as error:
+            theirs[name], unresolved[name] = nested[name], str(error)
+    said, refused = [], dict[str, str]()
+    for name in nested_names.touched(here.keys(), theirs):
+        try:
+            meaning = nested_names.mean(name, theirs, kind.model_fields)
+        except ValueError as error:
+            reason = str(error).removeprefix(f"{name}={theirs[name]!r}: ")
+            if not any(reason == other and nested_names.are_read_together(name, one) for one, other in refused.items()):
+                problems.append(unresolved.get(name, str(error)))
+            refused[name] = reason
+            continue
+        if name in unresolved and isinstance(meaning, dict):
+            problems.append(unresolved[name])
+        else:
+            said.append(Said(name, theirs[name], meaning))
+    return said
 
 
 def _structure(text: str) -> Any:
@@ -432,10 +537,12 @@ def _structure(text: str) -> Any:
         return text
 
 
-def _one_line(error: ValidationError) -> str:
-    parts = []
+def _lines(error: ValidationError, *, with_combinations: bool) -> list[str]:
+    """A line for each value that cannot be. What only several settings together cause may be due to other problems."""
+    by_name: dict[str, list[str]] = {}
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"][:1])
         message = problem["msg"].removeprefix("Value error, ")
-        parts.append(f"{name}={problem['input']!r}: {message}" if name else message)
-    return "; ".join(dict.fromkeys(parts))
+        if name or with_combinations:
+            by_name.setdefault(name, []).append(f"{name}={problem['input']!r}: {message}" if name else message)
+    return ["; ".join(dict.fromkeys(lines)) for lines in by_name.values()]

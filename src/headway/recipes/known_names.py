@@ -1,13 +1,57 @@
 """Names that users of other systems know, and what they are here. The one place where they are translated.
 
 `headway explain` prints this table; `headway explain off_policy_degree=-1` one line of it.
+
+Some names mean different things in different systems. Where a recipe could mean either, the name is refused with both
+meanings, unless `--names SYSTEM` (in a file `names: SYSTEM`) says whose it is:
+
+    headway run grpo --num_iterations 2                refused: updates in all, or passes over a batch?
+    headway run grpo --num_iterations 2 --names trl    num_epochs=2
+    headway run colorlines --num_iterations 1000       updates=1000: no other system that trains games has it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+SYSTEMS = {
+    "color_gomoku": "parallel PPO with a prioritized replay on Ray",
+    "lightzero": "LightZero",
+    "priorzero": "PriorZero",
+    "roll": "ROLL, its pipeline for verifiable rewards",
+    "roll_agentic": "ROLL, its pipeline for agents",
+    "trl": "TRL",
+    "verl": "verl",
+}
+"""What `--names` may be."""
+
+Together = Mapping[str, Any]
+"""All flat names that are set, with their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherMeaning:
+    """What a known name means elsewhere, for recipes in which that is possible too."""
+
+    systems: tuple[str, ...]
+    """Those whose meaning it is. Where none is in SYSTEMS it cannot be chosen by `--names`, only said in our words."""
+    meaning: str
+    ours: str
+    """The setting to say instead."""
+    is_possible: Callable[[Collection[str], Together], bool]
+    """In a recipe with these settings, beside these other names."""
+    translate: Callable[[Any, Together, Mapping[str, Any]], dict[str, Any]] | None = None
+    """From the value, the other names, and the recipe's defaults; None: it has no equal here."""
+
+
+class Implied(NamedTuple):
+    """A setting that goes along with a known name in recipes where it would be something else, unless it is set."""
+
+    setting: str
+    value: Any
+    instead_of: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +64,41 @@ class KnownName:
     example: Any
     plainer: Callable[[Any], dict[str, Any]] | None = None
     """What it sets in recipes that lack one of those settings."""
+    systems: tuple[str, ...] = ()
+    """Whose meaning this is; said only where others have another."""
+    others: tuple[OtherMeaning, ...] = ()
+    implies: Implied | None = None
 
     def in_recipe(self, value: Any, fields: Collection[str]) -> dict[str, Any]:
-        """What a value sets in a recipe with these settings."""
+        """What a value sets in a recipe with these settings, in the first of its meanings."""
         ours = self.translate(value)
         return ours if self.plainer is None or ours.keys() <= set(fields) else self.plainer(value)
+
+    def chosen(
+        self, value: Any, fields: Collection[str], names: str | None, together: Together, defaults: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a value sets where names are those of the system `names`; refuses a name that could mean two things."""
+        others = [other for other in self.others if other.is_possible(fields, together)]
+        for other in others:
+            if names in other.systems and other.translate is not None:
+                return other.translate(value, together, defaults)
+        if others and names not in self.systems:
+            raise ValueError(self._both(value, fields, others))
+        return self.in_recipe(value, fields)
+
+    def _both(self, value: Any, fields: Collection[str], others: list[OtherMeaning]) -> str:
+        ours, elsewhere = ", ".join(self.in_recipe(value, fields)), {name for one in others for name in one.systems}
+        here = tuple(name for name in self.systems if name not in elsewhere)
+        meanings = [(self.meaning, ours, here), *((one.meaning, one.ours, one.systems) for one in others)]
+        said = "; or ".join(f"{what} ({setting}), as in {' and '.join(whose)}" for what, setting, whose in meanings)
+        chosen = [name for _, _, whose in meanings for name in whose if name in SYSTEMS]
+        return (
+            f"{self.name}={value!r} can mean: {said}. Choose with --names {' or '.join(chosen)}, "
+            f"or say {' or '.join(dict.fromkeys(setting for _, setting, _ in meanings))}"
+        )
+
+
+# -- ways to translate ------------------------------------------------------------------------------
 
 
 def _same(ours: str) -> Callable[[Any], dict[str, Any]]:
@@ -57,6 +131,65 @@ def _generation(value: Any) -> dict[str, Any]:
     return {"generation_deadline_s": value, "collect_deadline_s": 2 * value + 30 if is_time else value}
 
 
+def _trains_text(fields: Collection[str], together: Together) -> bool:
+    return "group_size" in fields
+
+
+def _repeats_batches(fields: Collection[str], together: Together) -> bool:
+    return _trains_text(fields, together) and together.get("num_iterations", 1) != 1
+
+
+def _plays(fields: Collection[str], together: Together) -> bool:
+    return "num_envs" in fields
+
+
+def _plays_without_search(fields: Collection[str], together: Together) -> bool:
+    return "num_envs" in fields and "num_simulations" not in fields
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number >= 1, received {value!r}")
+    return value
+
+
+def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
+    """TRL counts optimizer steps, of which every batch has `num_iterations`; an update here has them all."""
+
+    def translate(value: Any, together: Together, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        steps, passes = _whole(name, value), _whole("num_iterations", together.get("num_iterations", 1))
+        if steps % passes:
+            raise ValueError(
+                f"{name}={steps} must be a multiple of num_iterations={passes}: a batch is one update here"
+            )
+        return {ours: steps // passes}
+
+    return OtherMeaning(
+        ("trl",), "optimizer steps, num_iterations of them per batch", ours, _repeats_batches, translate
+    )
+
+
+def _episodes(value: Any, together: Together, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    episodes, size = _whole("rollout_batch_size", value), together.get("group_size", defaults.get("group_size"))
+    size = _whole("group_size", size)
+    if episodes % size:
+        raise ValueError(f"rollout_batch_size={episodes} must be a multiple of group_size={size}")
+    return {"tickets_per_batch": episodes // size}
+
+
+_PASSES = OtherMeaning(
+    ("trl",), "passes over a batch", "num_epochs", _trains_text, lambda value, *_: {"num_epochs": value}
+)
+_EPISODES = OtherMeaning(
+    ("roll_agentic",), "episodes per update, in groups of group_size", "tickets_per_batch", _trains_text, _episodes
+)
+_STEPS = OtherMeaning(("most systems that play games",), "environment steps in all", "steps", _plays)
+_EVERY_STEPS = OtherMeaning(
+    ("Stable-Baselines3",), "environment steps between evaluations", "evaluate_every", _plays_without_search
+)
+_REPLAY = Implied("replay_mode", "shared", instead_of="none")
+
+
 KNOWN_NAMES = {
     known.name: known
     for known in (
@@ -72,12 +205,22 @@ KNOWN_NAMES = {
         ),
         KnownName("num_workers", "collectors at once", _same("collectors"), 4),
         KnownName("weight_sync_interval", "updates per published version", _same("publish_every"), 10),
-        KnownName("buffer_capacity", "steps the replay keeps", _same("replay_capacity"), 100_000),
-        KnownName("min_buffer_size", "steps in the replay before learning begins", _same("replay_min_size"), 1000),
-        KnownName("per_alpha", "how much priorities decide what is drawn", _same("replay_alpha"), 0.6),
-        KnownName("per_beta_start", "how much of that is undone at first", _same("replay_beta_start"), 0.4),
+        KnownName("buffer_capacity", "steps the replay keeps", _same("replay_capacity"), 100_000, implies=_REPLAY),
+        KnownName(
+            "min_buffer_size",
+            "steps in the replay before learning begins",
+            _same("replay_min_size"),
+            1000,
+            implies=_REPLAY,
+        ),
+        KnownName("per_alpha", "how much priorities decide what is drawn", _same("replay_alpha"), 0.6, implies=_REPLAY),
+        KnownName(
+            "per_beta_start", "how much of that is undone at first", _same("replay_beta_start"), 0.4, implies=_REPLAY
+        ),
         KnownName("warmup_seconds", "the learner starts later", _same("warmup_s"), 5),
-        KnownName("num_iterations", "updates in all", _same("updates"), 1000),
+        KnownName(
+            "num_iterations", "updates in all", _same("updates"), 1000, systems=("color_gomoku",), others=(_PASSES,)
+        ),
         KnownName("eval_interval", "versions between evaluations", _same("evaluate_every"), 100),
         KnownName("val_before_train", "evaluate before training", _same("evaluate_first"), True),
         KnownName("save_interval", "versions between checkpoints", _same("save_every"), 500),
@@ -98,10 +241,38 @@ KNOWN_NAMES = {
         KnownName("sync_timeout", "longest publish, seconds", _same("publish_deadline_s"), 30.0),
         KnownName("sync_retry_delay", "pause between publish attempts, seconds", _same("publish_delay_s"), 1.0),
         KnownName("async_generation_ratio", "batches generation may be ahead; fractions too", _same("max_lead"), 0.5),
-        KnownName("rollout_batch_size", "rollouts per update", _same("tickets_per_batch"), 64),
-        KnownName("max_steps", "updates in all", _same("updates"), 100),
-        KnownName("eval_steps", "versions between evaluations", _same("evaluate_every"), 10),
-        KnownName("save_steps", "versions between checkpoints", _same("save_every"), 10),
+        KnownName(
+            "rollout_batch_size",
+            "prompts per update",
+            _same("tickets_per_batch"),
+            64,
+            systems=("roll",),
+            others=(_EPISODES,),
+        ),
+        KnownName(
+            "max_steps",
+            "updates in all",
+            _same("updates"),
+            100,
+            systems=("roll", "trl"),
+            others=(_STEPS, _optimizer_steps("max_steps", "updates")),
+        ),
+        KnownName(
+            "eval_steps",
+            "versions between evaluations",
+            _same("evaluate_every"),
+            10,
+            systems=("roll", "trl"),
+            others=(_optimizer_steps("eval_steps", "evaluate_every"),),
+        ),
+        KnownName(
+            "save_steps",
+            "versions between checkpoints",
+            _same("save_every"),
+            10,
+            systems=("roll", "trl"),
+            others=(_optimizer_steps("save_steps", "save_every"),),
+        ),
         KnownName("adv_estimator", "how advantages are made: grpo, rloo, gae or ppo, ...", _same("estimator"), "gae"),
         KnownName("critic_warmup", "updates the policy waits for its critic", _same("critic_warmup_updates"), 5),
         KnownName("cliprange_value", "how far a value may move in one update", _same("value_clip"), 0.2),
@@ -115,7 +286,14 @@ KNOWN_NAMES = {
         KnownName("collector_env_num", "games per collector", _same("num_envs"), 8),
         KnownName("game_segment_length", "steps of each game per segment", _same("segment_steps"), 50),
         KnownName("n_evaluator_episode", "episodes per evaluation", _same("eval_episodes"), 8),
-        KnownName("eval_freq", "versions between evaluations", _same("evaluate_every"), 200),
+        KnownName(
+            "eval_freq",
+            "versions between evaluations",
+            _same("evaluate_every"),
+            200,
+            systems=("lightzero",),
+            others=(_EVERY_STEPS,),
+        ),
         KnownName("max_env_step", "environment steps in all", _same("steps"), 200_000),
         KnownName("discount_factor", "discount", _same("gamma"), 0.997),
         KnownName("replay_buffer_size", "steps the replay keeps", _same("replay_capacity"), 100_000),
@@ -133,7 +311,18 @@ KNOWN_NAMES = {
 }
 
 
-def translate(name: str, value: Any, fields: Collection[str]) -> dict[str, Any] | None:
-    """What `name=value` sets in a recipe with these settings, or None if the name is not known."""
+def translate(
+    name: str,
+    value: Any,
+    fields: Collection[str],
+    *,
+    names: str | None = None,
+    together: Together | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> dict[str, Any] | None:
+    """What `name=value` sets in a recipe with these settings, or None if the name is not known.
+
+    `names` is the system whose names these are, `together` all that are set, `defaults` those of the recipe.
+    """
     known = KNOWN_NAMES.get(name)
-    return None if known is None else known.in_recipe(value, fields)
+    return None if known is None else known.chosen(value, fields, names, together or {}, defaults or {})

@@ -249,6 +249,8 @@ def _paths() -> list[KnownPath]:
         known("policy.collector_env_num", "num_envs", 8),
         known("policy.game_segment_length", "segment_steps", 50),
         known("policy.num_simulations", "num_simulations", 25),
+        known("policy.collect_num_simulations", "num_simulations", 25),
+        known("policy.eval_num_simulations", "eval_simulations", 50),
         known("policy.discount_factor", "gamma", 0.997),
         known("policy.td_steps", "td_steps", 5),
         known("policy.num_unroll_steps", "num_unroll_steps", 5),
@@ -286,6 +288,8 @@ def _paths() -> list[KnownPath]:
         known("policy.learn.learner.hook.save_ckpt_after_iter", "save_every", 10_000),
         known("policy.use_wandb", "use_wandb", False),
         known("policy.cuda", "learner_gpus, search_gpus (0 when off)", False, _cuda),
+        known("policy.device", "learner_gpus, search_gpus (0 for cpu)", "cpu", _cuda),
+        known("policy.label_smoothing_eps", "value_smoothing", 0.1),
         known("policy.off_policy_degree", "max_lead (-1: auto)", 4, flat("off_policy_degree")),
         known("policy.enable_async_eval", "evaluate_in_background", True),
         known(ASYNC, "max_lead (0 when off)", False, flat("enable_async_training")),
@@ -354,13 +358,14 @@ _ONLY: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     (f"{WORLD}.continuous_action_space", (False,), _ACTIONS),
     (f"{WORLD}.tokens_per_block", (2,), "a step is an observation and an action"),
     (f"{WORLD}.attention", ("causal",), "a token sees what was before it"),
+    (f"{WORLD}.decode_loss_mode", ("None",), "observations are not reconstructed"),
     (f"{WORLD}.latent_recon_loss_weight", (0,), "observations are not reconstructed"),
     (f"{WORLD}.perceptual_loss_weight", (0,), "observations are not reconstructed"),
 )
 
 PATHS: dict[str, KnownPath] = {known.path: known for known in _paths()}
 
-_FOLDER = "a run has a folder of its own, named after the recipe and the time (--runs says where)"
+_FOLDER = "a run has a folder of its own, named after the recipe and the time (--runs says where, --name adds a name)"
 _IMPORTS = "nothing is imported by name"
 _STEPPED = "games of a collector are stepped together, where it runs"
 _SPEC = "the environment says it"
@@ -376,6 +381,11 @@ _NORMS = "latents and layers have norms of their own"
 _LENGTH = "a sequence is as long as num_unroll_steps, a path as long as the search makes it"
 _ROTATIONS = "positions are always rotations: only distances matter"
 _DROPOUT = "there is no dropout"
+_ENTROPY = "the bonus for staying undecided keeps its weight (entropy_weight)"
+_SMOOTHED = "visits are learned as they are; value_smoothing is for values and rewards"
+_LOGITS = "logits are not clipped: max_grad_norm bounds each update"
+_DENSE = "the transformer is dense, and all of it is trained"
+_BY_NODE = "keys and values are kept by node: none is looked up"
 _LATENTS = "the next latent is compared by squares with that of the target encoder"
 
 WITHOUT_EFFECT: dict[str, str] = {
@@ -431,6 +441,29 @@ WITHOUT_EFFECT: dict[str, str] = {
     "policy.transform2string": "pictures are kept as bytes",
     "policy.use_augmentation": _PICTURES,
     "policy.augmentation": _PICTURES,
+    "policy.evaluator_check_interval": "an evaluation begins when its version is published: nobody looks at intervals",
+    "policy.thread_timeout": "every wait has a deadline of its own (collect_deadline_s and its neighbours)",
+    "policy.use_adaptive_entropy_weight": _ENTROPY,
+    "policy.adaptive_entropy_alpha_lr": _ENTROPY,
+    "policy.target_entropy_start_ratio": _ENTROPY,
+    "policy.target_entropy_end_ratio": _ENTROPY,
+    "policy.target_entropy_decay_steps": _ENTROPY,
+    "policy.use_encoder_clip_annealing": _NORMS,
+    "policy.encoder_clip_anneal_type": _NORMS,
+    "policy.encoder_clip_start_value": _NORMS,
+    "policy.encoder_clip_end_value": _NORMS,
+    "policy.encoder_clip_anneal_steps": _NORMS,
+    "policy.latent_norm_clip_threshold": _NORMS,
+    "policy.use_head_clip": _LOGITS,
+    "policy.head_clip_config.*": _LOGITS,
+    "policy.policy_ls_eps_start": _SMOOTHED,
+    "policy.policy_ls_eps_end": _SMOOTHED,
+    "policy.policy_ls_eps_decay_steps": _SMOOTHED,
+    "policy.use_continuous_label_smoothing": _SMOOTHED,
+    "policy.continuous_ls_eps": _SMOOTHED,
+    "policy.monitor_norm_freq": _LOGS,
+    "policy.kv_cache_clear_interval": _BY_NODE,
+    "policy.use_new_cache_manager": _BY_NODE,
     "policy.learn.*": "the learner's settings are those of the recipe",
     f"{MODEL}.observation_shape": _SPEC,
     f"{MODEL}.action_space_size": _SPEC,
@@ -442,6 +475,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     f"{MODEL}.use_sim_norm_kl_loss": _LATENTS,
     f"{MODEL}.bias": _SHAPE,
     f"{MODEL}.res_connection_in_dynamics": _SHAPE,
+    f"{MODEL}.encoder_type": _SHAPE,
+    f"{MODEL}.representation_network_type": _SHAPE,
     f"{MODEL}.discrete_action_encoding_type": _SHAPE,
     f"{MODEL}.reward_head_hidden_channels": _SHAPE,
     f"{MODEL}.value_head_hidden_channels": _SHAPE,
@@ -462,7 +497,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     f"{WORLD}.max_blocks": _LENGTH,
     f"{WORLD}.max_tokens": _LENGTH,
     f"{WORLD}.context_length_for_recurrent": "a search attends along its own path, attention_steps back",
-    f"{WORLD}.max_cache_size": "keys and values are kept by node: none is looked up",
+    f"{WORLD}.max_cache_size": _BY_NODE,
+    f"{WORLD}.use_new_cache_manager": _BY_NODE,
     f"{WORLD}.rotary_emb": _ROTATIONS,
     f"{WORLD}.rope_theta": _ROTATIONS,
     f"{WORLD}.max_seq_len": _ROTATIONS,
@@ -471,6 +507,21 @@ WITHOUT_EFFECT: dict[str, str] = {
     f"{WORLD}.attn_pdrop": _DROPOUT,
     f"{WORLD}.gru_gating": _SHAPE,
     f"{WORLD}.norm_type": _NORMS,
+    f"{WORLD}.final_norm_option_in_obs_head": _NORMS,
+    f"{WORLD}.final_norm_option_in_head": _NORMS,
+    f"{WORLD}.final_norm_option_in_encoder": _NORMS,
+    f"{WORLD}.encoder_type": _SHAPE,
+    f"{WORLD}.lora_r": _DENSE,
+    f"{WORLD}.lora_alpha": _DENSE,
+    f"{WORLD}.lora_dropout": _DENSE,
+    f"{WORLD}.moe_in_transformer": _DENSE,
+    f"{WORLD}.multiplication_moe_in_transformer": _DENSE,
+    f"{WORLD}.num_experts_of_moe_in_transformer": _DENSE,
+    f"{WORLD}.use_priority": "policy.use_priority says it",
+    f"{WORLD}.optim_type": "policy.optim_type says it",
+    f"{WORLD}.use_policy_logits_clip": _LOGITS,
+    f"{WORLD}.policy_logits_clip_min": _LOGITS,
+    f"{WORLD}.policy_logits_clip_max": _LOGITS,
     f"{WORLD}.group_size": _NORMS,
     f"{WORLD}.predict_latent_loss_type": _LATENTS,
     f"{WORLD}.gamma": "policy.discount_factor says it",

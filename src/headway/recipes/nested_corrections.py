@@ -4,7 +4,7 @@
     rollout_is=sequence                                                      -->   sequence_is
     rollout_is=token and rollout_rs=token                                    -->   icepop: weights inside of a band
     rollout_rs=sequence or geometric                                         -->   sequence_mask: whole replies go
-    bypass_mode                                                              -->   clip: pi_prox is pi_b
+    bypass_mode, or async_training.compute_prox_log_prob=false               -->   clip: pi_prox is pi_b
     actor.policy_loss.loss_mode=cispo                                        -->   cispo
 
 The flat names of older versions (`algorithm.rollout_is`, `actor.tis_imp_ratio_cap`) are read too. What has no row here
@@ -18,6 +18,7 @@ from typing import Any
 
 NEW, OLD = "algorithm.rollout_correction", "algorithm"
 TIS, LOSS_MODE = "actor_rollout_ref.actor.tis_imp_ratio_cap", "actor_rollout_ref.actor.policy_loss.loss_mode"
+COMPUTE_PROX = "async_training.compute_prox_log_prob"
 THEIR_CAP = 2.0
 CORRECTION_PATHS = (
     *(
@@ -36,6 +37,7 @@ CORRECTION_PATHS = (
     ),
     TIS,
     LOSS_MODE,
+    COMPUTE_PROX,
 )
 MASKS = {"sequence": "product", "geometric": "geometric_mean"}
 
@@ -44,7 +46,7 @@ def find_meaning(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
     """The correction that they ask for all together; or why none is."""
     mode = theirs.get(LOSS_MODE, "vanilla")
     level, cap, reject, low, high = _asked(theirs)
-    bypass = bool(theirs.get(f"{NEW}.bypass_mode"))
+    bypass = bool(theirs.get(f"{NEW}.bypass_mode")) or theirs.get(COMPUTE_PROX) is False
     if mode not in ("vanilla", "cispo"):
         raise ValueError(f"the loss {mode!r} is not here; allowed: vanilla, cispo (docs/corrections.md lists more)")
     if (mode == "cispo" or bypass) and (level or reject):

@@ -63,9 +63,21 @@ REQUIRED = "async_training.require_batches"
 MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 
 
+def _fetched(theirs: Theirs) -> int:
+    return max(_whole(name, theirs.get(name, 1)) for name in (FETCHES, REQUIRED))
+
+
+def _fetches_minibatches(theirs: Theirs) -> bool:
+    """The asynchronous trainer has no batches: with train_batch_size=0 it fetches require_batches minibatches."""
+    return theirs.get(BATCH, 0 if REQUIRED in theirs and MINI in theirs else 1) == 0
+
+
 def _prompts_per_update(theirs: Theirs) -> int:
-    fetched = max(_whole(name, theirs.get(name, 1)) for name in (FETCHES, REQUIRED))
-    return fetched * _whole(BATCH, theirs.get(BATCH, 1))
+    if not _fetches_minibatches(theirs):
+        return _fetched(theirs) * _whole(BATCH, theirs.get(BATCH, 1))
+    if MINI not in theirs:
+        raise ValueError(f"with {BATCH}=0 an update takes require_batches * ppo_mini_batch_size prompts: set {MINI}")
+    return _fetched(theirs) * _whole(MINI, theirs[MINI])
 
 
 def _batch(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
@@ -73,7 +85,7 @@ def _batch(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 
 
 def _minibatches(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    if BATCH not in theirs:
+    if BATCH not in theirs and not _fetches_minibatches(theirs):
         raise ValueError(f"it says how a batch is cut, so {BATCH} is needed too")
     batch, part = _prompts_per_update(theirs), _whole(MINI, value)
     if batch % part:
@@ -88,6 +100,16 @@ def _clip(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     sides = {"clip_low": f"{CLIP}_low", "clip_high": f"{CLIP}_high"}
     own = {ours: value for ours, path in sides.items() if path not in theirs}
     return own or "clip_ratio_low and clip_ratio_high say it"
+
+
+LORA = "actor_rollout_ref.model.lora"
+
+
+def _lora(ours: str) -> Callable[..., Meaning]:
+    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+        return {ours: value} if theirs.get(f"{LORA}.rank") else "lora_rank and lora_alpha say it"
+
+    return translate
 
 
 USE_KL, KL = "actor_rollout_ref.actor.use_kl_loss", "actor_rollout_ref.actor.kl_loss_coef"
@@ -186,6 +208,17 @@ def _do_sample(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "val_kwargs.temperature says it" if value else {"eval_temperature": 0.0}
 
 
+GROUP = "actor_rollout_ref.rollout.n"
+
+
+def _group(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return f"{GROUP} says it" if GROUP in theirs else {"group_size": value}
+
+
+def _eval_prompts(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    return "eval_prompts says how many there are" if value == -1 else {"eval_prompts": value}
+
+
 VAL_TEMPERATURE, VAL_SAMPLE = (f"actor_rollout_ref.rollout.val_kwargs.{name}" for name in ("temperature", "do_sample"))
 
 
@@ -203,6 +236,7 @@ def _eval_top_p(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 
 TRAIN_FILES, VAL_FILES, PROMPT_KEY = "data.train_files", "data.val_files", "data.prompt_key"
 REWARD_FILE, REWARD_NAME = "custom_reward_function.path", "custom_reward_function.name"
+NEW_REWARD_FILE, NEW_REWARD_NAME = f"reward.{REWARD_FILE}", f"reward.{REWARD_NAME}"
 
 
 def _one_file(path: str, theirs: Theirs) -> str:
@@ -230,6 +264,8 @@ def _files(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 
 
 def _reward(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if REWARD_FILE not in theirs and NEW_REWARD_FILE not in theirs and value == "compute_score":
+        return "it is the name that a function in custom_reward_function.path would have"
     if "data" in fields:
         raise ValueError("the recipe has a reward of its own; `headway run grpo` takes yours")
     return _files(value, theirs, fields)
@@ -241,8 +277,10 @@ def _options(theirs: Theirs) -> dict[str, Any]:
         options["held_out"] = _one_file(VAL_FILES, theirs)
     if PROMPT_KEY in theirs:
         options["prompt_field"] = theirs[PROMPT_KEY]
-    if REWARD_FILE in theirs or REWARD_NAME in theirs:
-        options["reward"] = f"{theirs.get(REWARD_FILE, '')}:{theirs.get(REWARD_NAME, 'compute_score')}"
+    file = theirs.get(REWARD_FILE, theirs.get(NEW_REWARD_FILE))
+    name = theirs.get(REWARD_NAME, theirs.get(NEW_REWARD_NAME))
+    if file is not None or name is not None:
+        options["reward"] = f"{file or ''}:{name or 'compute_score'}"
     return options
 
 
@@ -343,19 +381,42 @@ def _betas(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 
 
 OVERLONG = "reward_model.overlong_buffer"
+OVERLONGS = (OVERLONG, *(f"{group}.reward_kwargs.overlong_buffer_cfg" for group in ("reward_model", "reward")))
+"""The same group, as it was called from version to version."""
 
 
-def _overlong(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    if not theirs.get(f"{OVERLONG}.enable"):
-        return "overlong_buffer.enable is off"
-    return {"overlong_tokens": theirs.get(f"{OVERLONG}.len", 0)}
+def _overlong(group: str) -> Callable[..., Meaning]:
+    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+        if not theirs.get(f"{group}.enable"):
+            return "the overlong buffer's enable is off"
+        return {"overlong_tokens": theirs.get(f"{group}.len", 0)}
+
+    return translate
 
 
 # -- the tables -------------------------------------------------------------------------------------
 
-ALL_TASK_PATHS = (TRAIN_FILES, VAL_FILES, PROMPT_KEY, REWARD_FILE, REWARD_NAME)
-ALL_BATCH_PATHS = (BATCH, FETCHES, REQUIRED)
-CORRECTION_EXAMPLES = ("token", 2.0, "geometric", 1.01, 0.99, True, True, 2.0, 0.5, "token", "truncate", 2.0, "cispo")
+ALL_TASK_PATHS = (
+    *(TRAIN_FILES, VAL_FILES, PROMPT_KEY),
+    *(REWARD_FILE, REWARD_NAME, NEW_REWARD_FILE, NEW_REWARD_NAME),
+)
+ALL_BATCH_PATHS = (BATCH, FETCHES, REQUIRED, MINI)
+CORRECTION_EXAMPLES = (
+    "token",
+    2.0,
+    "geometric",
+    1.01,
+    0.99,
+    True,
+    True,
+    2.0,
+    0.5,
+    "token",
+    "truncate",
+    2.0,
+    "cispo",
+    False,
+)
 _BY_ROWS = "the engine in this process sizes itself by engine_rows, max_prompt_tokens and max_tokens"
 VLLM_ROWS: tuple[tuple[str, str, tuple[Any, ...], Any, str], ...] = (
     (f"{ROLLOUT}.gpu_memory_utilization", _BY_ROWS, (), 0.4, ""),
@@ -397,7 +458,10 @@ def _paths() -> list[KnownPath]:
             lambda value, theirs, fields: {"on_publish": "partial" if value else "drain"},
             True,
         ),
+        same("async_training.parallel_validate_and_rollout", "evaluate_in_background", False),
         same(f"{model}.path", "model", "smollm2"),
+        KnownPath(f"{LORA}.rank", "lora_rank (unless 0)", _lora("lora_rank"), 16),
+        KnownPath(f"{LORA}.alpha", "lora_alpha (with lora.rank)", _lora("lora_alpha"), 32, (f"{LORA}.rank",)),
         same(f"{model}.lora_rank", "lora_rank", 16),
         same(f"{model}.lora_alpha", "lora_alpha", 32),
         same(f"{model}.enable_gradient_checkpointing", "gradient_checkpointing", True),
@@ -409,6 +473,7 @@ def _paths() -> list[KnownPath]:
         same(f"{CLIP}_high", "clip_high", 0.28),
         same(f"{CLIP}_c", "dual_clip", 3.0),
         same(f"{actor}.grad_clip", "max_grad_norm", 1.0),
+        same(f"{OPTIM}.clip_grad", "max_grad_norm", 1.0),
         same(f"{actor}.entropy_coeff", "entropy_weight", 0.0),
         KnownPath(USE_KL, "kl_weight (0 when off)", _kl, True, ALL_KL_PATHS),
         KnownPath(KL, "kl_weight (if use_kl_loss)", _kl, 0.001, ALL_KL_PATHS),
@@ -464,18 +529,30 @@ def _paths() -> list[KnownPath]:
         KnownPath(TRAIN_FILES, "data (gsm8k), task (grpo)", _files, "gsm8k/train.jsonl", ALL_TASK_PATHS),
         KnownPath(VAL_FILES, "data (gsm8k), task_options (grpo)", _files, "gsm8k/test.jsonl", ALL_TASK_PATHS),
         KnownPath(PROMPT_KEY, "task_options (grpo)", _prompt_key, "prompt", ALL_TASK_PATHS),
-        KnownPath(REWARD_FILE, "task_options (grpo)", _reward, "rewards.py", ALL_TASK_PATHS),
-        KnownPath(REWARD_NAME, "task_options (grpo)", _reward, "score", ALL_TASK_PATHS),
+        *(
+            KnownPath(path, "task_options (grpo)", _reward, example, ALL_TASK_PATHS)
+            for path, example in (
+                *((REWARD_FILE, "rewards.py"), (REWARD_NAME, "score")),
+                *((NEW_REWARD_FILE, "rewards.py"), (NEW_REWARD_NAME, "score")),
+            )
+        ),
+        KnownPath("data.val_max_samples", "eval_prompts (unless -1)", _eval_prompts, 100),
         KnownPath(BATCH, "tickets_per_batch", _batch, 64, ALL_BATCH_PATHS),
         same("data.max_prompt_length", "max_prompt_tokens", 384),
         same("data.max_response_length", "max_tokens", 256),
         KnownPath("data.filter_overlong_prompts", "on_long_prompt (drop or error)", _long_prompts, True),
         KnownPath(f"{TEMPLATE}.*", "chat_template_options", _template_options, False, (f"{TEMPLATE}.*",)),
         same("data.seed", "seed", 0),
-        KnownPath(f"{OVERLONG}.enable", "overlong_tokens", _overlong, True, (f"{OVERLONG}.len",)),
-        KnownPath(f"{OVERLONG}.len", "overlong_tokens", _overlong, 64, (f"{OVERLONG}.enable",)),
+        *(
+            KnownPath(f"{group}.{name}", "overlong_tokens", _overlong(group), example, (f"{group}.{other}",))
+            for group in OVERLONGS
+            for name, example, other in (("enable", True, "len"), ("len", 64, "enable"))
+        ),
         same(STEPS, "updates", 100),
-        KnownPath(EPOCHS, "data_epochs (unless total_training_steps)", _epochs, 1, (STEPS, SAMPLES)),
+        *(
+            KnownPath(path, "data_epochs (unless total_training_steps)", _epochs, 1, (STEPS, SAMPLES))
+            for path in (EPOCHS, "rollout.total_epochs")
+        ),
         KnownPath("trainer.save_freq", "save_every (-1: 0)", _or_off("save_every"), 20),
         KnownPath("trainer.test_freq", "evaluate_every (-1: 0)", _or_off("evaluate_every"), 10),
         same("trainer.val_before_train", "evaluate_first", False),
@@ -493,6 +570,8 @@ def _paths() -> list[KnownPath]:
             for name, other in (("n_gpus_per_node", ("rollout.nnodes",)), ("nnodes", ("rollout.n_gpus_per_node",)))
         ),
         KnownPath(SAMPLES, "updates (over tickets_per_batch)", _rollout_steps, 1000, (STEPS, *ALL_BATCH_PATHS)),
+        KnownPath("rollout.n", f"group_size (unless {GROUP})", _group, 8, (GROUP,)),
+        same("rollout.max_concurrent_samples_per_replica", "lanes", 4),
         KnownPath("rollout.test_freq", "evaluate_every (-1: 0)", _or_off("evaluate_every"), 10),
         # one value exists here; others are refused
         *(
@@ -516,7 +595,19 @@ def _paths() -> list[KnownPath]:
                 ("data.shuffle", (True,), "every epoch is shuffled"),
                 ("data.truncation", ("error",), "a prompt that is too long is named, never cut"),
                 ("reward_model.enable", (False,), "rewards come from rules and functions"),
-                (f"{OVERLONG}.penalty_factor", (1.0, 1), "the reward falls by up to 1"),
+                ("reward.reward_model.enable", (False,), "rewards come from rules and functions"),
+                *((f"{group}.penalty_factor", (1.0, 1), "the reward falls by up to 1") for group in OVERLONGS),
+                ("data.trust_remote_code", (False,), "a model's own code is not run"),
+                ("data.train_max_samples", (-1,), "all prompts of a file are used"),
+                ("algorithm.use_pf_ppo", (False,), "every reply of a batch is learned from alike"),
+                ("distillation.enabled", (False,), "there is no teacher"),
+                (f"{OPTIM}.optimizer", ("AdamW",), "AdamW is used"),
+                (f"{OPTIM}.optimizer_impl", ("torch.optim",), "AdamW is used"),
+                (f"{rollout}.over_sample_rate", (0,), "every reply that is begun is finished"),
+                (f"{rollout}.data_parallel_size", (1,), "collectors says how many engines there are"),
+                (f"{rollout}.expert_parallel_size", (1,), "an engine's experts are not spread over GPUs"),
+                (f"{rollout}.pipeline_model_parallel_size", (1,), "an engine's layers are not spread over GPUs"),
+                (f"{rollout}.enable_rollout_routing_replay", (False,), "experts are chosen anew when it is learned"),
             )
         ),
     ]
@@ -526,9 +617,15 @@ PATHS: dict[str, KnownPath] = {known.path: known for known in _paths()}
 
 _MEMORY = "weights and gradients stay where the learner is; microbatch_tokens and lora_rank bound the memory"
 _TOKENS = "forward passes are cut by tokens (microbatch_tokens), not by samples"
-_FOLDER = "a run has a folder of its own, named after the recipe and the time (--runs says where)"
+_FOLDER = "a run has a folder of its own, named after the recipe and the time (--runs says where, --name adds a name)"
 _LOGS = "every event and every metric is in the run's folder"
 _SAMPLES = "some replies are in samples.jsonl in the run's folder"
+_STREAMED = "prompts are generated one by one, whenever there is a slot (max_lead says how many there are)"
+_FUSED = "the loss is computed in pieces (logit_chunk_tokens), without kernels of its own"
+_SCORED = "a group is scored where it was generated, beside everything else"
+_TASK_SCORES = "the task scores"
+_TEXT = "prompts are text"
+_DENSE = "a model's experts are trained as its own code routes them"
 _RAY = "runtime, ray_address and its neighbours say where work runs"
 
 WITHOUT_EFFECT: dict[str, str] = {
@@ -536,11 +633,22 @@ WITHOUT_EFFECT: dict[str, str] = {
     "hydra.*": "files are not composed: what is in this one counts",
     "async_training.use_rollout_log_probs": "the engine's log-probabilities are always used, token by token",
     "async_training.checkpoint_engine.*": "weights are handed on by the runtime",
+    "async_training.use_trainer_do_validate": "evaluations have a role of their own",
+    "actor_rollout_ref.nccl_timeout": "publish_deadline_s bounds how long weights may take",
+    "actor_rollout_ref.checkpoint_engine.*": "weights are handed on by the runtime",
     "actor_rollout_ref.hybrid_engine": "engine and learner are roles of their own",
     "actor_rollout_ref.model.use_remove_padding": "padding is never computed",
     "actor_rollout_ref.model.use_shm": "a model is read from where it is",
     "actor_rollout_ref.model.external_lib": "nothing is imported by name",
     "actor_rollout_ref.model.enable_activation_offload": _MEMORY,
+    "actor_rollout_ref.model.use_fused_kernels": _FUSED,
+    "actor_rollout_ref.model.fused_kernel_options.*": _FUSED,
+    "actor_rollout_ref.model.use_liger": _FUSED,
+    "actor_rollout_ref.model.tiled_mlp.*": _MEMORY,
+    "actor_rollout_ref.model.lora.*": "adapters go to every linear layer; lora_rank and lora_alpha say how large",
+    "actor_rollout_ref.model.mtp.*": "one token is predicted at a time",
+    "actor_rollout_ref.model.tokenizer_path": "a model has its own",
+    "actor_rollout_ref.model.hf_config_path": "a model has its own",
     "actor_rollout_ref.model.override_config.*": "a model is loaded as its own config says",
     "actor_rollout_ref.actor.strategy": "the learner is one process, or learner_ranks of them",
     "actor_rollout_ref.actor.use_dynamic_bsz": _TOKENS,
@@ -550,6 +658,25 @@ WITHOUT_EFFECT: dict[str, str] = {
     "actor_rollout_ref.actor.shuffle": "minibatches are drawn anew in every update",
     "actor_rollout_ref.actor.data_loader_seed": "`seed` decides everything",
     "actor_rollout_ref.actor.fsdp_config.*": _MEMORY,
+    "actor_rollout_ref.actor.megatron.*": _MEMORY,
+    "actor_rollout_ref.actor.entropy_from_logits_with_chunking": _MEMORY,
+    "actor_rollout_ref.actor.entropy_from_logits_chunk_size": _MEMORY,
+    "actor_rollout_ref.actor.entropy_checkpointing": _MEMORY,
+    "actor_rollout_ref.actor.use_fused_kernels": _FUSED,
+    "actor_rollout_ref.actor.use_prefix_grouper": _FUSED,
+    "actor_rollout_ref.actor.use_rollout_log_probs": "the engine's log-probabilities are always used, token by token",
+    "actor_rollout_ref.actor.use_remove_padding": "padding is never computed",
+    "actor_rollout_ref.actor.pad_to_length": "padding is never computed",
+    "actor_rollout_ref.actor.rollout_n": "actor_rollout_ref.rollout.n says it",
+    "actor_rollout_ref.actor.calculate_entropy": _LOGS,
+    "actor_rollout_ref.actor.calculate_sum_pi_squared": _LOGS,
+    "actor_rollout_ref.actor.tau_pos": "the losses vanilla and cispo do not read it",
+    "actor_rollout_ref.actor.tau_neg": "the losses vanilla and cispo do not read it",
+    "actor_rollout_ref.actor.freeze_vision_tower": _TEXT,
+    "actor_rollout_ref.actor.router_replay.*": _DENSE,
+    "actor_rollout_ref.actor.qat.*": "weights are trained as they are",
+    "actor_rollout_ref.actor.optim.zero_indexed_step": "a schedule counts updates",
+    "actor_rollout_ref.actor.optim.override_optimizer_config.*": "AdamW is used",
     "actor_rollout_ref.actor.checkpoint.*": "a checkpoint always holds everything",
     "actor_rollout_ref.actor.profiler.*": _LOGS,
     "actor_rollout_ref.actor.optim.total_training_steps": "trainer.total_training_steps says it",
@@ -567,15 +694,37 @@ WITHOUT_EFFECT: dict[str, str] = {
     "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": _TOKENS,
     "actor_rollout_ref.rollout.calculate_log_probs": "they always are",
     "actor_rollout_ref.rollout.engine_kwargs.*": "they are for another engine",
+    "actor_rollout_ref.rollout.nnodes": "rollout.nnodes says it",
+    "actor_rollout_ref.rollout.n_gpus_per_node": "rollout.n_gpus_per_node says it",
+    "actor_rollout_ref.rollout.seed": "`seed` decides everything",
+    "actor_rollout_ref.rollout.full_determinism": "`seed` decides everything",
+    "actor_rollout_ref.rollout.cudagraph_capture_sizes": "decoders choose CUDA graphs themselves",
+    "actor_rollout_ref.rollout.scheduling_policy": "tickets are generated in the order in which they were opened",
+    "actor_rollout_ref.rollout.logprobs_mode": "a token is recorded with the probability that it was drawn with",
+    "actor_rollout_ref.rollout.multi_stage_wake_up": "an engine does not sleep: it generates while the learner learns",
+    "actor_rollout_ref.rollout.skip_tokenizer_init": "an engine takes and gives token ids",
+    "actor_rollout_ref.rollout.moe_load_balance_metrics_interval": _DENSE,
+    "actor_rollout_ref.rollout.qat.*": "weights are trained as they are",
+    "actor_rollout_ref.rollout.disaggregation.*": "one engine reads prompts and writes replies",
+    "actor_rollout_ref.rollout.prometheus.*": "prometheus_port says where metrics are served",
+    "actor_rollout_ref.rollout.profiler.*": _LOGS,
+    "actor_rollout_ref.rollout.trace.*": _LOGS,
     "actor_rollout_ref.rollout.agent.*": "a ticket is one prompt and its replies",
     "actor_rollout_ref.rollout.multi_turn.*": "a ticket is one prompt and its replies",
     "actor_rollout_ref.rollout.checkpoint_engine.*": "weights travel in messages of 64 MB",
     "actor_rollout_ref.rollout.update_weights_bucket_megabytes": "weights travel in messages of 64 MB, or in one piece",
     "algorithm.kl_penalty": "one estimate of the divergence is used",
     "algorithm.kl_ctrl.*": "the weight of the penalty stays as it is",
+    "algorithm.pf_ppo.*": "every reply of a batch is learned from alike",
+    "algorithm.filter_groups.max_inflight_gen_batches": _STREAMED,
     "algorithm.filter_groups.metric": "groups are filtered by their reward",
     "algorithm.filter_groups.max_num_gen_batches": "what is filtered is collected anew, under the same lead",
     "critic.*": "the critic shares the learner's settings (critic=shared), or is a second model (critic=own)",
+    "data.gen_batch_size": _STREAMED,
+    "data.audio_key": _TEXT,
+    "data.image_patch_size": _TEXT,
+    "data.return_multi_modal_inputs": _TEXT,
+    "data.mm_processor_kwargs.*": _TEXT,
     "data.val_batch_size": "an evaluation generates engine_rows samples at once; eval_prompts says how many there are",
     "data.filter_overlong_prompts_workers": "one process looks at the prompts",
     "data.reward_fn_key": "the task has one reward",
@@ -588,9 +737,23 @@ WITHOUT_EFFECT: dict[str, str] = {
     "data.return_full_prompt": "every rollout holds the token ids",
     "data.dataloader_num_workers": "a prompt is made when its ticket starts",
     "data.validation_shuffle": "an evaluation takes the first eval_prompts, always the same",
-    "reward_model.reward_manager": "the task scores",
-    "reward_model.launch_reward_fn_async": "a group is scored where it was generated, beside everything else",
+    "reward_model.reward_manager": _TASK_SCORES,
+    "reward_model.launch_reward_fn_async": _SCORED,
+    "reward_model.num_workers": _SCORED,
     "reward_model.overlong_buffer.log": _LOGS,
+    "reward_model.reward_kwargs.overlong_buffer_cfg.log": _LOGS,
+    "reward_model.reward_kwargs.max_resp_len": "data.max_response_length says it",
+    "reward.num_workers": _SCORED,
+    "reward.launch_reward_fn_async": _SCORED,
+    "reward.reward_manager.*": _TASK_SCORES,
+    "reward.reward_model.*": "rewards come from rules and functions",
+    "reward.reward_kwargs.overlong_buffer_cfg.log": _LOGS,
+    "reward.reward_kwargs.max_resp_len": "data.max_response_length says it",
+    "reward.sandbox_fusion.*": "a reward function of yours calls what it needs",
+    "sandbox_fusion.*": "a reward function of yours calls what it needs",
+    "distillation.*": "there is no teacher",
+    "transfer_queue.*": "rollouts are handed on by the runtime",
+    "skip.*": "nothing is skipped; `headway run --replay RUN` does recorded work again",
     "trainer.experiment_name": _FOLDER,
     "trainer.default_local_dir": _FOLDER,
     "trainer.default_hdfs_dir": _FOLDER,
@@ -598,6 +761,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     "trainer.resume_from_path": "`headway resume RUN` goes on from the last checkpoint",
     "trainer.del_local_ckpt_after_load": "keep_checkpoints says how many are kept",
     "trainer.max_critic_ckpt_to_keep": "a checkpoint holds the critic too",
+    "trainer.use_legacy_worker_impl": "there is one implementation",
+    "trainer.esi_redundant_time": "save_every says how often; SIGTERM saves and ends",
     "trainer.nccl_timeout": "nothing waits for NCCL alone: publish_deadline_s and learn_deadline_s bound those waits",
     "trainer.ray_wait_register_center_timeout": "start_deadline_s bounds the start of every role",
     "trainer.balance_batch": _TOKENS,
@@ -635,23 +800,30 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-INTERPOLATION = re.compile(r"\$\{([\w.]+)\}")
+INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(,[^${}]*)?\}")
+"""`${another.path}`, or `${oc.select:another.path,what it is otherwise}`; `${.name}` is in the same group."""
 
 
 def resolve(flat: Theirs) -> dict[str, Any]:
-    """Values that refer to others, replaced; `${oc.env:...}` and the like are refused."""
-    resolved: dict[str, Any] = {}
-    for path, value in flat.items():
-        seen = [path]
-        while isinstance(value, str) and (match := INTERPOLATION.fullmatch(value.strip())):
-            if match[1] in seen or match[1] not in flat:
-                raise ValueError(f"{path}={flat[path]!r}: {match[1]} is not set in the file")
-            seen.append(match[1])
-            value = flat[match[1]]
-        if isinstance(value, str) and "${" in value:
-            raise ValueError(f"{path}={value!r}: only ${{another.path}} is understood; write the value")
-        resolved[path] = value
-    return resolved
+    """Values that refer to others, replaced."""
+    return {path: resolved(path, flat) for path in flat}
+
+
+def resolved(path: str, flat: Theirs, seen: tuple[str, ...] = ()) -> Any:
+    """One of them; `${oc.env:...}` and the like are refused."""
+    value, first = flat[path], (*seen, path)[0]
+    while isinstance(value, str) and (match := INTERPOLATION.search(value)):
+        other = path.rpartition(".")[0] + match[1] if match[1].startswith(".") else match[1]
+        if other in flat and other not in (*seen, path):
+            found = resolved(other, flat, (*seen, path))
+        elif match[2] is not None:
+            found = yaml.safe_load(match[2][1:])
+        else:
+            raise ValueError(f"{first}={flat[first]!r}: {other} is not set in the file")
+        value = found if match[0] == value.strip() else value.replace(match[0], str(found))
+    if isinstance(value, str) and "${" in value:
+        raise ValueError(f"{first}={flat[first]!r}: only ${{another.path}} is understood; write the value")
+    return value
 
 
 def mean(path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
@@ -671,6 +843,13 @@ def mean(path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
             if field not in fields:
                 raise ValueError(f"setting {path!r} means {field!r}, which this recipe does not have")
     return meaning
+
+
+def are_read_together(path: str, other: str) -> bool:
+    """Whether one of two paths decides along with the other, so that both are refused for one reason."""
+    known = [(name, find_path(name)) for name in (path, other)]
+    (first, one), (second, two) = ((found.path if found else name, found) for name, found in known)
+    return second in (one.reads if one else ()) or first in (two.reads if two else ())
 
 
 def touched(paths: Collection[str], theirs: Theirs) -> list[str]:
@@ -705,8 +884,10 @@ def find_path(path: str) -> KnownPath | None:
 
 
 def _without_effect(path: str) -> str | None:
+    if path.endswith("._target_"):
+        return "classes are not named"
     found: str | None = _most_specific(path, ALL_WITHOUT_EFFECT)
-    return found
+    return found or ALL_WITHOUT_EFFECT.get(f"{path}.*")  # a whole group that another path is to fill
 
 
 def _most_specific(path: str, table: Mapping[str, Any]) -> Any:

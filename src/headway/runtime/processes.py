@@ -132,7 +132,7 @@ class Processes:
 
     async def _spawn(self, role: Role) -> None:
         try:
-            factory = pickle.dumps(role.factory)
+            factory = _packed(role.factory)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"role {role.name!r}: its factory cannot be sent to a new process ({error}); "
@@ -171,6 +171,21 @@ class _Pending:
     method: str
     future: asyncio.Future[Any]
     lent: Sequence[BlockKey]
+
+
+def _packed(factory: Callable[[], Any]) -> bytes:
+    """The factory for another process. What a notebook or a console defines has no module there, so it goes along."""
+    if hasattr(sys.modules["__main__"], "__file__"):
+        return pickle.dumps(factory)
+    try:
+        import cloudpickle
+    except ModuleNotFoundError:
+        packed = pickle.dumps(factory)
+        if b"__main__" in packed:
+            raise AttributeError("what a notebook defines needs cloudpickle: pip install cloudpickle") from None
+        return packed
+    whole: bytes = cloudpickle.dumps(factory)
+    return whole
 
 
 class RoleProcess:
