@@ -25,6 +25,8 @@ from typing import Any
 
 import yaml
 
+from headway.observe.whole_files import flush_folder, write_whole
+
 
 class RunFolder:
     """The paths of one run, and files that appear whole or not at all."""
@@ -52,8 +54,9 @@ class RunFolder:
                 path.mkdir(parents=True)
             except FileExistsError:
                 continue
-            except OSError as error:
+            except NotADirectoryError as error:
                 raise ValueError(f"cannot make a folder in {root}: {error.strerror}") from None
+            flush_folder(root)
             return cls(path)
         raise FileExistsError(f"a thousand runs named {recipe}-{stamp} in {root}")
 
@@ -110,13 +113,3 @@ def read_config(path: Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(config, dict):
         raise ValueError(f"{path} must hold a mapping of names to values, received {type(config).__name__}")
     return str(config.pop("recipe", "")), config
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write beside, then rename."""
-    beside = path.with_name(f".{path.name}.writing")
-    with open(beside, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
