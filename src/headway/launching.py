@@ -29,10 +29,12 @@ from headway.coordinate.functions import (
 )
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.settings import Plan, Settings
+from headway.coordinate.system_failures import system_failed, way_back
 from headway.core.ledger import LedgerStatistics
 from headway.core.naming import unknown
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Runtime
+from headway.core.refusals import refusal
 from headway.observe.alarms import Alarms
 from headway.observe.console import REFRESH_S, RoleStatus, Status, StatusDisplay
 from headway.observe.environment import describe_environment
@@ -41,6 +43,7 @@ from headway.observe.folder import RunFolder
 from headway.observe.metrics import Metrics
 from headway.observe.monitor import Monitor, Watch, load_monitor
 from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder, TakesMany, read_events
+from headway.observe.run_log import run_log
 from headway.observe.samples import SampleLog
 from headway.observe.sinks import (
     INTERVAL_S,
@@ -53,6 +56,7 @@ from headway.observe.sinks import (
     resident_bytes,
     resident_bytes_of,
 )
+from headway.observe.standard_error import say
 from headway.observe.statistics import seconds
 from headway.observe.trace import write_trace
 
@@ -236,6 +240,7 @@ def launch(
         wanted = f"received {monitor_every_s!r} and {statistics_every_s!r}"
         raise ValueError(f"monitor_every_s must be > 0 and statistics_every_s >= 0, {wanted}")
     with ExitStack() as stack:
+        stack.enter_context(_told_in_one_line(folder))
         deliveries = stack.enter_context(Deliveries(sinks))
         place = build_runtime(runtime) if isinstance(runtime, str) else runtime
         store = best = samples = state = None
@@ -286,7 +291,7 @@ def launch(
         main = coordinator.run()
         log = None
         if folder is not None and place.name != "virtual":
-            log = stack.enter_context(open(folder.log, "a"))
+            log = stack.enter_context(run_log(folder.log))
         if show_status or log is not None:
             latest = _LatestStatus(coordinator, watch)
             stack.enter_context(StatusDisplay(latest.get, log=log, is_shown=show_status))
@@ -300,31 +305,56 @@ def launch(
         )
         result = place.run(reports.follow(main))
     if folder is not None:
-        folder.write_summary(summary_of(result))
+        _leave_summary(folder, result)
     return result
+
+
+@contextmanager
+def _told_in_one_line(folder: RunFolder | None) -> Iterator[None]:
+    """What the operating system refuses ends the run with `SystemFailed`: one line, with the way back."""
+    try:
+        yield
+    except Exception as error:
+        failed = system_failed(error, None if folder is None else folder.path)
+        if failed is None:
+            raise
+        raise failed from error
+
+
+def _leave_summary(folder: RunFolder, result: RunResult) -> None:
+    """A run that got to its end has its result, also where there is no room to write it down."""
+    try:
+        folder.write_summary(summary_of(result))
+    except OSError as error:
+        say(f"no summary: {refusal(error)}{way_back(folder.path)}")
 
 
 def _watch(coordinator: Coordinator, monitor: Monitor, log: TextIO | None) -> Watch:
     """The monitor's thread; what it has to say goes to standard error and into the log."""
 
-    def say(line: str) -> None:
-        print(f"headway: {line}", file=sys.stderr, flush=True)
+    def note(line: str) -> None:
+        say(line)
         if log is not None:
             log.write(f"{line}\n")
             log.flush()
 
-    return Watch(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=say)
+    return Watch(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=note)
 
 
 def _leave_trace(folder: RunFolder) -> None:
     """However the run ended. A log that takes long to read is left to `headway trace`."""
-    if folder.events.stat().st_size > TRACE_UP_TO_BYTES:
-        print(f"headway: a long run; to write its trace: headway trace {folder.path}", file=sys.stderr)
-        return
+    failing = sys.exc_info()[1]
+    is_refused = failing is not None and refusal(failing) is not None
     try:
+        if folder.events.stat().st_size > TRACE_UP_TO_BYTES:
+            print(f"headway: a long run; to write its trace: headway trace {folder.path}", file=sys.stderr)
+            return
         write_trace(folder)
     except ValueError as error:
         print(f"headway: no trace: {error}", file=sys.stderr)
+    except (OSError, MemoryError) as error:
+        if not is_refused:  # if it is, the run ends with a line about it
+            say(f"no trace: {refusal(error)}; to write it: headway trace {folder.path}")
 
 
 def _metrics_so_far(events: Path) -> Metrics:

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headway.core.refusals import refusal
 from headway.core.types import SAMPLES, Batch, Score
+from headway.observe.standard_error import say
+from headway.observe.whole_files import written_beside
 
 TRAIN, EVAL = "train", "eval"
 LIMIT_BYTES = 16 * 2**20
@@ -27,11 +29,13 @@ Sample = dict[str, Any]
 
 
 class SampleLog:
-    """The file of one run. It appears with its first line."""
+    """The file of one run. It appears with its first line. If it cannot be written that is said once, and the run goes
+    on without samples."""
 
     def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
         self._path = path
         self._limit_bytes = limit_bytes
+        self._is_writable = True
 
     def go_on(self, updates: int, evaluated: Collection[int]) -> None:
         """Cut off what came after a checkpoint with so many updates and these versions evaluated: it comes again."""
@@ -51,21 +55,26 @@ class SampleLog:
         self._write([{"split": EVAL, "version": score.version, "age": 0, **sample} for sample in score.samples])
 
     def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        if not lines:
+        if not lines or not self._is_writable:
             return
-        with open(self._path, "ab", buffering=0) as file:
-            file.write(b"".join(_line(one) for one in lines))
-            size = file.tell()
-        if size > self._limit_bytes:
-            kept = _thinned(read_samples(self._path), self._limit_bytes // 2)
-            self._keep(lambda one: _moment(one) in kept)
+        try:
+            with open(self._path, "ab", buffering=0) as file:
+                text = b"".join(_line(one) for one in lines)
+                while text:  # a disk that becomes full takes a part first, and refuses the rest
+                    text = text[file.write(text) :]
+                size = file.tell()
+            if size > self._limit_bytes:
+                kept = _thinned(read_samples(self._path), self._limit_bytes // 2)
+                self._keep(lambda one: _moment(one) in kept)
+        except OSError as error:
+            self._is_writable = False
+            error.filename = error.filename or str(self._path)
+            say(f"no more samples of what is generated: {refusal(error)}")
 
     def _keep(self, is_kept: Callable[[Sample], bool]) -> None:
         """Write the file anew, beside it, with these lines only."""
-        beside = self._path.with_name(f".{self._path.name}.writing")
-        with open(beside, "wb") as file:
+        with written_beside(self._path) as beside, open(beside, "wb") as file:
             file.writelines(_line(one) for one in read_samples(self._path) if is_kept(one))
-        os.replace(beside, self._path)
 
 
 def _line(sample: Mapping[str, Any]) -> bytes:
