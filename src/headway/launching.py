@@ -289,6 +289,7 @@ def launch(
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(_signals(coordinator))
         main = coordinator.run()
+        stack.callback(main.close)  # if it never begins; one that has ended does not mind
         log = None
         if folder is not None and place.name != "virtual":
             log = stack.enter_context(run_log(folder.log))
@@ -296,6 +297,7 @@ def launch(
             latest = _LatestStatus(coordinator, watch)
             stack.enter_context(StatusDisplay(latest.get, log=log, is_shown=show_status))
             main = latest.follow(main)
+            stack.callback(main.close)
         reports = Reports(
             coordinator,
             log=log,
@@ -303,7 +305,9 @@ def launch(
             watch=None if monitor is None else _watch(coordinator, monitor, log),
             watch_every_s=monitor_every_s,
         )
-        result = place.run(reports.follow(main))
+        main = reports.follow(main)
+        stack.callback(main.close)
+        result = place.run(main)
     if folder is not None:
         _leave_summary(folder, result)
     return result

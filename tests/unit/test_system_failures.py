@@ -236,7 +236,7 @@ sys.exit(main({words!r}))
 FEW_THREADS = """
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 threading.stack_size(1 << 30)
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (6 << 30), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ({room} << 29), resource.RLIM_INFINITY))
 """
 
 
@@ -245,11 +245,12 @@ def ended(limits: str, *words: str, **options: Any) -> subprocess.CompletedProce
     return subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=100, **options)
 
 
+@pytest.mark.parametrize("room", [1, 12])  # for no thread at all, for some roles
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_without_a_further_thread_the_run_ends_in_one_line(tmp_path: Path, lanes: int) -> None:
+def test_without_a_further_thread_the_run_ends_in_one_line(tmp_path: Path, room: int, lanes: int) -> None:
     words = [*AT_ONCE, "--collectors", "12", "--quiet", "--runs", str(tmp_path)]
     more = [] if lanes == 1 else ["--lanes", str(lanes)]
-    done = ended(FEW_THREADS, "run", "functions", *words, *more, stdout=subprocess.DEVNULL)
+    done = ended(FEW_THREADS.format(room=room), "run", "functions", *words, *more, stdout=subprocess.DEVNULL)
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("headway: no further thread can be started (")
     assert done.stderr.endswith("; no checkpoint was saved\n")

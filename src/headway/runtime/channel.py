@@ -127,7 +127,7 @@ class LoopChannel(Channel):
             frames = self.receive()
         except BlockingIOError:
             return
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             self._on_end()
             return
         for frame in frames:
