@@ -23,6 +23,7 @@ headway play
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -45,9 +46,11 @@ from headway.coordinate.coordinator import RunResult
 from headway.coordinate.crew import RunFailed
 from headway.coordinate.replay import ReplayError, replay
 from headway.coordinate.roles import Stations
+from headway.coordinate.system_failures import SystemFailed
 from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown
 from headway.core.protocols import RoleRaised
+from headway.core.refusals import refusal
 from headway.demo import demo as demonstrate
 from headway.demo import toy as demonstrate_toy
 from headway.evaluating import Measured, Spread
@@ -60,6 +63,7 @@ from headway.observe.glance import glance
 from headway.observe.recorder import read_events
 from headway.observe.sample_view import show
 from headway.observe.samples import EVAL, TRAIN, choose, read_samples
+from headway.observe.saying import to_stderr
 from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
 from headway.observe.story import read_story
@@ -81,7 +85,8 @@ class UsageError(ValueError):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The `headway` command. 0: done; 1: the run failed; 2: the input is wrong; 130: ended by hand."""
+    """The `headway` command. 0: done; 1: the run failed, or the operating system did; 2: the input is wrong; 130: ended
+    by hand."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     commands = {"demo": demo, "run": run, "resume": resume, "simulate": simulate, "explain": explain}
     commands |= {"watch": watch, "play": play, "status": status, "trace": trace}
@@ -92,16 +97,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if words[0] not in commands:
             raise UsageError(unknown("command", words[0], commands))
-        return commands[words[0]](words[1:])
+        code = commands[words[0]](words[1:])
+        sys.stdout.flush()
+        return code
     except (UsageError, ConfigError, CheckpointError, ReplayError, ValueError) as error:
         print(f"headway: {error}", file=sys.stderr)
         return 2
     except (RunFailed, Stalled) as error:
         print(f"headway: {error}", file=sys.stderr)
         return 1
+    except (OSError, MemoryError, RuntimeError) as error:
+        what = refusal(error)
+        if what is None:
+            raise
+        to_stderr(f"{'' if _is_heard() else 'standard output: '}{what}")
+        return 1
     except KeyboardInterrupt:
         print("headway: ended by hand; nothing was saved since the last checkpoint", file=sys.stderr)
         return 130
+
+
+def _is_heard() -> bool:
+    """Can standard output be written? If not it is closed, so that nothing tries again at the end of the process."""
+    try:
+        sys.stdout.flush()
+        return True
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
 
 
 def demo(words: list[str]) -> int:
@@ -160,14 +183,20 @@ def start(recipe: Recipe, *layers: Mapping[str, Any], root: Path, quiet: bool) -
             OUT.print(f"{said.name}={said.value} has no effect: {said.meaning}", markup=False)
     stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
     folder = RunFolder.create(root, recipe.title, config.name)
-    return _launch(recipe, stations, config, folder, resume=False, quiet=quiet)
+    try:
+        return _launch(recipe, stations, config, folder, resume=False, quiet=quiet)
+    except SystemFailed:
+        if not folder.config.is_file():  # there was no room for that much
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
 
 
 def resume(words: list[str]) -> int:
     """headway resume RUN [--checkpoint NAME|VERSION] [--FIELD VALUE ...]
 
     Goes on from the last checkpoint, with a longer plan if you like; with --checkpoint from an earlier one (000007-v42,
-    or the number of its version). What was recorded and saved after that one is set aside.
+    or the number of its version). What was recorded and saved after that one is set aside. Checkpoints are pickles:
+    resume only runs you trust.
     """
     if words[:1] in (["-h"], ["--help"]):
         OUT.print(resume.__doc__, markup=False)
@@ -223,19 +252,30 @@ def _launch(
             keep_best=config.keep_best,
             config=(recipe.name, config.model_dump(mode="json")),
         )
+    except SystemFailed:  # its line says how to go on; a page or a file more may be just what there is no room for
+        raise
     except (RunFailed, Stalled) as error:
         if config.report:
             OUT.print(leave_report(folder), markup=False)
         if isinstance(error.__cause__, RoleRaised) and error.__cause__.details:
-            folder.write_error(error.__cause__.details)
-            print(f"the traceback is in {folder.error}", file=sys.stderr)
+            _leave_error(folder, error.__cause__.details)
         if CheckpointStore(folder.checkpoints).all():
             print(f"to go on from the last checkpoint: headway resume {folder.path}", file=sys.stderr)
         raise
     _print_result(result, folder)
     if config.report:
         OUT.print(leave_report(folder), markup=False)
+    if not folder.summary.is_file():
+        raise SystemExit(1)  # `launch` has said why
     return result
+
+
+def _leave_error(folder: RunFolder, details: str) -> None:
+    try:
+        folder.write_error(details)
+        print(f"the traceback is in {folder.error}", file=sys.stderr)
+    except OSError as error:
+        to_stderr(f"no traceback: {refusal(error)}")
 
 
 def _sinks(config: RunConfig, folder: RunFolder, *, is_new: bool) -> list[Sink]:
@@ -252,9 +292,9 @@ def _sinks(config: RunConfig, folder: RunFolder, *, is_new: bool) -> list[Sink]:
             config=config.model_dump(mode="json"),
             name=config.name,
         )
-    except ValueError:
+    except (ValueError, OSError):
         if is_new:
-            shutil.rmtree(folder.path)
+            shutil.rmtree(folder.path, ignore_errors=True)
         raise
 
 
@@ -302,7 +342,8 @@ def evaluate(words: list[str]) -> int:
 
     Scores a checkpoint again, without training: the newest one, unless another is named. Without other settings and
     with the run's seed the score is the one the run found. --repeat evaluates with K seeds from there on. Settings of
-    the recipe that concern evaluation may be others: --eval_episodes 200, --eval_samples 16.
+    the recipe that concern evaluation may be others: --eval_episodes 200, --eval_samples 16. Checkpoints are pickles:
+    evaluate only runs you trust.
     """
     if words[:1] in (["-h"], ["--help"]):
         OUT.print(evaluate.__doc__, markup=False)
@@ -337,7 +378,8 @@ def export(words: list[str]) -> int:
     """headway export RUN --to FOLDER [--checkpoint best|last|VERSION] [--adapters true]
 
     The trained language model of a run as a folder that transformers and vLLM load: the newest checkpoint, unless
-    another is named. Adapters are folded in, or with --adapters true written by themselves, for peft.
+    another is named. Adapters are folded in, or with --adapters true written by themselves, for peft. Checkpoints are
+    pickles: export only runs you trust.
     """
     if words[:1] in (["-h"], ["--help"]):
         OUT.print(export.__doc__, markup=False)
@@ -710,8 +752,12 @@ def _assignments(values: dict[str, Any]) -> str:
 def watch(words: list[str]) -> int:
     """headway watch RUN [--checkpoint best|last|VERSION] [--seed N] [--max_moves N] [--quiet]: a policy plays a game.
 
-    Only runs of colorlines can be watched; the newest checkpoint is, unless another is named.
+    Only runs of colorlines can be watched; the newest checkpoint is, unless another is named. Checkpoints are pickles:
+    watch only runs you trust.
     """
+    if words[:1] in (["-h"], ["--help"]):
+        OUT.print(watch.__doc__, markup=False)
+        return 0
     if not words or words[0].startswith("-"):
         raise UsageError("watch needs the folder of a run: headway watch RUN")
     folder, watching = RunFolder.existing(Path(words[0])), _watching()

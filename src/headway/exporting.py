@@ -7,8 +7,6 @@ run folder ──config──> recipe ──> its export ──> files, written 
 from __future__ import annotations
 
 import inspect
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ import yaml
 from headway.coordinate.best import BEST, LAST, BestWeights, Kept, kept_weights
 from headway.core.naming import unknown
 from headway.observe.folder import RunFolder
+from headway.observe.whole_files import written_beside
 from headway.recipes import EXPORTED, Exported, Recipe, load_recipe
 from headway.recipes.config import RunConfig, read_values
 
@@ -50,17 +49,13 @@ def export(run: RunFolder, to: Path, *, checkpoint: str | int = LAST, **options:
     if checkpoint == BEST:  # its checkpoint, if that is still there, holds more than the weights
         checkpoint = BestWeights(run.checkpoints).version or BEST
     kept = kept_weights(run.checkpoints, checkpoint)
-    beside = to.with_name(f".{to.name}.writing")
-    shutil.rmtree(beside, ignore_errors=True)
     try:
-        beside.mkdir(parents=True)
-        about = recipe.export(config, kept, beside, **options)
-        (beside / CARD).write_text(card(run, recipe, config, kept, about))
-        os.replace(beside, to)
-    except OSError as error:
+        with written_beside(to) as beside:
+            beside.mkdir(parents=True)
+            about = recipe.export(config, kept, beside, **options)
+            (beside / CARD).write_text(card(run, recipe, config, kept, about))
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(f"{to} cannot be written: {error}") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return Export(to, kept, about)
 
 

@@ -33,10 +33,12 @@ from headway.coordinate.functions import (
 )
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.settings import Plan, Settings
+from headway.coordinate.system_failures import system_failed, way_back
 from headway.core.ledger import LedgerStatistics
 from headway.core.naming import unknown
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Runtime
+from headway.core.refusals import refusal
 from headway.observe.alarms import Alarms
 from headway.observe.console import REFRESH_S, RoleStatus, Status, StatusDisplay
 from headway.observe.environment import describe_environment
@@ -46,14 +48,7 @@ from headway.observe.log_file import TextLog
 from headway.observe.log_parts import go_on_at, log_size
 from headway.observe.metrics import Metrics
 from headway.observe.monitor import Monitor, Watch, load_monitor
-from headway.observe.recorder import (
-    EventLog,
-    NoRecorder,
-    PrintingRecorder,
-    Recorder,
-    TakesMany,
-    read_events,
-)
+from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder, TakesMany, read_events
 from headway.observe.samples import SampleLog
 from headway.observe.saying import to_stderr
 from headway.observe.sinks import (
@@ -265,7 +260,9 @@ def launch(
     if monitor_every_s <= 0 or statistics_every_s < 0:
         wanted = f"received {monitor_every_s!r} and {statistics_every_s!r}"
         raise ValueError(f"monitor_every_s must be > 0 and statistics_every_s >= 0, {wanted}")
+    ended: list[RunResult] = []
     with ExitStack() as stack:
+        stack.enter_context(_told_in_one_line(folder))
         deliveries = stack.enter_context(Deliveries(sinks))
         place = build_runtime(runtime) if isinstance(runtime, str) else runtime
         store = best = samples = state = None
@@ -275,6 +272,7 @@ def launch(
         if folder is not None:
             folder.path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(folder.hold())  # before anything is read
+            stack.callback(lambda: _leave_summary(folder, ended))  # last of all, before somebody else may come
             store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
             best = BestWeights(folder.checkpoints) if keep_best else None
             if resume:
@@ -337,6 +335,7 @@ def launch(
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(_signals(coordinator, is_apart=is_apart))
         main = coordinator.run()
+        stack.callback(main.close)  # if it never begins; one that has ended does not mind
         log = None
         if folder is not None and place.name != "virtual":
             log = stack.enter_context(TextLog(folder.log))
@@ -346,6 +345,7 @@ def launch(
             latest = _LatestStatus(coordinator, watch)
             stack.enter_context(StatusDisplay(latest.get, log=log, is_shown=show_status))
             main = latest.follow(main)
+            stack.callback(main.close)
         reports = Reports(
             coordinator,
             log=log,
@@ -354,25 +354,46 @@ def launch(
             watch_every_s=monitor_every_s,
         )
         whole = reports.follow(main)
+        stack.callback(whole.close)
         if is_apart:
             ask = partial(coordinator.request_stop, f"{INTERRUPTED} by KeyboardInterrupt")
             result = run_in_own_thread(place, whole, partial(coordinator.call_soon, ask), coordinator.abort)
         else:
             result = place.run(whole)
-    if folder is not None:
-        folder.write_summary(summary_of(result))
+        ended.append(result)
     return result
+
+
+@contextmanager
+def _told_in_one_line(folder: RunFolder | None) -> Iterator[None]:
+    """What the operating system refuses ends the run with `SystemFailed`: one line, with the way back."""
+    try:
+        yield
+    except Exception as error:
+        failed = system_failed(error, None if folder is None else folder.path)
+        if failed is None:
+            raise
+        raise failed from error
+
+
+def _leave_summary(folder: RunFolder, ended: Sequence[RunResult]) -> None:
+    """A run that got to its end has its result, also where there is no room to write it down."""
+    try:
+        for result in ended:
+            folder.write_summary(summary_of(result))
+    except OSError as error:
+        to_stderr(f"no summary: {refusal(error)}{way_back(folder.path)}")
 
 
 def _watch(coordinator: Coordinator, monitor: Monitor, log: TextLog | None) -> Watch:
     """The monitor's thread; what it has to say goes to standard error and into the log."""
 
-    def say(line: str) -> None:
+    def note(line: str) -> None:
         to_stderr(line)
         if log is not None:
             log.write(f"{line}\n")
 
-    return Watch(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=say)
+    return Watch(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=note)
 
 
 async def _look_by_the_clock(
@@ -410,13 +431,18 @@ def _newest_state(folder: RunFolder, store: CheckpointStore) -> RunState | None:
 
 def _leave_trace(folder: RunFolder) -> None:
     """However the run ended. A log that takes long to read is left to `headway trace`."""
-    if log_size(folder.events) > TRACE_UP_TO_BYTES:
-        to_stderr(f"a long run; to write its trace: headway trace {folder.path}")
-        return
+    failing = sys.exc_info()[1]
+    is_refused = failing is not None and refusal(failing) is not None
     try:
+        if log_size(folder.events) > TRACE_UP_TO_BYTES:
+            to_stderr(f"a long run; to write its trace: headway trace {folder.path}")
+            return
         write_trace(folder)
     except ValueError as error:
         to_stderr(f"no trace: {error}")
+    except (OSError, MemoryError) as error:
+        if not is_refused:  # if it is, the run ends with a line about it
+            to_stderr(f"no trace: {refusal(error)}; to write it: headway trace {folder.path}")
 
 
 def _metrics_so_far(state: RunState, events: Path) -> Metrics:

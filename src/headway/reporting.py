@@ -11,6 +11,7 @@ last event in its log.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,14 +21,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from headway.core.refusals import refusal
 from headway.observe.accounts import Accounts, account
 from headway.observe.advice import MIN_UPDATES, advise, bottleneck
 from headway.observe.environment import process_is_alive
-from headway.observe.folder import RunFolder, write_whole
+from headway.observe.folder import RunFolder
 from headway.observe.log_parts import log_size
 from headway.observe.report import Seen, Setting, Simulated, document, page
 from headway.observe.samples import EVAL, TRAIN, Sample, choose, read_samples
 from headway.observe.story import Story, StoryReader, read_story
+from headway.observe.whole_files import write_whole
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig
 from headway.testing.fitting import LEFT_OUT, WhatIf, what_if
@@ -39,6 +42,8 @@ REST = 10.0  # how many times as long as it took to make a page is left to the r
 ENOUGH_UPDATES = 10
 UP_TO_BYTES = 100_000_000  # of a log that is read at the end of a run
 PORT = 8642
+NAMES = ("localhost", "127.0.0.1", "[::1]")
+HOST = re.compile(rf"({'|'.join(map(re.escape, NAMES))})(:\d+)?", re.IGNORECASE)
 NUM_SAMPLES = 3
 SHARED_THREADS = 0.5  # cores
 SHARED_MACHINE = 0.8  # of all cores
@@ -50,7 +55,7 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> Path:
     text = page(document(see(folders)))
     try:
         write_whole(path, text)
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from None
     return path
 
@@ -63,6 +68,8 @@ def leave_report(folder: RunFolder) -> str:
         return f"report: {write_report([folder.path])}"
     except ValueError as error:
         return f"no report: {error}"
+    except (OSError, MemoryError) as error:
+        return f"no report: {refusal(error)}; to write it: headway report {folder.path}"
 
 
 def see(folders: Sequence[Path]) -> list[Seen]:
@@ -261,10 +268,19 @@ class ReportServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/"
 
 
+def is_of_this_machine(host: str) -> bool:
+    """Does a Host header name this machine as those on it do, with any port (it may be forwarded)? A page elsewhere can
+    have its own name lead here, and its script could then read the answer: but the browser says that name."""
+    return HOST.fullmatch(host) is not None
+
+
 class _Answer(BaseHTTPRequestHandler):
     server: ReportServer
 
     def do_GET(self) -> None:
+        if not is_of_this_machine(self.headers.get("Host", "")):
+            self.send_error(421, explain=f"This page is for {', '.join(NAMES)} only.")
+            return
         wanted = self.path.partition("?")[0]
         if wanted not in ("/", "/data.json"):
             self.send_error(404)

@@ -15,7 +15,8 @@ from rich.console import Console
 from headway.coordinate.best import LAST, kept_weights
 from headway.envs.colorlines.vector import ColorLines
 from headway.envs.colorlines.view import Frame, Player, animate, human, play
-from headway.observe.folder import RunFolder, write_whole
+from headway.observe.folder import RunFolder
+from headway.observe.whole_files import write_whole
 from headway.recipes import colorlines, load_recipe
 from headway.recipes.config import read_values
 

@@ -122,6 +122,35 @@ def test_settings_that_cannot_work_are_refused() -> None:
 # -- one local Ray --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_ray")
+def test_a_ray_of_our_own_listens_on_the_loopback_interface_only() -> None:
+    async def look() -> dict[str, set[str]]:
+        pids = [os.getpid(), *all_children(os.getpid())]
+        return {f"{title(pid)[:60]} ({pid})": found for pid in pids if (found := listens_on(pid))}
+
+    found = drive(RayActors(), look, Role("echo", Echo))
+    assert len(found) >= 4, found  # the driver, Ray's server and its daemon, the actor
+    assert {address for addresses in found.values() for address in addresses} <= {"127.0.0.1", "::1"}, found
+
+
+def listens_on(pid: int) -> set[str]:
+    """The addresses of the sockets on which a process accepts connections, by what the kernel says."""
+    try:
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:  # gone meanwhile
+        return set()
+    sockets = {link.removeprefix("socket:[").rstrip("]") for link in links if link.startswith("socket:[")}
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and rest[5] in sockets:
+                words = bytes.fromhex(local.partition(":")[0])
+                packed = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
+                found.add(socket.inet_ntop(family, packed).removeprefix("::ffff:"))
+    return found
+
+
 @in_local_ray
 class TestRayActors(RuntimeContract):
     def make(self) -> Runtime:

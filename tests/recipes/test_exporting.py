@@ -15,6 +15,7 @@ pytest.importorskip("peft", reason="needs headway[llm]")
 
 from command_runs import refused, run_of  # noqa: E402
 from grpo_runs import make_material, tiny_values  # noqa: E402
+from limits import file_size_limit  # noqa: E402
 from peft import PeftModel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
@@ -191,6 +192,19 @@ def test_an_empty_folder_is_taken_and_no_other(full: RunFolder, tmp_path: Path, 
     assert line == f"{tmp_path / 'file'} exists and is no folder: choose another folder"
     line = refused(capsys, "export", str(full.path), "--to", str(tmp_path / "file" / "inside"))
     assert line.startswith(f"{tmp_path / 'file' / 'inside'} cannot be written: ")
+
+
+@pytest.mark.parametrize("num_bytes", [100, 4_000])  # too few for the settings, too few for the weights
+def test_a_model_that_does_not_fit_is_one_line_and_leaves_nothing_behind(
+    full: RunFolder, tmp_path: Path, capsys: Output, num_bytes: int
+) -> None:
+    capsys.readouterr()
+    with file_size_limit(num_bytes):
+        assert main(["export", str(full.path), "--to", str(tmp_path / "model")]) == 1
+    line = capsys.readouterr().err
+    limit = f"(`ulimit -f` allows {num_bytes} bytes in a file)"
+    assert line == f"headway: {tmp_path / 'model'}: File too large {limit}\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_fails_leaves_nothing_behind(full: RunFolder, tmp_path: Path, capsys: Output) -> None:

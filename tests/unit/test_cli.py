@@ -81,6 +81,7 @@ def test_a_run_leaves_a_folder_whose_files_can_be_read(runs: Path, capsys: Outpu
         "events.jsonl",
         "metrics.jsonl",
         "report.html",
+        "run.lock",
         "run.log",
         "summary.json",
         "tensorboard",
@@ -548,6 +549,12 @@ def test_a_command_that_is_not_understood_is_refused_in_one_line_and_leaves_noth
     more = ["--runs", str(runs)] if words[:2] == ["run", "functions"] else []
     assert refused(capsys, *words, *more).startswith(message)
     assert not runs.exists()
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate", "export", "watch"])
+def test_the_help_of_what_loads_a_checkpoint_says_that_the_run_must_be_trusted(command: str, capsys: Output) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"Checkpoints are pickles: {command} only runs you trust." in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_runs_folder_that_cannot_be_made_is_refused(tmp_path: Path, capsys: Output) -> None:

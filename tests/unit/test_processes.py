@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from limits import fill_descriptors, no_descriptor_left
 
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import Batch, Rollout, Snapshot
@@ -106,6 +109,12 @@ class Station:
         import torch
 
         return os.environ["OMP_NUM_THREADS"], os.environ["NUMBA_NUM_THREADS"], torch.get_num_threads()
+
+    def hoard(self) -> int:
+        """Open all the files that may be open."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        self.hoarded = fill_descriptors()
+        return len(self.hoarded)
 
     def interrupt(self) -> str:
         os.kill(os.getpid(), signal.SIGINT)
@@ -317,6 +326,36 @@ async def test_killing_a_role_ends_every_outstanding_call_at_once(runtime: Proce
         await runtime.call("a", "greet", "you", deadline_s=DEADLINE_S)
     await runtime.restart("a")
     assert await runtime.call("a", "greet", "you", deadline_s=DEADLINE_S) == "hello you"
+
+
+@with_roles("collector", "other")
+async def test_a_role_without_a_descriptor_says_which_limit_it_was(runtime: Processes) -> None:
+    assert await runtime.call("collector", "hoard", deadline_s=DEADLINE_S) > 10
+    with pytest.raises(RoleRaised, match=r"Too many open files.*`ulimit -n` allows 64 open files"):
+        await runtime.call("collector", "collect", 1, 10_000, deadline_s=DEADLINE_S)
+    assert await runtime.call("collector", "greet", "again", deadline_s=DEADLINE_S) == "hello again"
+    rollout, _ = await runtime.call("other", "collect", 1, 10_000, deadline_s=DEADLINE_S)
+    with pytest.raises(RoleRaised, match=r"Too many open files.*`ulimit -n` allows 64 open files"):
+        await runtime.call("collector", "keep", rollout, deadline_s=DEADLINE_S)
+    await until(lambda: "collector" not in runtime.pids())  # it can no longer be told what is shared
+
+
+@with_roles("one", "other")
+async def test_a_driver_without_a_descriptor_ends_the_call_and_says_how_many_would_do(runtime: Processes) -> None:
+    with no_descriptor_left(), pytest.raises(OSError, match="96 are enough for 2 roles") as caught:
+        await runtime.call("one", "collect", 1, 10_000, deadline_s=DEADLINE_S)
+    assert caught.value.errno == errno.EMFILE
+    await until(lambda: "one" not in runtime.pids())
+    rollout, _ = await runtime.call("other", "collect", 3, 10_000, deadline_s=DEADLINE_S)
+    assert runtime.fetch(rollout.payload)["obs"][0] == 3
+
+
+@with_roles("one")
+async def test_a_role_that_cannot_be_started_for_lack_of_descriptors_leaves_nothing(runtime: Processes) -> None:
+    with no_descriptor_left(), pytest.raises(OSError, match="96 are enough for 2 roles"):
+        await runtime.start(Role("another", Station))
+    await runtime.start(Role("another", Station))
+    assert await runtime.call("another", "greet", "you", deadline_s=DEADLINE_S) == "hello you"
 
 
 @with_roles("a")

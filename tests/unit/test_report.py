@@ -703,6 +703,25 @@ def test_a_served_run_is_followed_until_its_end(
         assert ask(f"{address}etc/passwd")[0] == 404
 
 
+def test_a_name_that_is_not_of_this_machine_is_not_answered(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+    run = write_log(tmp_path / "run", events)
+    with served(run) as address:
+        for host in ("localhost", "LOCALHOST:9000", "127.0.0.1:1", "[::1]:8642"):  # a port may be forwarded
+            assert ask(f"{address}data.json", Host=host)[0] == 200, host
+        for host in (
+            "evil.example",
+            "evil.example:8642",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "::1",
+            " ",
+        ):
+            for path in ("", "data.json", "etc/passwd"):
+                status, headers, body = ask(f"{address}{path}", Host=host)
+                assert status == 421, host
+                assert b"127.0.0.1" in body and b"scores" not in body and "ETag" not in headers
+
+
 def test_a_document_is_made_again_only_when_the_log_has_grown_and_time_has_passed(
     tmp_path: Path, events: list[dict[str, Any]]
 ) -> None:

@@ -13,8 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limits import no_descriptor_left
 
-from headway.runtime.channel import Channel, Frame
+from headway.runtime.channel import LOST, Channel, Frame
 from headway.runtime.loans import Loans
 from headway.runtime.transport import (
     FIRST_SEGMENT_BYTES,
@@ -303,3 +304,20 @@ def test_frames_arrive_whole_in_order_and_with_their_descriptors() -> None:
     right.close()
     for fd in (read, write, got[1][1][0]):
         os.close(fd)
+
+
+def test_a_frame_whose_descriptors_did_not_fit_says_that_they_are_lost() -> None:
+    left, right = map(Channel, socket.socketpair())
+    with right.sock, left.sock:
+        with no_descriptor_left():
+            left.send(b"before")
+            left.send(b"with two", [0, 1])
+            left.send(b"without")
+            got: list[Frame] = []
+            while len(got) < 3:
+                got += right.receive()
+        assert got == [(b"before", []), (b"with two", LOST), (b"without", [])]
+        left.send(b"later", [0])  # nobody could say which frame a descriptor belongs to from now on
+        assert right.receive() == [(b"later", LOST)]
+        left.close()
+        right.close()

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headway.coordinate.checkpoint import LAST as LAST
-from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
+from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState, make_folder
 from headway.core.types import Score
+from headway.observe.whole_files import written_beside
 
 FORMAT = 1
 FILE = "best.weights"
@@ -59,14 +59,10 @@ class BestWeights:
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(f".writing-{self.path.name}")
-        with open(beside, "wb") as file:
+        make_folder(self.path.parent)
+        with written_beside(self.path) as beside, open(beside, "wb") as file:
             file.write(json.dumps(header).encode() + b"\n")
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, self.path)
         self.version, self.score = score.version, score.value
 
     def load(self) -> Kept:

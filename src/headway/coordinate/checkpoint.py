@@ -3,9 +3,9 @@
     checkpoints/000007-v42/     state.pkl       everything below, in one file
                                 manifest.json   format, size and SHA-256 of state.pkl
 
-A checkpoint is written into a hidden folder beside, flushed, and renamed: a crash leaves either the whole
-of it or nothing. On load the hash is checked before anything is unpickled. Checkpoints are pickles:
-resume only runs you trust.
+A checkpoint is written into a hidden folder beside, flushed, and renamed: a crash, or a full disk, leaves either
+the whole of it or nothing, and those before it as they were. On load the hash is checked before anything is
+unpickled. Checkpoints are pickles: resume only runs you trust.
 
 A run that goes on from an older checkpoint sets the later ones aside, as discarded-000007-v42: they belong to a course
 of the run that is not followed any more.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 import shutil
 from dataclasses import dataclass, field, fields
@@ -24,6 +23,7 @@ from typing import Any
 
 from headway.core.naming import unknown
 from headway.core.types import Rollout, Score
+from headway.observe.whole_files import flush_folder, written_beside
 
 FORMAT = 3
 LAST = "last"
@@ -78,14 +78,10 @@ class CheckpointStore:
 
     def save(self, state: RunState) -> Path:
         """Write beside, rename, then let the oldest go."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         number = max((_number(path) for path in self.all()), default=-1) + 1
         final = self.folder / f"{number:06d}-v{state.version if state.last is None else state.last[0]}"
-        beside = self.folder / f".writing-{final.name}"
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
         content = pickle.dumps(state, protocol=5)
-        _write_durably(beside / "state.pkl", content)
         manifest = {
             "format": FORMAT,
             "version": state.version,
@@ -93,8 +89,10 @@ class CheckpointStore:
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
-        _write_durably(beside / "manifest.json", json.dumps(manifest, indent=1).encode())
-        os.replace(beside, final)
+        with written_beside(final) as beside:
+            beside.mkdir()
+            (beside / "state.pkl").write_bytes(content)
+            (beside / "manifest.json").write_text(json.dumps(manifest, indent=1))
         for old in self.all()[: -self.keep]:
             shutil.rmtree(old)
         return final
@@ -178,8 +176,8 @@ def _number(path: Path) -> int:
     return int(path.name[:6])
 
 
-def _write_durably(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def make_folder(checkpoints: Path) -> None:
+    """The folder of a run's checkpoints, so that its name survives what its content survives."""
+    if not checkpoints.is_dir():
+        checkpoints.mkdir(parents=True)
+        flush_folder(checkpoints.parent)

@@ -49,6 +49,7 @@ from headway.core.ledger import WAIT, LedgerError, LedgerStatistics
 from headway.core.lent import Lent, LentLost
 from headway.core.order import OnStale
 from headway.core.protocols import PayloadLost, RoleError, RoleRaised, Runtime
+from headway.core.refusals import refusal
 from headway.core.rules import MaxLead
 from headway.core.types import (
     HEALTH,
@@ -192,6 +193,10 @@ class Coordinator:
                 raise RunFailed(str(error)) from error
             if isinstance(error, RoleError):
                 raise RunFailed(f"{error}{self._way_back(error)}") from error
+            raise
+        except (OSError, MemoryError, RuntimeError) as error:
+            if (why := refusal(error)) is not None:  # `launch` says how to go on: here the way back may be shut too
+                self._record("fail", why=why)
             raise
         finally:
             self.board.stop_checking()

@@ -14,5 +14,9 @@ def create_memory(size: int) -> int:
     else:
         with tempfile.TemporaryFile() as file:  # unlinked from the start
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, size)
+    try:
+        os.ftruncate(fd, size)
+    except OSError:
+        os.close(fd)
+        raise
     return fd

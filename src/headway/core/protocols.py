@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from headway.core.refusals import limit_reached
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 
 T = TypeVar("T")
@@ -189,7 +190,8 @@ Problem = tuple[str, str, bool]
 
 def explain(error: BaseException) -> Problem:
     text = "".join(traceback.format_exception(error))
-    return f"{type(error).__name__}: {error}", text, isinstance(error, CannotGoOn)
+    line = ": ".join(filter(None, [type(error).__name__, str(error)]))
+    return f"{line}{limit_reached(error)}", text, isinstance(error, CannotGoOn)
 
 
 class RoleRaised(RoleError):

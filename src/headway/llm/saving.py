@@ -7,7 +7,10 @@ tokenizer.json and its neighbours                         in both
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +37,22 @@ def save_model(model: Any, weights: Mapping[str, Any], tokenizer: Any, folder: P
     with torch.no_grad():
         for name, tensor in trained.items():
             own[name].copy_(tensor)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with _refusals_as_os_errors(folder):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _refusals_as_os_errors(folder: Path) -> Iterator[None]:
+    """What writes these files is in Rust, and has exceptions of its own for what the operating system refuses."""
+    try:
+        yield
+    except Exception as error:
+        found = None if isinstance(error, OSError) else re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), str(folder)) from error
 
 
 def save_adapters(
@@ -60,6 +77,7 @@ def save_adapters(
         lora_dropout=0.0,
         inference_mode=True,
     )
-    config.save_pretrained(str(folder))
-    save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    tokenizer.save_pretrained(folder)
+    with _refusals_as_os_errors(folder):
+        config.save_pretrained(str(folder))
+        save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        tokenizer.save_pretrained(folder)

@@ -31,6 +31,8 @@ from typing import Any
 
 import yaml
 
+from headway.observe.whole_files import flush_folder, write_whole
+
 NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 """How file systems without locks say so."""
 
@@ -67,8 +69,9 @@ class RunFolder:
                 path.mkdir(parents=True)
             except FileExistsError:
                 continue
-            except OSError as error:
+            except NotADirectoryError as error:
                 raise ValueError(f"cannot make a folder in {root}: {error.strerror}") from None
+            flush_folder(root)
             return cls(path)
         raise FileExistsError(f"a thousand runs named {recipe}-{stamp} in {root}")
 
@@ -160,13 +163,3 @@ def read_config(path: Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(config, dict):
         raise ValueError(f"{path} must hold a mapping of names to values, received {type(config).__name__}")
     return str(config.pop("recipe", "")), config
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write beside, then rename."""
-    beside = path.with_name(f".{path.name}.writing")
-    with open(beside, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)

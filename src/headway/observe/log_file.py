@@ -250,14 +250,20 @@ def _last_bytes(path: Path, size: int) -> bytes:
 class TextLog:
     """A log of text for people, written the same way; in one part, however long."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = LogFile(path, part_bytes=sys.maxsize)
+    def __init__(self, path: Path, *, say: Say = to_stderr) -> None:
+        self._file: LogFile | None = None
+        try:
+            self._file = LogFile(path, say=say, part_bytes=sys.maxsize)
+        except OSError as error:
+            say(f"{path} is off, the run goes on without it: {error.strerror}")
 
     def write(self, text: str) -> None:
-        self._file.write(text.encode(errors="backslashreplace"))
+        if self._file is not None:
+            self._file.write(text.encode(errors="backslashreplace"))
 
     def __enter__(self) -> TextLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()

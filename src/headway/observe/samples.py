@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 from headway.core.types import SAMPLES, Batch, Score
 from headway.observe.saying import Say, to_stderr
+from headway.observe.whole_files import written_beside
 
 TRAIN, EVAL = "train", "eval"
 LIMIT_BYTES = 16 * 2**20
@@ -109,7 +109,9 @@ class SampleLog:
 
     def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
         with open(self._path, "ab", buffering=0) as file:
-            file.write(b"".join(_line(one) for one in lines))
+            text = b"".join(_line(one) for one in lines)
+            while text:  # a disk that becomes full takes a part first, and refuses the rest
+                text = text[file.write(text) :]
             size = file.tell()
         if size > self._limit_bytes:
             kept = _thinned(read_samples(self._path), self._limit_bytes // 2)
@@ -117,10 +119,8 @@ class SampleLog:
 
     def _keep(self, is_kept: Callable[[Sample], bool]) -> None:
         """Write the file anew, beside it, with these lines only."""
-        beside = self._path.with_name(f".{self._path.name}.writing")
-        with open(beside, "wb") as file:
+        with written_beside(self._path) as beside, open(beside, "wb") as file:
             file.writelines(_line(one) for one in read_samples(self._path) if is_kept(one))
-        os.replace(beside, self._path)
 
 
 def _line(sample: Mapping[str, Any]) -> bytes:

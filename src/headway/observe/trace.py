@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.observe.activities import WAITS_FOR
-from headway.observe.folder import RunFolder, write_whole
+from headway.observe.folder import RunFolder
 from headway.observe.marks import marks
 from headway.observe.story import Interval, Story, read_story
+from headway.observe.whole_files import write_whole
 
 Event = dict[str, Any]
 PROCESS = 1

@@ -3,6 +3,9 @@
     frame = length of the body, number of descriptors, body; the descriptors travel beside it
 
 Bodies are small: whatever is big goes through shared memory (transport.py), and only its reference is said.
+
+A process that may open no more files gets a frame without its descriptors: the kernel drops them and says so once. Such
+a frame comes with `LOST` in their place, and nothing after it on that channel can be relied on.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ _RECEIVE_BYTES = 1 << 16
 _FD_SPACE = socket.CMSG_LEN(253 * array.array("i").itemsize)  # what one message may carry on Linux
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
-Frame = tuple[bytes, list[int]]
+LOST: None = None
+Frame = tuple[bytes, list[int] | None]
 
 
 class Channel:
@@ -31,6 +35,7 @@ class Channel:
         self.num_bytes = 0  # in both directions
         self._received = b""
         self._fds: deque[int] = deque()
+        self._has_lost_fds = False
 
     def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
         frame = _FRAME.pack(len(body), len(fds)) + body
@@ -54,18 +59,25 @@ class Channel:
             end = start + _FRAME.size + size
             if end > len(data):
                 break
-            frames.append((data[start + _FRAME.size : end], [self._fds.popleft() for _ in range(num_fds)]))
+            frames.append((data[start + _FRAME.size : end], self._take_fds(num_fds)))
             start = end
         self._received = data[start:]
         return frames
 
+    def _take_fds(self, number: int) -> list[int] | None:
+        if number and self._has_lost_fds:
+            return LOST
+        return [self._fds.popleft() for _ in range(number)]
+
     def _read_socket(self) -> bytes:
-        chunk, ancillary, _, _ = self.sock.recvmsg(_RECEIVE_BYTES, _FD_SPACE, _CLOSE_ON_EXEC)
+        chunk, ancillary, flags, _ = self.sock.recvmsg(_RECEIVE_BYTES, _FD_SPACE, _CLOSE_ON_EXEC)
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds = array.array("i")
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
                 self._fds.extend(fds)
+        if flags & socket.MSG_CTRUNC:
+            self._has_lost_fds = True
         return chunk
 
     def close(self) -> None:
@@ -115,7 +127,7 @@ class LoopChannel(Channel):
             frames = self.receive()
         except BlockingIOError:
             return
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             self._on_end()
             return
         for frame in frames:

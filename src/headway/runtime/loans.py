@@ -75,10 +75,16 @@ class Loans:
         for segment_key in [key for key in self._segments if key[0] == owner]:
             self._drop_if_unused(segment_key)
 
-    def adopt(self, owner: int, segments: Iterable[Segment]) -> None:
-        for segment in segments:
+    def adopt(self, owner: int, segments: Sequence[Segment]) -> None:
+        """Map new segments, whose descriptors are ours from now on, or closed if that fails."""
+        for place, segment in enumerate(segments):
+            try:
+                self._views.attach((owner, segment.index), segment.fd, segment.size)
+            except OSError:
+                for left in segments[place:]:
+                    os.close(left.fd)
+                raise
             self._segments[owner, segment.index] = _SharedSegment(segment)
-            self._views.attach((owner, segment.index), segment.fd, segment.size)
 
     def place(self, value: Any) -> SharedRef:
         """A value of the driver's own, registered."""

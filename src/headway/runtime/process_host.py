@@ -13,6 +13,7 @@ Ctrl-C, which goes to the driver as well: the driver decides.
 
 from __future__ import annotations
 
+import errno
 import marshal
 import multiprocessing
 import os
@@ -31,8 +32,17 @@ from typing import Any, NamedTuple
 from headway.core.parents import die_with_parent
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
-from headway.runtime.channel import Channel, Frame
-from headway.runtime.transport import Arena, BlockKey, GuardedArena, SegmentKey, SharedRef, Views, encode
+from headway.runtime.channel import LOST, Channel, Frame
+from headway.runtime.transport import (
+    INLINE_BYTES,
+    Arena,
+    BlockKey,
+    GuardedArena,
+    SegmentKey,
+    SharedRef,
+    Views,
+    encode,
+)
 
 
 class Start(NamedTuple):
@@ -104,7 +114,11 @@ def main(fd: int) -> None:
             if not body:
                 break
             call = Call.parse(body)
-            host.take_in(call, fds)
+            try:
+                host.take_in(call, fds)
+            except OSError as error:  # no descriptor left, or no memory: what later calls refer to is missing too
+                host.refuse(call, error)
+                break
             host.answer(call)
 
 
@@ -144,8 +158,10 @@ class Host:
             return False
         return True
 
-    def take_in(self, call: Call, fds: list[int]) -> None:
+    def take_in(self, call: Call, fds: list[int] | None) -> None:
         """What the call says about memory, before anything else happens."""
+        if fds is LOST:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         for serial in call.frees:
             self.arena.free(serial)
         for (key, size), fd in zip(call.segments, fds, strict=True):
@@ -153,6 +169,9 @@ class Host:
             os.close(fd)
         for key in call.dropped:
             self.views.detach(key)
+
+    def refuse(self, call: Call, error: Exception) -> None:
+        self._reply(call.number, False, self._explain(error))
 
     def answer(self, call: Call) -> None:
         try:
@@ -186,10 +205,16 @@ class Host:
             for ref in payloads:
                 if ref.serial:
                     self.arena.free(ref.serial)
+            if isinstance(error, OSError | MemoryError):  # it could be sent if there were room for it
+                raise
             raise TypeError(f"what {method} returned cannot be sent to another process: {error}") from error
 
     def _explain(self, error: Exception) -> SharedRef:
-        return encode(explain(error), self.arena)
+        what = explain(error)
+        try:
+            return encode(what, self.arena)
+        except OSError:  # no room for the traceback either; what is short needs none
+            return encode((what[0][: INLINE_BYTES // 4], "", what[2]), self.arena)
 
     def _reply(self, number: int, is_result: bool, value: SharedRef) -> None:
         held, let_go = self.views.settle()

@@ -10,6 +10,9 @@ Processes are spawned as multiprocessing spawns them (a fresh interpreter, the u
 through subprocess: that gives each its own environment and process group, so that a role's own children end
 with it, and leaves no tracker process behind. Nothing but small frames passes through the driver.
 
+A run with many roles may reach the limit of open files: each takes a socket, and two descriptors for every segment of
+its memory. What the driver cannot take in for that reason ends the call, and with it the run, with an OSError.
+
 Invariants: `ended` is set exactly once, and from then on every call raises RoleDied; a block is free again
 when it is released and nobody looks at it; a segment is closed when its owner ended and its blocks are free.
 """
@@ -17,6 +20,7 @@ when it is released and nobody looks at it; a segment is closed when its owner e
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import pickle
@@ -26,6 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import spawn
 from typing import Any, TypeVar
@@ -33,7 +38,7 @@ from typing import Any, TypeVar
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
 from headway.runtime.beside import beside
-from headway.runtime.channel import Frame, LoopChannel
+from headway.runtime.channel import LOST, Frame, LoopChannel
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.process_host import Call, Reply, Start
 from headway.runtime.transport import BlockKey, Segment, SharedRef
@@ -42,6 +47,8 @@ T = TypeVar("T")
 
 KILL_S = 10.0
 """A killed process is gone in milliseconds, unless the kernel itself holds it."""
+FILES_PER_ROLE, SPARE_FILES = 16, 64
+"""Enough for segments that have doubled a few times, and for what else a driver has open."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -57,6 +64,7 @@ class Processes:
         self._grace_s = grace_s
         self._roles: dict[str, Role] = {}
         self._running: dict[str, RoleProcess] = {}
+        self._asked_for: set[str] = set()  # roles, whether or not they could be started
         self._owners = itertools.count(DRIVER + 1)
         self._loans = Loans()
         self._plain: dict[int, tuple[Any, SharedRef]] = {}  # payloads that came from no role, by id, until released
@@ -87,6 +95,7 @@ class Processes:
     async def start(self, role: Role) -> None:
         if role.name in self._roles:
             raise ValueError(f"role {role.name!r} is started already; restart() builds it anew")
+        self._asked_for.add(role.name)
         await self._spawn(role)
         self._roles[role.name] = role
 
@@ -106,7 +115,10 @@ class Processes:
             refs.append(ref)
             return ref
 
-        carrier = self._loans.place(map_payloads(args, refer))
+        try:
+            carrier = self._loans.place(map_payloads(args, refer))
+        except OSError as error:
+            raise self._refused(error) from None
         parcel = self._loans.lend([*refs, carrier], process.owner)
         self._loans.release(carrier)
         return await process.ask(method, carrier, parcel, deadline_s)
@@ -141,7 +153,11 @@ class Processes:
         preparation = spawn.get_preparation_data(role.name)
         preparation["authkey"] = bytes(preparation["authkey"])  # refuses to be pickled otherwise
         owner = next(self._owners)
-        process = self._running[role.name] = RoleProcess(role, owner, self._loans)
+        try:
+            process = self._running[role.name] = RoleProcess(role, owner, self._loans, self._refused)
+        except OSError as error:
+            await asyncio.sleep(0)  # all roles are asked for in one turn of the loop: then their number is known
+            raise self._refused(error) from None
         try:
             start = Start(owner, factory, preparation, role.placement.num_threads, role.lanes)
             await process.build(start, self._start_s)
@@ -156,6 +172,14 @@ class Processes:
             await asyncio.wait([process.ended], timeout=KILL_S)
             if not process.ended.done():
                 raise RoleLate(process.role, "kill", f"process {process.process.pid} is still there after {KILL_S:g} s")
+
+    def _refused(self, error: OSError) -> OSError:
+        """The same error; if the driver may open no more files, with a number that would do."""
+        if error.errno != errno.EMFILE:
+            return error
+        num_roles = len(self._asked_for)
+        enough = f"{SPARE_FILES + num_roles * FILES_PER_ROLE} are enough for {num_roles} roles in processes"
+        return OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)}: {enough}")
 
     def _refer_to_plain(self, payload: Any) -> SharedRef:
         if id(payload) in self._plain:
@@ -175,7 +199,7 @@ class _Pending:
 
 def _packed(factory: Callable[[], Any]) -> bytes:
     """The factory for another process. What a notebook or a console defines has no module there, so it goes along."""
-    if hasattr(sys.modules["__main__"], "__file__"):
+    if not hasattr(sys, "ps1"):  # neither of them
         return pickle.dumps(factory)
     try:
         import cloudpickle
@@ -191,15 +215,17 @@ def _packed(factory: Callable[[], Any]) -> bytes:
 class RoleProcess:
     """The driver's end of one role's process: calls that wait for replies, until it has ended."""
 
-    def __init__(self, role: Role, owner: int, loans: Loans) -> None:
+    def __init__(self, role: Role, owner: int, loans: Loans, refused: Callable[[OSError], OSError]) -> None:
         self.role = role.name
         self.owner = owner
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # how
         self._loans = loans
+        self._refused = refused
         self._pending: dict[int, _Pending] = {}
         self._numbers = itertools.count(1)
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ExitStack() as unless_it_starts:
+            unless_it_starts.enter_context(ours)
             self.process = subprocess.Popen(
                 _command(theirs.fileno(), role.name),
                 pass_fds=[theirs.fileno()],
@@ -207,6 +233,7 @@ class RoleProcess:
                 env=os.environ | dict.fromkeys(THREAD_VARIABLES, str(role.placement.num_threads)),
                 process_group=0,
             )
+            unless_it_starts.pop_all()
         self.channel = LoopChannel(ours, self._receive, self._end)
         loans.join(owner)
 
@@ -255,9 +282,13 @@ class RoleProcess:
         body, fds = frame
         reply = Reply.parse(body)
         pending = self._pending.pop(reply.number)
-        self._loans.adopt(
-            self.owner, [Segment(index, size, fd) for (index, size), fd in zip(reply.segments, fds, strict=True)]
-        )
+        try:
+            self._adopt(reply, fds)
+        except OSError as error:  # what this role says from now on would be about memory that is not here
+            self.kill()
+            if not pending.future.done():
+                pending.future.set_exception(self._refused(error))
+            return
         self._loans.settle(self.owner, pending.lent, reply.held, reply.let_go)
         future = pending.future
         try:
@@ -273,6 +304,13 @@ class RoleProcess:
             future.set_result(value)
         else:
             future.set_exception(RoleRaised(self.role, pending.method, *value))
+
+    def _adopt(self, reply: Reply, fds: list[int] | None) -> None:
+        if fds is LOST:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self._loans.adopt(
+            self.owner, [Segment(index, size, fd) for (index, size), fd in zip(reply.segments, fds, strict=True)]
+        )
 
     def _discard(self, value: Any) -> None:
         map_payloads(value, self._loans.release)

@@ -42,6 +42,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray import cloudpickle
+from ray._private import ray_constants
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
 from ray.experimental import get_local_object_locations
@@ -62,6 +63,7 @@ SHARE_AFTER_S = 10.0
 """A role that could not be placed by then shares the CPUs of others."""
 MAX_PULLS = 32
 """How many payloads of other nodes are waited for at the same time."""
+LOOPBACK = "127.0.0.1"
 COLLECT, OTHER = "collect", "other"
 """The concurrency groups of a role with lanes: its threads for that method, and its one thread for all others."""
 MAX_UNPLACED = 16
@@ -86,11 +88,11 @@ class RayActors:
     """The Ray runtime.
 
     `address` (default: the variable RAY_ADDRESS) names a running cluster, "auto" the one on this machine; without
-    either a local one is started and shut down at close. If Ray is initialised in this process already, that is
-    used and left alone. `connect_s` bounds the wait for an address to answer, `start_s` how long a role may take
-    to be placed and built. `keeps_copies`: whether what is made on another node is copied to the driver's before it
-    counts as here; without, a payload goes straight to where it is used, and what is lost with a node is collected
-    again.
+    either a local one is started, which only this machine can reach, and shut down at close. If Ray is initialised in
+    this process already, that is used and left alone. `connect_s` bounds the wait for an address to answer, `start_s`
+    how long a role may take to be placed and built. `keeps_copies`: whether what is made on another node is copied to
+    the driver's before it counts as here; without, a payload goes straight to where it is used, and what is lost with a
+    node is collected again.
 
     Roles get the CPUs they ask for while the cluster has as many free where they can run; further roles share (they
     reserve none), so that a laptop can run more roles than it has cores. A cluster that could grow is not waited
@@ -236,9 +238,9 @@ class RayActors:
             if not is_local and address != here:
                 raise ConnectionError(f"this process is connected to Ray at {here}; it cannot use {address} as well")
         else:
-            options: dict[str, Any] = {"include_dashboard": False} if is_local else {}
+            options: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": LOOPBACK} if is_local else {}
             try:
-                with _signal_handlers_kept():
+                with _signal_handlers_kept(), _on_loopback() if is_local else contextlib.nullcontext():
                     ray.init(
                         "auto" if self._address == "auto" else address,
                         namespace=f"headway-{uuid.uuid4().hex}",
@@ -709,6 +711,18 @@ def _signal_handlers_kept() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """A Ray that starts meanwhile listens on the loopback interface only. Ray does so by itself where it expects no
+    other nodes; elsewhere it puts an address that others can reach in the place of the one it is given."""
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _lacking(placement: Placement) -> str:

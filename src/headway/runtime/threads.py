@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
+from headway.core.refusals import refusal
 from headway.runtime.beside import beside
 from headway.runtime.freeze import freeze
 
@@ -85,9 +86,20 @@ class Threads:
             host.leave()
         ends_at = time.perf_counter() + CLOSE_GRACE_S
         for host in hosts:
-            await asyncio.to_thread(host.join, ends_at)
+            await _beside(host.join, ends_at)
         for closing in [host.dismiss() for host in hosts]:
-            await asyncio.to_thread(closing.join, CLOSE_S)
+            if closing is not None:
+                await _beside(closing.join, CLOSE_S)
+
+
+async def _beside(wait: Callable[[float], None], limit: float) -> None:
+    """Wait in a thread, so that the loop goes on; or here, if there can be no further thread."""
+    try:
+        await asyncio.to_thread(wait, limit)
+    except RuntimeError as error:
+        if refusal(error) is None:
+            raise
+        wait(limit)
 
 
 class _Bell(selectors.SelectSelector):
@@ -151,11 +163,17 @@ class _Host:
         for thread in self._threads:
             thread.join(max(0.0, until - time.perf_counter()))
 
-    def dismiss(self) -> threading.Thread:
-        """Close what the object holds outside this process, in a thread of its own: the object may be stuck."""
+    def dismiss(self) -> threading.Thread | None:
+        """Close what the object holds outside this process, in a thread of its own: the object may be stuck. None if
+        there can be no further thread: then it is closed with this process."""
         close = getattr(self._station, "close", lambda: None)
         closing = threading.Thread(target=close, name=f"{self._role} closing", daemon=True)
-        closing.start()
+        try:
+            closing.start()
+        except RuntimeError as error:
+            if refusal(error) is None:
+                raise
+            return None
         return closing
 
     def _begin(self, inbox: Inbox, name: str) -> threading.Thread:

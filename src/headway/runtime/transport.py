@@ -22,6 +22,7 @@ import functools
 import io
 import itertools
 import mmap
+import os
 import pickle
 import sys
 import threading
@@ -268,8 +269,12 @@ class Arena:
         if not self._segments or self._unused + size > self._segments[-1].nbytes:
             last = self._segments[-1].nbytes if self._segments else FIRST_SEGMENT_BYTES // 2
             segment = create_segment(len(self._segments), max(2 * last, _pages(size)))
+            try:
+                self._segments.append(memoryview(mmap.mmap(segment.fd, segment.size)))
+            except OSError:
+                os.close(segment.fd)
+                raise
             self.new_segments.append(segment)
-            self._segments.append(memoryview(mmap.mmap(segment.fd, segment.size)))
             self._unused = 0
         offset, self._unused = self._unused, self._unused + size
         return len(self._segments) - 1, offset
