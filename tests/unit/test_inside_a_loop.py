@@ -171,8 +171,11 @@ def test_a_keyboard_interrupt_that_is_raised_all_the_same_asks_the_run_to_end() 
         asked.append("stop")
         stops[0]()
 
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert run_in_own_thread(Threads(), main(), stop, lambda: asked.append("abort")) == "saved"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert run_in_own_thread(Threads(), main(), stop, lambda: asked.append("abort")) == "saved"
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert asked == ["stop"]
 
 

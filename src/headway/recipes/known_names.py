@@ -93,7 +93,7 @@ class KnownName:
         said = "; or ".join(f"{what} ({setting}), as in {' and '.join(whose)}" for what, setting, whose in meanings)
         chosen = [name for _, _, whose in meanings for name in whose if name in SYSTEMS]
         return (
-            f"{self.name}={value!r} can mean: {said}. Choose with --names {' or '.join(chosen)}, "
+            f"{self.name}={value!r} can mean: {said}. Choose with --names {' or '.join(chosen)} (names: in a file), "
             f"or say {' or '.join(dict.fromkeys(setting for _, setting, _ in meanings))}"
         )
 
