@@ -153,6 +153,24 @@ def test_a_second_interrupt_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert [line.split(":")[0] for line in heard.getvalue().splitlines()] == ["SIGINT", "SIGINT again"]
 
 
+def test_sigusr1_says_who_waits_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
+
+    def asks(weights: float, ticket: Ticket) -> float:
+        if ticket.index == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            while "tickets live" not in said.getvalue():
+                time.sleep(0.001)
+        return collect(weights, ticket)
+
+    async def main() -> headway.RunResult:
+        return run(asks, runtime="threads")
+
+    assert asyncio.run(main()).updates == 8
+    assert "collector-0" in said.getvalue()
+
+
 # -- the thread by itself -----------------------------------------------------------------------------
 
 

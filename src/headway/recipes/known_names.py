@@ -136,7 +136,7 @@ def _trains_text(fields: Collection[str], together: Together) -> bool:
 
 
 def _repeats_batches(fields: Collection[str], together: Together) -> bool:
-    return _trains_text(fields, together) and together.get("num_iterations", 1) != 1
+    return _trains_text(fields, together) and together.get("num_iterations") not in (None, 1)
 
 
 def _plays(fields: Collection[str], together: Together) -> bool:
