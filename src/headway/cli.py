@@ -146,10 +146,11 @@ def demo(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> int:
-    """headway run [RECIPE] [--config FILE] [--replay RUN] [--runs FOLDER] [--quiet] [--FIELD VALUE ...]
+    """headway run [RECIPE] [--config FILE] [--names SYSTEM] [--replay RUN] [--runs FOLDER] [--quiet] [--FIELD VALUE]
 
     RECIPE is a name, or a file of your own that ends in .py. Settings known from other systems are understood too,
-    nested ones as group.name=value: see headway explain.
+    nested ones as group.name=value: see headway explain. --names says whose they are, where systems mean different
+    things by one name.
     """
     recipe_name = words.pop(0) if words and not words[0].startswith("-") and "=" not in words[0] else ""
     if not recipe_name and words[:1] in (["-h"], ["--help"]):
@@ -209,7 +210,11 @@ def resume(words: list[str]) -> int:
     with folder.hold():  # before anything is read
         begin = options.pop("checkpoint", None)
         if begin is not None:
-            CheckpointStore(folder.checkpoints).find(begin)  # before anything is built
+            store = CheckpointStore(folder.checkpoints)
+            if begin is True:
+                there = ", ".join(path.name for path in store.all()) or "none"
+                raise UsageError(f"--checkpoint needs a name or a version; there: {there}")
+            store.find(begin)  # before anything is built
         name, values = folder.read_config()
         recipe = load_recipe(name)
         config = read_values(recipe.config, values, options)
@@ -662,8 +667,8 @@ def explain(words: list[str]) -> int:
                     continue
                 raise UsageError(unknown("name", name, [*KNOWN_NAMES, *lightzero_names.ALONE, *ours]))
             value = _scalar(text) if has_value else known.example
-            for ours, meaning in _meanings(known, value, names, together):
-                OUT.print(f"{name}={value}  ->  {ours}   ({meaning})", markup=False)
+            for settings, meaning in _meanings(known, value, names, together):
+                OUT.print(f"{name}={value}  ->  {settings}   ({meaning})", markup=False)
         return 0
     rows = [
         [f"{known.name}={known.example}", ours, meaning]

@@ -191,27 +191,29 @@ GRPO, PPO = load_recipe("grpo").config, load_recipe("ppo").config
             GRPO,
             {"num_iterations": 2},
             "num_iterations=2 can mean: updates in all (updates), as in color_gomoku; or passes over a batch "
-            "(num_epochs), as in trl. Choose with --names color_gomoku or trl, or say updates or num_epochs",
+            "(num_epochs), as in trl. Choose with --names color_gomoku or trl (names: in a file), or say updates or "
+            "num_epochs",
         ),
         (
             GRPO,
             {"rollout_batch_size": 64},
             "rollout_batch_size=64 can mean: prompts per update (tickets_per_batch), as in roll; or episodes per "
             "update, in groups of group_size (tickets_per_batch), as in roll_agentic. Choose with --names roll or "
-            "roll_agentic, or say tickets_per_batch",
+            "roll_agentic (names: in a file), or say tickets_per_batch",
         ),
         (
             PPO,
             {"max_steps": 100_000},
             "max_steps=100000 can mean: updates in all (updates), as in roll and trl; or environment steps in all "
-            "(steps), as in most systems that play games. Choose with --names roll or trl, or say updates or steps",
+            "(steps), as in most systems that play games. Choose with --names roll or trl (names: in a file), or "
+            "say updates or steps",
         ),
         (
             PPO,
             {"eval_freq": 10_000},
             "eval_freq=10000 can mean: versions between evaluations (evaluate_every), as in lightzero; or environment "
-            "steps between evaluations (evaluate_every), as in Stable-Baselines3. Choose with --names lightzero, or "
-            "say evaluate_every",
+            "steps between evaluations (evaluate_every), as in Stable-Baselines3. Choose with --names lightzero "
+            "(names: in a file), or say evaluate_every",
         ),
     ],
 )

@@ -153,6 +153,24 @@ def test_a_second_interrupt_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert [line.split(":")[0] for line in heard.getvalue().splitlines()] == ["SIGINT", "SIGINT again"]
 
 
+def test_sigusr1_says_who_waits_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
+
+    def asks(weights: float, ticket: Ticket) -> float:
+        if ticket.index == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            while "tickets live" not in said.getvalue():
+                time.sleep(0.001)
+        return collect(weights, ticket)
+
+    async def main() -> headway.RunResult:
+        return run(asks, runtime="threads")
+
+    assert asyncio.run(main()).updates == 8
+    assert "collector-0" in said.getvalue()
+
+
 # -- the thread by itself -----------------------------------------------------------------------------
 
 
@@ -171,8 +189,11 @@ def test_a_keyboard_interrupt_that_is_raised_all_the_same_asks_the_run_to_end() 
         asked.append("stop")
         stops[0]()
 
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert run_in_own_thread(Threads(), main(), stop, lambda: asked.append("abort")) == "saved"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert run_in_own_thread(Threads(), main(), stop, lambda: asked.append("abort")) == "saved"
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert asked == ["stop"]
 
 

@@ -93,7 +93,7 @@ class KnownName:
         said = "; or ".join(f"{what} ({setting}), as in {' and '.join(whose)}" for what, setting, whose in meanings)
         chosen = [name for _, _, whose in meanings for name in whose if name in SYSTEMS]
         return (
-            f"{self.name}={value!r} can mean: {said}. Choose with --names {' or '.join(chosen)}, "
+            f"{self.name}={value!r} can mean: {said}. Choose with --names {' or '.join(chosen)} (names: in a file), "
             f"or say {' or '.join(dict.fromkeys(setting for _, setting, _ in meanings))}"
         )
 
@@ -136,7 +136,7 @@ def _trains_text(fields: Collection[str], together: Together) -> bool:
 
 
 def _repeats_batches(fields: Collection[str], together: Together) -> bool:
-    return _trains_text(fields, together) and together.get("num_iterations", 1) != 1
+    return _trains_text(fields, together) and together.get("num_iterations") not in (None, 1)
 
 
 def _plays(fields: Collection[str], together: Together) -> bool:
