@@ -153,9 +153,9 @@ def test_the_policy_loss_is_the_clipped_objective(correction: str) -> None:
     assert report.metrics["ess"] == pytest.approx(ratios.sum() ** 2 / (ratios.size * (ratios**2).sum()), rel=1e-4)
 
 
-def test_on_fresh_data_clip_and_decoupled_are_the_same_update() -> None:
+def test_on_fresh_data_clip_decoupled_and_vtrace_are_the_same_update() -> None:
     prints = set()
-    for correction in ("clip", "decoupled"):
+    for correction in ("clip", "decoupled", "vtrace"):
         net = network("discrete")
         learner = PPOLearner(lambda net=net: net, PPOSettings(correction=correction, minibatch_size=10))  # type: ignore[misc]
         learner.learn(batch_of(segment(net)))
