@@ -120,7 +120,7 @@ def test_vtrace_is_the_sum_over_products_of_truncated_ratios(seed: int, steps: i
 
 
 def test_vtrace_by_hand_with_ends_in_the_middle_of_a_segment() -> None:
-    """Four steps of two environments: one terminates at the second step, one is truncated there; both reset at the third."""
+    """Of four steps: one environment terminates at the second, one is truncated there, and both reset at the third."""
     data = {
         "rewards": np.array([[1.0, 1.0], [2.0, 2.0], [0.0, 0.0], [4.0, 4.0]]),
         "values": np.array([[1.0, 1.0], [2.0, 2.0], [8.0, 8.0], [3.0, 3.0], [5.0, 5.0]]),

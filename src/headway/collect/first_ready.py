@@ -121,7 +121,8 @@ class FirstReadyCollector:
             raise ValueError(f"min_ready must be from 1 to {self._shape.num_envs} environments, received {min_ready!r}")
         self._policy = make_policy(self._spec)
         self._places = np.arange(self._shape.num_envs)
-        self._obs = np.zeros((self._shape.num_envs, *self._spec.observation), np.float32)  # never moves: see above
+        shape = (self._shape.num_envs, *self._spec.observation)
+        self._obs = np.zeros(shape, self._spec.dtype)  # never moves: see above
         self._begin_episodes(self._envs)
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:

@@ -4,7 +4,7 @@
 
 Environments go on where the last ticket left them, whatever version it had. What a segment holds:
 
-    obs         [T + 1, N, ...]  float32   the last one is only for bootstrapping
+    obs         [T + 1, N, ...]  float32   the last one is only for bootstrapping; uint8 for pictures of bytes
     actions     [T, N, ...]
     log_probs   [T, N]           of the behaviour policy, as it was when it acted
     rewards     [T, N]

@@ -36,8 +36,16 @@ from headway.core.protocols import Learner, Placement
 from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
 from headway.envs.board_games import GAMES, symmetries
-from headway.envs.gymnasium_vector import Discrete, describe, legal_actions, make_vector, registered
-from headway.envs.planes import as_seen, is_bytes, is_picture, reaches_255, seen_shape
+from headway.envs.gymnasium_vector import (
+    Discrete,
+    describe,
+    is_bytes,
+    legal_actions,
+    make_vector,
+    reaches_255,
+    registered,
+)
+from headway.envs.planes import as_seen, is_picture, seen_shape
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.evaluate.matches import MatchEvaluator
 from headway.learn.two_hot import Support
