@@ -57,6 +57,15 @@ def test_stale_data_without_a_correction_are_refused() -> None:
     assert read_values(PPOConfig, {"correction": "none", "max_lead": 0})
 
 
+@pytest.mark.parametrize("kind", [PPOConfig, CartPoleConfig])
+@pytest.mark.parametrize("hidden", ["[0]", "[64, 0]", "[-3]"])
+def test_layers_without_units_are_refused_in_one_line(kind: type[PPOConfig], hidden: str) -> None:
+    with pytest.raises(ConfigError, match=r"^hidden=.*: a layer needs at least 1 unit, received \[") as caught:
+        read_values(kind, {"hidden": hidden})
+    assert "\n" not in str(caught.value)
+    assert read_values(kind, {"hidden": "[]"}).hidden == ()
+
+
 def test_a_decay_without_an_end_is_refused() -> None:
     for name in ("final_learning_rate", "final_clip"):
         with pytest.raises(ConfigError, match=rf"{name}=0.1 needs updates: over which run shall it decay\?"):

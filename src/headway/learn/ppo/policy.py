@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from headway.learn.ppo.mlp_step import MLPStep, is_tanh_tower
 
 MASKED = -1e9  # instead of -inf: its log-probability stays finite, and so do gradients
 MAX_NORMALISED = 10.0
+Widths = TypeVar("Widths", bound=Sequence[int])
 
 
 class ActorCritic(nn.Module):
@@ -112,6 +113,13 @@ def compiled(network: nn.Module) -> MLPStep | None:
     return MLPStep(network) if is_tanh_tower(network.actor) and is_tanh_tower(network.critic) else None
 
 
+def require_widths(hidden: Widths) -> Widths:
+    """The widths of layers, if there can be such layers: through a layer of no units nothing is seen."""
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"a layer needs at least 1 unit, received {list(hidden)}; [] is a network without layers")
+    return hidden
+
+
 def load_weights(network: nn.Module, weights: Any) -> None:
     """Copy a snapshot's weights into a network, from wherever they lie."""
     with torch.no_grad():
@@ -180,6 +188,7 @@ def _gaussian(means: Tensor, log_std: Tensor, actions: Tensor) -> tuple[Tensor, 
 
 def _tower(shape: tuple[int, ...], hidden: Sequence[int]) -> tuple[nn.Sequential, int]:
     """Layers from an observation to features, and how many of those there are."""
+    require_widths(hidden)
     layers: list[nn.Module] = [nn.Flatten() if len(shape) != 1 else nn.Identity()]
     width = math.prod(shape)
     for size in hidden:
