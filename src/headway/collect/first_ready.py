@@ -138,6 +138,13 @@ class FirstReadyCollector:
             self.close()
             raise
 
+    def begin_anew(self, seed: int) -> None:
+        """Leave the environments behind, whatever state they are in, and begin new episodes in new ones."""
+        self.close()
+        self._seed = seed % 2**31
+        self._envs = self._start()
+        self._begin_episodes(self._envs)
+
     def close(self) -> None:
         """End the environments. They also end with this object, and with its process."""
         if self._envs is not None:

@@ -27,6 +27,7 @@ What is in flight then is returned to the ledger and, with a checkpoint, collect
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -60,6 +61,7 @@ from headway.core.types import (
     Score,
     Snapshot,
     Ticket,
+    anew_seed,
     map_payloads,
 )
 from headway.observe.activities import WAITS
@@ -151,6 +153,7 @@ class Coordinator:
         self._resume = resume
         self._rollouts: dict[int, Rollout] = {}  # landed and not yet settled
         self.engines: dict[str, tuple[float, Mapping[str, float]]] = {}  # collector -> when it landed, its health then
+        self._failures: Counter[str] = Counter()  # collector -> tickets in a row that were dropped as failed
         self._updates_in_version = 0
         self._max_tickets = math.inf  # more can never be learned from
         if settings.plan.updates is not None and settings.replay is None:
@@ -471,6 +474,8 @@ class Coordinator:
         assert ticket.version is not None
         self._shelf.let_go(ticket.version)
         self._rollouts[index] = rollout
+        if self._failures:
+            self._failures.pop(self._crew.post(ticket.collector or 0).role, None)
         if HEALTH in rollout.info:
             self.engines[self._crew.post(ticket.collector or 0).role] = self.runtime.now(), rollout.info[HEALTH]
         if self._is_recorded:
@@ -511,11 +516,32 @@ class Coordinator:
             assert ticket.version is not None
             self._shelf.let_go(ticket.version)
             self._drop(ticket.index, DropReason.FAILED, why=error.what)
+            if not is_lost:
+                self.board.wake(LEARNER)
+                return await self._begin_anew(number, ticket, error)
         else:
             tries = "" if attempts == 1 else f" after {attempts} attempts"
             raise RunFailed(f"{ticket} failed on {self._seat_names[number]}{tries}: {error.what}") from error
         self.board.wake(LEARNER)
         await self._crew.recover(number, error)
+
+    async def _begin_anew(self, number: int, ticket: Ticket, error: RoleError) -> None:
+        """A ticket was dropped: its collector begins new episodes, for what it did would only fail again."""
+        role, limit = self._crew.post(number).role, self.settings.retries.max_failures_in_a_row
+        for attempt in itertools.count():
+            self._failures[role] += 1
+            if self._failures[role] >= limit:
+                raise RunFailed(
+                    f"{role} failed {limit} times in a row (max_failures_in_a_row={limit}), the last time on {ticket}: "
+                    f"{error.what}"
+                ) from error
+            try:
+                await self._crew.begin_anew(number, anew_seed(ticket.seed, attempt), error)
+            except RoleError as again:
+                end_if_final(again)
+                error = again
+            else:
+                return self._record("anew", k=ticket.index, c=number, a=attempt)
 
     def _admit(self) -> None:
         """Open tickets while the rule allows. Called exactly where slots come free."""

@@ -7,6 +7,7 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
     restage v     what it has now is version v from here on: what it had was lost
     start k, c, v ticket k takes off on seat c (with one lane each: collector c) with version v
     land k        it is collected now
+    anew k, c, a  ticket k was dropped as failed, and its collector begins new episodes
     learn [k..]   these rollouts are trained on (none: what was drawn for it)
     insert [k..]  these go into the replay
     draw v        the replay with a role of its own draws for an update
@@ -14,7 +15,7 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
     refresh v     it is reanalyzed with version v now, and its newer targets are in the replay
     drop, requeue, lose   the rollout is forgotten
 
-Evaluations change nothing and are left out. Attempts that failed left no trace in any state.
+Evaluations change nothing and are left out. Attempts that failed left no trace in any state but that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 from headway.coordinate.roles import CollectorRole, LearnerRole, ReanalyzerRole, ReplayRole, Stations
 from headway.core.lent import Lent, taken
-from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
+from headway.core.types import Batch, Rollout, Snapshot, Ticket, anew_seed, derive_seed
 
 
 class ReplayError(ValueError):
@@ -83,6 +84,7 @@ class _Replayer:
             "start": self._start,
             "reissue": self._reissue,
             "land": self._land,
+            "anew": self._begin_anew,
             "learn": self._learn,
             "insert": self._insert,
             "draw": self._draw,
@@ -136,9 +138,7 @@ class _Replayer:
             )
         ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, self._attempts[index])
         number = seat % self._num_collectors
-        if number not in self._collectors:
-            self._collectors[number] = CollectorRole(lambda: self._stations.collector(number))
-        collector = self._collectors[number]
+        collector = self._collector(number)
         if collector.traits().holds_weights and self._applied.get(number) != version:
             collector.apply(snapshot)
             self._applied[number] = version
@@ -149,6 +149,16 @@ class _Replayer:
                 f"collector depends on something besides ticket, snapshot and its own state"
             )
         self._rollouts[index] = rollout
+
+    def _collector(self, number: int) -> CollectorRole:
+        if number not in self._collectors:
+            self._collectors[number] = CollectorRole(lambda: self._stations.collector(number))
+        return self._collectors[number]
+
+    def _begin_anew(self, event: dict[str, Any]) -> None:
+        number = event["c"] % self._num_collectors
+        self._collector(number).begin_anew(anew_seed(derive_seed(self._seed, "ticket", event["k"]), event["a"]))
+        self._applied.pop(number, None)
 
     def _learn(self, event: dict[str, Any]) -> None:
         rollouts = tuple(self._rollouts.pop(index) for index in event["k"])

@@ -51,7 +51,10 @@ class Retries:
     attempts_on_loss: int = 3
     """Attempts at one ticket when its collector dies or does not answer in time, or its rollout is lost."""
     on_failure: Literal["stop", "drop"] = "stop"
-    """When the attempts are used up: stop the run with a clear error, or drop the ticket as failed."""
+    """When the attempts are used up: stop the run with a clear error, or drop the ticket as failed; its collector then
+    begins new episodes."""
+    max_failures_in_a_row: int = 20
+    """Tickets of one collector that may be dropped as failed one after the other before the run stops all the same."""
     max_restarts: int = 10
     """Restarts of any one role in the whole run."""
     publish_attempts: int = 4
@@ -62,7 +65,8 @@ class Retries:
     """Attempts at one evaluation; after that its score is recorded as failed and the run goes on."""
 
     def __post_init__(self) -> None:
-        for name in ("attempts_on_error", "attempts_on_loss", "publish_attempts", "evaluate_attempts"):
+        at_least_one = ("attempts_on_error", "attempts_on_loss", "max_failures_in_a_row")
+        for name in (*at_least_one, "publish_attempts", "evaluate_attempts"):
             value = getattr(self, name)
             _require(value >= 1, f"{name} must be >= 1, received {value!r}")
         for name in ("max_restarts", "publish_delay_s"):

@@ -165,6 +165,11 @@ def derive_seed(seed: int, *path: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
+def anew_seed(ticket_seed: int, attempt: int) -> int:
+    """What a collector begins anew from after this ticket was dropped, on its first, second, ... attempt to do so."""
+    return derive_seed(ticket_seed, "anew", attempt)
+
+
 def size_of(payload: Any) -> int:
     """Bytes of the arrays, tensors, strings and numbers in a payload; of what else there is, nothing is known."""
     if type(payload) is dict:  # what most payloads are, and every rollout comes by here
