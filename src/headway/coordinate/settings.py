@@ -94,10 +94,17 @@ class Plan:
     """Evaluate every n versions, and the last one in any case; 0: never."""
     evaluate_first: bool = False
     """Evaluate version 0 too, before anything is collected; where others run in the background, it does too."""
+    evaluate_last: bool = False
+    """Evaluate the last version, even if no other is."""
     save_every: int = 0
     """Write a checkpoint every n versions, and at the end in any case; 0: only at the end."""
     warmup_s: float = 0.0
     """The learner starts this much later than the collectors."""
+
+    @property
+    def evaluates_last(self) -> bool:
+        """Whoever evaluates every so many versions wants to know about the last one too."""
+        return self.evaluate_last or self.evaluate_every > 0
 
     def __post_init__(self) -> None:
         stops = ("updates", "steps", "wall_s", "target_score")

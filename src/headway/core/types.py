@@ -159,6 +159,10 @@ class Score:
     """Some of what was evaluated, for people to read, as in the info of a rollout (SAMPLES)."""
 
 
+CUT_EPISODES = "cut_episodes"
+"""In the metrics of a score: how many of its episodes did not end by themselves within the steps they were allowed."""
+
+
 def derive_seed(seed: int, *path: int | str) -> int:
     """A 63-bit seed that depends on nothing but its arguments: the same on every machine and runtime."""
     text = "/".join(map(str, (seed, *path)))

@@ -69,6 +69,9 @@ class PPOConfig(RankedConfig):
     """Evaluate every n versions and at the end; 0: never."""
     eval_episodes: int = Field(default=20, ge=1)
     """Episodes per evaluation."""
+    eval_max_steps: int = Field(default=10_000, ge=1)
+    """Steps after which an episode of an evaluation is cut: it counts with its return so far. Raise it where episodes
+    that long end by themselves; without a bound, those of a policy that goes round in circles never do."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the layers of both towers, of pictures after their convolutions; []: no layers. Wider and more can
     represent more, and every update takes longer."""
@@ -245,4 +248,7 @@ def _learner(config: PPOConfig, spec: Spec, rank: Rank) -> PPOLearner:
 def _evaluator(config: PPOConfig) -> EpisodeEvaluator:
     copies, policy = partial(_vector, config), partial(_policy, config)
     is_array = config.env_backend == "gymnasium" and has_own_vector(config.env)  # a copy more costs next to nothing
-    return EpisodeEvaluator(copies, policy, episodes=config.eval_episodes, max_envs=128 if is_array else 32)
+    most = 128 if is_array else 32
+    return EpisodeEvaluator(
+        copies, policy, episodes=config.eval_episodes, max_envs=most, max_steps=config.eval_max_steps
+    )

@@ -77,7 +77,8 @@ class Threads:
         pass
 
     async def close(self) -> None:
-        """Let every idle thread end. One that is stuck in a call is a daemon and ends with the process."""
+        """Let every idle thread end. One that is stuck in a call may end when its object is closed. If not, it is
+        a daemon and ends with the process, which is no clean end where it computes in C++."""
         hosts = list(self._hosts.values())
         self._hosts.clear()
         for host in hosts:
@@ -87,6 +88,9 @@ class Threads:
             await asyncio.to_thread(host.join, ends_at)
         for closing in [host.dismiss() for host in hosts]:
             await asyncio.to_thread(closing.join, CLOSE_S)
+        ends_at = time.perf_counter() + CLOSE_GRACE_S
+        for host in hosts:
+            await asyncio.to_thread(host.join, ends_at)
 
 
 class _Bell(selectors.SelectSelector):
