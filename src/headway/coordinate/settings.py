@@ -175,7 +175,7 @@ class Settings:
     lead_interval: int = 8
     """Versions between two looks of the auto lead."""
     target_effective_sample_size: float = 0.7
-    """`auto` halves the lead when the effective sample size falls below this."""
+    """`auto` halves the lead when the effective sample size is below this in two looks in a row."""
     seed: int = 0
     deadlines: Deadlines = field(default_factory=Deadlines)
     retries: Retries = field(default_factory=Retries)

@@ -93,7 +93,7 @@ class RunConfig(BaseModel):
     lead_buffer_size: int | None = Field(None, ge=1)
     """Rollouts the buffer is meant to hold; auto starts from a tenth of it, in batches."""
     target_effective_sample_size: float = Field(0.7, gt=0, le=1)
-    """Auto halves the lead when the learner reports an effective sample size below this."""
+    """Auto halves the lead when the learner reports an effective sample size below this in two looks in a row."""
 
     # -- when to do what
     updates: int | None = Field(None, ge=1)
