@@ -39,6 +39,7 @@ from headway.core.naming import unknown
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Runtime
 from headway.core.refusals import refusal
+from headway.core.types import CUT_EPISODES
 from headway.observe.alarms import Alarms
 from headway.observe.console import REFRESH_S, RoleStatus, Status, StatusDisplay
 from headway.observe.environment import describe_environment
@@ -194,6 +195,7 @@ def run(
         wall_s=wall_s,
         target_score=target_score,
         evaluate_every=evaluate_every or (1 if target_score is not None else 0),
+        evaluate_last=evaluate is not None,
         save_every=save_every,
         save_every_s=save_every_s,
         warmup_s=warmup_s,
@@ -554,7 +556,6 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
     dropped = ", ".join(f"{n} {reason}" for reason, n in ledger.dropped.items()) or "none"
     flown = {"reissued": ledger.reissued, "requeued": ledger.requeued, "lost": ledger.lost}
     again = ", ".join(f"{n} {why}" for why, n in flown.items() if n)
-    scored = [score.value for score in result.scores if score.value is not None]
     wall = max(result.wall_s, 1e-9)
     rows = {
         "Mode": mode,
@@ -564,8 +565,7 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Avg collect time": seconds(spent.mean("collector", "collect")),
         "Avg train time": seconds(spent.mean(LEARNER, "learn")),
         "Avg eval time": seconds(spent.mean("evaluator", "evaluate")),
-        "Evaluations": f"{len(result.scores)}"
-        + (f", {result.evaluations_skipped} skipped" if result.evaluations_skipped else ""),
+        "Evaluations": _evaluations(result),
         "Wall time": seconds(result.wall_s),
         "Updates per second": f"{spent.count(LEARNER, 'learn') / wall:.2f}",  # of this session, as the time is
         "Lead / order / dispatch": f"{result.lead:g} / {settings.effective_order} / "
@@ -577,10 +577,33 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Dropped": dropped,
         **({"Collected again": again} if again else {}),
         "Restarts": str(result.restarts),
-        "Last score": f"{scored[-1]:.3f}" if scored else "-",
+        "Last score": _last_score(result),
         "Stopped": result.stop_reason,
     }
     return rows
+
+
+def _evaluations(result: RunResult) -> str:
+    counts = {
+        "failed": sum(score.value is None for score in result.scores),
+        "skipped": result.evaluations_skipped,
+        "abandoned": len(result.evaluations_abandoned),
+    }
+    return ", ".join([str(len(result.scores)), *(f"{count} {what}" for what, count in counts.items() if count)])
+
+
+def _last_score(result: RunResult) -> str:
+    """The newest score there is, and in brackets what keeps it from being that of the last version as it is."""
+    scored = [score for score in result.scores if score.value is not None]
+    remarks = []
+    if scored and (cut := scored[-1].metrics.get(CUT_EPISODES, 0)):
+        remarks.append(f"{cut:g} of {scored[-1].metrics.get('episodes', 0):g} episodes were cut")
+    if result.scores and result.scores[-1].value is None:
+        why = next(iter(result.scores[-1].error.splitlines()), "no reason was given")
+        remarks.append(f"that of version {result.scores[-1].version} failed: {why}")
+    remarks += [f"that of version {version} was abandoned" for version in result.evaluations_abandoned]
+    number = f"{scored[-1].value:.3f}" if scored else "-"
+    return f"{number} ({'; '.join(remarks)})" if remarks else number
 
 
 def _ages(ledger: LedgerStatistics) -> str:

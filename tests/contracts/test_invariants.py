@@ -23,6 +23,7 @@ from headway.core.order import READY, OnStale, window
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.launching import build_runtime
+from headway.launching import run as run_functions
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
 from headway.testing.fakes import Pause, ToyCollector, ToyEvaluator, ToyLearner, toy_stations
@@ -232,6 +233,22 @@ def test_a_first_evaluation_may_be_the_only_one(background: bool) -> None:
     settings = Settings(plan=Plan(updates=6, evaluate_first=True), evaluate_in_background=background)
     result, _ = run(settings, "threads", toy_stations())
     assert [score.version for score in result.scores] == [0]
+
+
+@pytest.mark.parametrize("more", [{}, {"evaluate_in_background": True}, {"publish_every": 2}], ids=str)
+def test_an_evaluate_function_without_an_interval_scores_the_last_version_once(more: dict[str, Any]) -> None:
+    seen: list[int] = []
+
+    def evaluate(weights: int) -> float:
+        seen.append(weights)
+        return 7.0
+
+    def train(weights: int, rollouts: list[int]) -> int:
+        return weights + 1
+
+    result = run_functions(lambda weights, ticket: 1, train, evaluate, weights=0, updates=5, **more)
+    assert seen == [5]
+    assert [(score.version, score.value) for score in result.scores] == [(result.version, 7.0)]
 
 
 def test_without_evaluations_no_evaluator_is_built() -> None:

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from search_runs import run, tiny
 
 from headway.core.types import Snapshot, Ticket
-from headway.envs.planes import as_seen, reaches_255, seen_shape
+from headway.envs.gymnasium_vector import reaches_255
+from headway.envs.planes import as_seen, seen_shape
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
 from headway.recipes.search_run import game_spec

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.crew import RunFailed
 from headway.coordinate.replay import replay
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
@@ -57,10 +58,44 @@ def test_stale_data_without_a_correction_are_refused() -> None:
     assert read_values(PPOConfig, {"correction": "none", "max_lead": 0})
 
 
+@pytest.mark.parametrize("kind", [PPOConfig, CartPoleConfig])
+@pytest.mark.parametrize("hidden", ["[0]", "[64, 0]", "[-3]"])
+def test_layers_without_units_are_refused_in_one_line(kind: type[PPOConfig], hidden: str) -> None:
+    with pytest.raises(ConfigError, match=r"^hidden=.*: a layer needs at least 1 unit, received \[") as caught:
+        read_values(kind, {"hidden": hidden})
+    assert "\n" not in str(caught.value)
+    assert read_values(kind, {"hidden": "[]"}).hidden == ()
+
+
 def test_a_decay_without_an_end_is_refused() -> None:
     for name in ("final_learning_rate", "final_clip"):
         with pytest.raises(ConfigError, match=rf"{name}=0.1 needs updates: over which run shall it decay\?"):
             read_values(PPOConfig, {name: 0.1, "updates": None, "wall_s": 10})
+
+
+@pytest.mark.parametrize(
+    ("env", "stepping", "lead"),
+    [
+        ("Stumbling-v0", "vector", 0),
+        ("Stumbling-v0", "vector", 1),
+        ("Stumbling-v0", "first_ready", 0),
+        ("StumblingLocked-v0", "vector", 1),
+        ("StumblingLocked-v0", "first_ready", 0),
+    ],
+)
+def test_environments_that_raise_now_and_then_are_left_behind(env: str, stepping: str, lead: int) -> None:
+    more: dict[str, Any] = {"env": f"stumbling:{env}", "stepping": stepping, "max_lead": lead, "segment_steps": 6}
+    config, recorder = tiny(on_failure="drop", updates=8, num_envs=2, **more), MemoryRecorder()
+    result = run(config, recorder)
+    assert result.updates == 8
+    assert 0 < result.ledger.dropped["failed"] < 20
+    assert fingerprint(replay(stations(config), recorder.events).weights) == fingerprint(result.weights)
+
+
+def test_an_environment_that_always_raises_ends_the_run_in_one_line() -> None:
+    config = tiny(env="stumbling:Stumbling-v0", on_failure="drop", segment_steps=2000, max_failures_in_a_row=4)
+    with pytest.raises(RunFailed, match=r"^collector-0 failed 4 times in a row .*: RuntimeError: stumbled$"):
+        run(config)
 
 
 @pytest.mark.parametrize(("lead", "runtime"), [(0, "inline"), (1, "threads")])

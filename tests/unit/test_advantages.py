@@ -67,20 +67,21 @@ def test_truncation_is_bootstrapped_and_termination_is_not() -> None:
     assert advantages[0].tolist() == pytest.approx([1.0, 1.0 + 0.9 * 10.0])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.integers(0, 10_000), st.integers(1, 10), st.floats(0.0, 1.0))
-def test_on_fresh_data_vtrace_targets_are_those_of_gae(seed: int, steps: int, lam: float) -> None:
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000), st.integers(1, 10), st.floats(0.5, 1.0), st.floats(0.0, 1.0))
+def test_on_fresh_data_vtrace_is_gae(seed: int, steps: int, gamma: float, lam: float) -> None:
     data = random_segment(seed, steps, 3)
-    _, expected = gae(**data, gamma=0.97, lam=lam)
-    _, targets = vtrace(**data, ratios=np.ones_like(data["rewards"]), gamma=0.97, lam=lam)
-    np.testing.assert_allclose(targets, expected, atol=1e-9)
+    expected_advantages, expected_targets = gae(**data, gamma=gamma, lam=lam)
+    advantages, targets = vtrace(**data, ratios=np.ones_like(data["rewards"]), gamma=gamma, lam=lam)
+    np.testing.assert_allclose(targets, expected_targets, atol=1e-9)
+    np.testing.assert_allclose(advantages, expected_advantages, atol=1e-9)
 
 
-def slow_vtrace(data: dict[str, np.ndarray], ratios: np.ndarray, gamma: float) -> np.ndarray:
-    """v_s by the sum over products of c that the paper writes, one start at a time."""
+def slow_vtrace(data: dict[str, np.ndarray], ratios: np.ndarray, gamma: float, lam: float) -> np.ndarray:
+    """v_s by the sum over products of lambda c that the paper writes, one start at a time."""
     steps, width = ratios.shape
     targets = data["values"][:-1].copy()
-    rho, c = np.minimum(ratios, 1.0), np.minimum(ratios, 1.0)
+    rho, c = np.minimum(ratios, 1.0), lam * np.minimum(ratios, 1.0)
     for i in range(width):
         for start in range(steps):
             factor = 1.0
@@ -96,13 +97,13 @@ def slow_vtrace(data: dict[str, np.ndarray], ratios: np.ndarray, gamma: float) -
     return targets
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.integers(0, 10_000), st.integers(1, 10))
-def test_vtrace_is_the_sum_over_products_of_truncated_ratios(seed: int, steps: int) -> None:
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000), st.integers(1, 10), st.one_of(st.just(1.0), st.floats(0.0, 1.0)))
+def test_vtrace_is_the_sum_over_products_of_truncated_ratios(seed: int, steps: int, lam: float) -> None:
     data = random_segment(seed, steps, 3)
     ratios = np.random.default_rng(seed + 1).lognormal(0, 0.7, data["rewards"].shape)
-    advantages, targets = vtrace(**data, ratios=ratios, gamma=0.95)
-    expected = slow_vtrace(data, ratios, 0.95)
+    advantages, targets = vtrace(**data, ratios=ratios, gamma=0.95, lam=lam)
+    expected = slow_vtrace(data, ratios, 0.95, lam)
     np.testing.assert_allclose(targets, expected, atol=1e-9)
     for t in range(steps):
         for i in range(3):
@@ -110,11 +111,32 @@ def test_vtrace_is_the_sum_over_products_of_truncated_ratios(seed: int, steps: i
                 assert advantages[t, i] == 0
                 continue
             ends = data["terminated"][t, i] or data["truncated"][t, i]
-            last = t + 1 == steps
-            after = data["values"][t + 1, i] if ends or last else expected[t + 1, i]
+            after = data["values"][t + 1, i]
+            if not ends and t + 1 < steps:
+                after = lam * expected[t + 1, i] + (1 - lam) * after
             after = 0.0 if data["terminated"][t, i] else after
             gap = data["rewards"][t, i] + 0.95 * after - data["values"][t, i]
             assert advantages[t, i] == pytest.approx(min(ratios[t, i], 1.0) * gap, abs=1e-9)
+
+
+def test_vtrace_by_hand_with_ends_in_the_middle_of_a_segment() -> None:
+    """Of four steps: one environment terminates at the second, one is truncated there, and both reset at the third."""
+    data = {
+        "rewards": np.array([[1.0, 1.0], [2.0, 2.0], [0.0, 0.0], [4.0, 4.0]]),
+        "values": np.array([[1.0, 1.0], [2.0, 2.0], [8.0, 8.0], [3.0, 3.0], [5.0, 5.0]]),
+        "terminated": np.array([[False, False], [True, False], [False, False], [False, False]]),
+        "truncated": np.array([[False, False], [False, True], [False, False], [False, False]]),
+        "valid": np.array([[True, True], [True, True], [False, False], [True, True]]),
+    }
+    ratios = np.array([[0.5, 2.0], [2.0, 0.5], [1.0, 1.0], [0.5, 2.0]])
+    advantages, targets = vtrace(**data, ratios=ratios, gamma=0.5, lam=0.5)
+    # The last step: rho (4 + 0.5 * 5 - 3) = rho 3.5. The second: 2 - 2 = 0 where it terminated, 2 + 0.5 * 8 - 2 = 4
+    # where it was cut. The first: delta 1 + 0.5 * 2 - 1 = 1, and what follows counts with gamma lambda c.
+    assert targets[:, 0].tolist() == pytest.approx([1 + 0.5 * 1 + 0.5 * 0.5 * 0.5 * 0.0, 2.0, 8.0, 3 + 0.5 * 3.5])
+    assert targets[:, 1].tolist() == pytest.approx([1 + 1 + 0.5 * 0.5 * 1 * (0.5 * 4), 2 + 0.5 * 4, 8.0, 3 + 3.5])
+    # V' = 2 of the first step is followed by v' = 2 and v' = 4: halfway between are 2 and 3.
+    assert advantages[:, 0].tolist() == pytest.approx([0.5 * (1 + 0.5 * 2 - 1), 0.0, 0.0, 0.5 * 3.5])
+    assert advantages[:, 1].tolist() == pytest.approx([1 + 0.5 * 3 - 1, 0.5 * 4, 0.0, 3.5])
 
 
 def test_the_effective_sample_size_is_the_share_that_counts() -> None:

@@ -528,6 +528,7 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "attempts_on_error": 41,
         "attempts_on_loss": 42,
         "on_failure": "drop",
+        "max_failures_in_a_row": 46,
         "max_restarts": 43,
         "publish_attempts": 44,
         "publish_delay_s": 45.0,

@@ -137,6 +137,31 @@ def test_the_learning_rate_decays_over_the_run() -> None:
     assert [settings.rate(update) for update in (0, 5, 10, 20)] == [1e-2, 5e-3, 0.0, 0.0]
 
 
+@both
+@pytest.mark.parametrize(
+    ("field", "what"),
+    [("returns", "value target"), ("rewards", "reward"), ("policies", "policy"), ("root_values", "value target")],
+)
+def test_a_target_that_is_not_a_number_is_named_with_its_update(kind: str, field: str, what: str) -> None:
+    learner = a_learner(kind, bootstrap="search" if field == "root_values" else "network")
+    learner.learn(a_draw())
+    draw = a_draw(1)
+    draw.rollouts[0].payload[field][1, 3] = float("nan")
+    with pytest.raises(ValueError, match=f"the {what} of sample 3 at step 1 is nan in update 2") as caught:
+        learner.learn(draw)
+    assert "\n" not in str(caught.value)
+
+
+@both
+def test_a_network_that_diverged_is_named_by_its_value_targets(kind: str) -> None:
+    learner = a_learner(kind, target_every=1)
+    state = learner.state_dict()
+    state["target"] = np.full_like(state["target"], float("nan"))
+    learner.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"value target of sample 0 .*is nan in update 1: the network has diverged"):
+        learner.learn(a_draw())
+
+
 @pytest.mark.parametrize("bad", [-0.1, 1.0, float("nan")])
 def test_an_average_that_never_moves_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match=r"average must be in \[0, 1\), received"):

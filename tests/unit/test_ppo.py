@@ -153,9 +153,9 @@ def test_the_policy_loss_is_the_clipped_objective(correction: str) -> None:
     assert report.metrics["ess"] == pytest.approx(ratios.sum() ** 2 / (ratios.size * (ratios**2).sum()), rel=1e-4)
 
 
-def test_on_fresh_data_clip_and_decoupled_are_the_same_update() -> None:
+def test_on_fresh_data_clip_decoupled_and_vtrace_are_the_same_update() -> None:
     prints = set()
-    for correction in ("clip", "decoupled"):
+    for correction in ("clip", "decoupled", "vtrace"):
         net = network("discrete")
         learner = PPOLearner(lambda net=net: net, PPOSettings(correction=correction, minibatch_size=10))  # type: ignore[misc]
         learner.learn(batch_of(segment(net)))
@@ -233,6 +233,45 @@ def test_a_decay_needs_the_length_of_the_run() -> None:
 def test_settings_that_cannot_work_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name} must be .*received {value!r}"):
         PPOSettings(**{name: value})
+
+
+@pytest.mark.parametrize(("field", "what"), [("rewards", "value target"), ("log_probs", "log-probability")])
+def test_a_number_that_is_none_is_named_with_its_update(field: str, what: str) -> None:
+    net = network("discrete")
+    learner = PPOLearner(lambda: net, PPOSettings())
+    learner.learn(batch_of(segment(net)))
+    data = segment(net, 1)
+    data["valid"][:] = True
+    data[field][-1, 2] = float("nan")
+    with pytest.raises(ValueError, match=f"the {what.replace('-', '.')} of step .* is nan in update 2: ") as caught:
+        learner.learn(batch_of(data))
+    assert "\n" not in str(caught.value)
+
+
+def test_values_of_a_network_that_diverged_are_named() -> None:
+    net = network("discrete")
+    data = segment(net)
+    with torch.no_grad():
+        net.value_head.bias.fill_(float("nan"))
+    with pytest.raises(ValueError, match="the value of step 0 is nan in update 1: the network has diverged"):
+        PPOLearner(lambda: net, PPOSettings()).learn(batch_of(data))
+
+
+@pytest.mark.parametrize("hidden", [(0,), (8, 0), (-1,)])
+def test_a_layer_without_units_is_refused(hidden: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"a layer needs at least 1 unit, received \[.*\]"):
+        ActorCritic(SPECS["discrete"], hidden)
+
+
+def test_a_network_without_layers_learns_too() -> None:
+    net = ActorCritic(SPECS["discrete"], ())
+    learner = PPOLearner(lambda: net, PPOSettings(learning_rate=0.05, entropy_weight=0.0))
+    for seed in range(25):
+        data = segment(net, seed, steps=8, width=16)
+        data["rewards"] = (data["actions"] == 3).astype(np.float32)
+        data["terminated"][:] = data["valid"][:] = True
+        learner.learn(batch_of(data))
+    assert torch.softmax(net.outputs(torch.zeros(1, 3)), -1)[0, 3] > 0.9
 
 
 def test_pictures_are_taken_in_either_layout() -> None:

@@ -69,6 +69,20 @@ def same(one: Rollout, other: Rollout) -> None:
         np.testing.assert_array_equal(values, other.payload[name], err_msg=name)
 
 
+@pytest.mark.parametrize(("make", "architecture"), [(cartpole_collector, CARTPOLE), (board_collector, BOARD)])
+def test_a_collector_that_begins_anew_begins_new_episodes_and_leaves_a_serial_out(
+    make: Any, architecture: Architecture
+) -> None:
+    collector, fresh = make(), make()
+    first = [collector.collect(ticket(index), snapshot(architecture)).payload for index in range(2)]
+    collector.begin_anew(7)
+    fresh.begin_anew(7)
+    one, other = (some.collect(ticket(2), snapshot(architecture)).payload for some in (collector, fresh))
+    assert [payload["serial"] for payload in (*first, one)] == [0, 1, 3], "so that no replay joins them"
+    for name in set(one) - {"serial"}:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
 def test_a_segment_holds_what_was_done_and_what_the_search_found() -> None:
     rollout = cartpole_collector(stream=6).collect(ticket(0), snapshot(CARTPOLE))
     payload = rollout.payload

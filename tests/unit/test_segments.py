@@ -202,7 +202,23 @@ def test_an_evaluation_counts_the_same_number_of_episodes_of_every_copy() -> Non
     assert (score.version, score.value, score.metrics["episodes"]) == (4, 3.0, 6)
     again = evaluator.evaluate(Snapshot(4, weights_for(counters(1))), seed=11)
     assert again == score
-    with pytest.raises(RuntimeError, match="did not end within 5 steps"):
-        EpisodeEvaluator(partial(counters, length=50), policy, episodes=2, max_steps=5).evaluate(
-            Snapshot(0, weights_for(counters(1))), seed=0
-        )
+    assert score.metrics["cut_episodes"] == 0
+
+
+@pytest.mark.parametrize(("most", "cut"), [(1, 2), (49, 2), (50, 0), (51, 0)])
+def test_an_episode_that_does_not_end_is_cut_and_counts_with_its_return_so_far(most: int, cut: int) -> None:
+    evaluator = EpisodeEvaluator(partial(counters, length=50), policy, episodes=2, max_steps=most)
+    score = evaluator.evaluate(Snapshot(0, weights_for(counters(1))), seed=0)
+    assert score.value == min(most, 50), "one point a step"
+    assert (score.metrics["episodes"], score.metrics["cut_episodes"]) == (2, cut)
+
+
+def test_a_copy_whose_episode_was_cut_plays_no_more() -> None:
+    evaluator = EpisodeEvaluator(partial(counters, length=50), policy, episodes=6, max_envs=2, max_steps=7)
+    score = evaluator.evaluate(Snapshot(0, weights_for(counters(1))), seed=0)
+    assert (score.value, score.metrics["episodes"], score.metrics["cut_episodes"]) == (7.0, 2, 2)
+
+
+def test_an_evaluation_without_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match="an episode needs at least one step, received max_steps=0"):
+        EpisodeEvaluator(counters, policy, episodes=1, max_steps=0)

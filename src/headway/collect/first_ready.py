@@ -121,7 +121,8 @@ class FirstReadyCollector:
             raise ValueError(f"min_ready must be from 1 to {self._shape.num_envs} environments, received {min_ready!r}")
         self._policy = make_policy(self._spec)
         self._places = np.arange(self._shape.num_envs)
-        self._obs = np.zeros((self._shape.num_envs, *self._spec.observation), np.float32)  # never moves: see above
+        shape = (self._shape.num_envs, *self._spec.observation)
+        self._obs = np.zeros(shape, self._spec.dtype)  # never moves: see above
         self._begin_episodes(self._envs)
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
@@ -136,6 +137,13 @@ class FirstReadyCollector:
         except BaseException:  # some are in the middle of a step: nothing of this attempt can be used again
             self.close()
             raise
+
+    def begin_anew(self, seed: int) -> None:
+        """Leave the environments behind, whatever state they are in, and begin new episodes in new ones."""
+        self.close()
+        self._seed = seed % 2**31
+        self._envs = self._start()
+        self._begin_episodes(self._envs)
 
     def close(self) -> None:
         """End the environments. They also end with this object, and with its process."""

@@ -21,6 +21,7 @@ stream (`stream`) and how many segments its collector made before it (`serial`):
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,19 +51,35 @@ class Games(Protocol):
         """Rewards [N] of who acted, terminated [N], truncated [N]."""
         ...
 
+    def begin_anew(self, seed: int) -> None:
+        """Leave all games behind, whatever state they are in, and begin new ones."""
+        ...
+
 
 class VectorGames:
     """A Gymnasium vector environment with a discrete action: one player."""
 
     def __init__(self, make_env: Callable[[], Any], *, seed: int) -> None:
-        from headway.envs.gymnasium_vector import Discrete, describe, legal_actions
-        from headway.envs.planes import as_seen
+        from headway.envs.gymnasium_vector import Discrete, describe
 
+        self._make_env = make_env
         self._env = make_env()
         self._spec = describe(self._env)
         if not isinstance(self._spec.action, Discrete):
             raise ValueError(f"search needs one of a number of actions, received {self._env.single_action_space}")
         self.num_envs = self._env.num_envs
+        self._begin(seed)
+
+    def begin_anew(self, seed: int) -> None:
+        with suppress(Exception):  # it has failed already: what it says about being closed helps nobody
+            self._env.close()
+        self._env = self._make_env()
+        self._begin(seed % 2**31)
+
+    def _begin(self, seed: int) -> None:
+        from headway.envs.gymnasium_vector import legal_actions
+        from headway.envs.planes import as_seen
+
         observations, info = self._env.reset(seed=seed)
         self.obs = as_seen(observations, self._env.single_observation_space)
         self.ended = np.zeros(self.num_envs, bool)
@@ -91,6 +108,9 @@ class SelfPlay:
         self._games = BoardGames(game, num_envs)
         self.num_envs = num_envs
         self._look(self._games.reset())
+
+    def begin_anew(self, seed: int) -> None:
+        self._look(self._games.reset())  # no game depends on a seed
 
     def _look(self, obs: np.ndarray) -> None:
         self.obs, self.legal = obs, self._games.masks()
@@ -153,6 +173,15 @@ class SearchSegmentCollector:
         self._games = make_games()
         self._version: int | None = None
         self._serial = 0
+        self._begin_episodes()
+
+    def begin_anew(self, seed: int) -> None:
+        """Leave all games behind and begin new ones. A serial is left out: the next segment continues none."""
+        self._games.begin_anew(seed)
+        self._serial += 1
+        self._begin_episodes()
+
+    def _begin_episodes(self) -> None:
         self._returns = np.zeros(self._games.num_envs)
         self._lengths = np.zeros(self._games.num_envs, np.int64)
         self._history = self._planner.history(self._games.obs)

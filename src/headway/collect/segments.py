@@ -4,7 +4,7 @@
 
 Environments go on where the last ticket left them, whatever version it had. What a segment holds:
 
-    obs         [T + 1, N, ...]  float32   the last one is only for bootstrapping
+    obs         [T + 1, N, ...]  float32   the last one is only for bootstrapping; uint8 for pictures of bytes
     actions     [T, N, ...]
     log_probs   [T, N]           of the behaviour policy, as it was when it acted
     rewards     [T, N]
@@ -16,6 +16,7 @@ Environments go on where the last ticket left them, whatever version it had. Wha
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,10 +53,21 @@ class SegmentCollector:
         if steps < 1:
             raise ValueError(f"a segment needs at least one step, received {steps!r}")
         self._steps = steps
+        self._make_env = make_env
         self._env = make_env()
         self._spec = describe(self._env)
         self._policy = make_policy(self._spec)
         self._version: int | None = None
+        self._begin_episodes(seed)
+
+    def begin_anew(self, seed: int) -> None:
+        """Leave the environments behind, whatever state they are in, and begin new episodes in new ones."""
+        with suppress(Exception):  # it has failed already: what it says about being closed helps nobody
+            self._env.close()
+        self._env = self._make_env()
+        self._begin_episodes(seed % 2**31)
+
+    def _begin_episodes(self, seed: int) -> None:
         observations, info = self._env.reset(seed=seed)
         self._obs = as_features(observations, self._env.single_observation_space)
         self._done = np.zeros(self._env.num_envs, bool)

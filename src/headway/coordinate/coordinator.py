@@ -27,6 +27,7 @@ What is in flight then is returned to the ledger and, with a checkpoint, collect
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -61,6 +62,7 @@ from headway.core.types import (
     Score,
     Snapshot,
     Ticket,
+    anew_seed,
     map_payloads,
 )
 from headway.observe.activities import WAITS
@@ -94,6 +96,8 @@ class RunResult:
     lead: float
     metrics: dict[str, float]
     """The metrics of the last update."""
+    evaluations_abandoned: tuple[int, ...] = ()
+    """Versions whose evaluation was due or under way when the run was interrupted; a resumed run makes up for them."""
 
     @property
     def is_complete(self) -> bool:
@@ -120,7 +124,7 @@ class Coordinator:
     ) -> None:
         """`config` is what the recipe was told, for the log: whoever does the run again needs it. `when_begun` is
         called once, when every role has started and what was saved is restored."""
-        if not (settings.plan.evaluate_every or settings.plan.evaluate_first):
+        if not (settings.plan.evaluates_last or settings.plan.evaluate_first):
             stations = replace(stations, evaluator=None)  # nobody would ever ask it
         self.settings = settings
         self._is_pinned = settings.is_pinned
@@ -162,6 +166,10 @@ class Coordinator:
         self._when_begun = when_begun
         self._rollouts: dict[int, Rollout] = {}  # landed and not yet settled
         self.engines: dict[str, tuple[float, Mapping[str, float]]] = {}  # collector -> when it landed, its health then
+        self._failures: Counter[str] = Counter()  # collector -> tickets in a row that were dropped as failed
+        self._evaluates_last = settings.plan.evaluates_last and stations.evaluator is not None
+        self._evaluating: asyncio.Task[Score] | None = None
+        self._abandons_evaluations = False
         self._updates_in_version = 0
         self._max_tickets = math.inf  # more can never be learned from
         if settings.plan.updates is not None and settings.replay is None:
@@ -216,10 +224,18 @@ class Coordinator:
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def request_stop(self, reason: str = INTERRUPTED) -> None:
-        """Finish the update under way, save, and end. Safe to call at any time, more than once."""
+        """Finish the update under way, save, and end. Safe to call at any time, more than once.
+
+        An interruption abandons the evaluation under way, also that of the last version, when the plan is reached.
+        """
         if not self._stop_reason:
             self._stop_reason = reason
             self.board.wake_all()
+        if reason.startswith(INTERRUPTED):
+            self._abandons_evaluations = True
+            if self._evaluating is not None:
+                self._evaluating.cancel()
+            self.board.wake(LEARNER)
 
     def why(self) -> str:
         """Who does what or waits for what, since when, at which version."""
@@ -265,12 +281,12 @@ class Coordinator:
             self._record("publish", v=0)
             if self._stations.evaluator is not None and self.settings.plan.evaluate_first:
                 self._hold_for_evaluation()
-                if not (self.evaluations.every and self.settings.evaluate_in_background):
-                    await self._evaluate_meanwhile()
         else:
             await self._restore(self._resume)
         if self._when_begun is not None:
             await self.runtime.offload(self._when_begun)
+        if not (self.evaluations.every and self.settings.evaluate_in_background):
+            await self._evaluate_meanwhile()
         self._stop_reason = self._stop_reason or self._plan_reached()
         self._admit()
 
@@ -315,7 +331,7 @@ class Coordinator:
     async def _finish(self) -> RunResult:
         """Evaluate the last version, save, close the ledger."""
         self._record("stop", reason=self._stop_reason)
-        if self.evaluations.every and not self._is_interrupted:
+        if self._evaluates_last and not self._abandons_evaluations:
             if not self.evaluations.has_seen(self.version):
                 self._hold_for_evaluation()
             await self._evaluate_meanwhile()
@@ -343,6 +359,7 @@ class Coordinator:
             evaluations_skipped=self.evaluations.skipped,
             lead=self.lead,
             metrics=self.metrics,
+            evaluations_abandoned=self.evaluations.unfinished,
         )
 
     def _way_back(self, error: RoleError) -> str:
@@ -491,6 +508,8 @@ class Coordinator:
         assert ticket.version is not None
         self._shelf.let_go(ticket.version)
         self._rollouts[index] = rollout
+        if self._failures:
+            self._failures.pop(self._crew.post(ticket.collector or 0).role, None)
         if HEALTH in rollout.info:
             self.engines[self._crew.post(ticket.collector or 0).role] = self.runtime.now(), rollout.info[HEALTH]
         if self._is_recorded:
@@ -531,11 +550,32 @@ class Coordinator:
             assert ticket.version is not None
             self._shelf.let_go(ticket.version)
             self._drop(ticket.index, DropReason.FAILED, why=error.what)
+            if not is_lost:
+                self.board.wake(LEARNER)
+                return await self._begin_anew(number, ticket, error)
         else:
             tries = "" if attempts == 1 else f" after {attempts} attempts"
             raise RunFailed(f"{ticket} failed on {self._seat_names[number]}{tries}: {error.what}") from error
         self.board.wake(LEARNER)
         await self._crew.recover(number, error)
+
+    async def _begin_anew(self, number: int, ticket: Ticket, error: RoleError) -> None:
+        """A ticket was dropped: its collector begins new episodes, for what it did would only fail again."""
+        role, limit = self._crew.post(number).role, self.settings.retries.max_failures_in_a_row
+        for attempt in itertools.count():
+            self._failures[role] += 1
+            if self._failures[role] >= limit:
+                raise RunFailed(
+                    f"{role} failed {limit} times in a row (max_failures_in_a_row={limit}), the last time on {ticket}: "
+                    f"{error.what}"
+                ) from error
+            try:
+                await self._crew.begin_anew(number, anew_seed(ticket.seed, attempt), error)
+            except RoleError as again:
+                end_if_final(again)
+                error = again
+            else:
+                return self._record("anew", k=ticket.index, c=number, a=attempt)
 
     def _admit(self) -> None:
         """Open tickets while the rule allows. Called exactly where slots come free."""
@@ -919,7 +959,7 @@ class Coordinator:
             )
 
     async def _wait_for_evaluation(self) -> None:
-        while self.evaluations.unfinished and not self._is_interrupted:
+        while self.evaluations.unfinished and not self._abandons_evaluations:
             await self.board.wait(
                 LEARNER,
                 "evaluation",
@@ -932,7 +972,7 @@ class Coordinator:
         Ends: with the learn loop, after the evaluation under way.
         """
         while True:
-            while not self.evaluations.waiting:
+            while not self.evaluations.waiting or self._abandons_evaluations:
                 await self.board.wait(EVALUATOR, "due", "an evaluation that is due", float("inf"))
             await self._evaluate()
 
@@ -947,13 +987,22 @@ class Coordinator:
                 self.board.end(LEARNER)
 
     async def _evaluate_all(self) -> None:
-        while self.evaluations.waiting:
+        while self.evaluations.waiting and not self._abandons_evaluations:
             await self._evaluate()
 
     async def _evaluate(self) -> None:
         version = self.evaluations.begin()
         self._record("evaluate", v=version)
-        score = await self._crew.evaluate(self._shelf.get(version))
+        self._evaluating = asyncio.create_task(self._crew.evaluate(self._shelf.get(version)))
+        try:
+            score = await self._evaluating
+        except asyncio.CancelledError:
+            here = asyncio.current_task()
+            if not self._abandons_evaluations or (here is not None and here.cancelling()):
+                raise
+            return  # it stays unfinished: a checkpoint remembers it
+        finally:
+            self._evaluating = None
         if score.samples:
             if self._samples is not None:
                 self._samples.evaluated(score)
@@ -1155,7 +1204,7 @@ class Coordinator:
                 if entry.ticket.version is not None:
                     self._shelf.hold(entry.ticket.version)
                 self._put(entry.ticket)
-        due = state.evaluations_due if self.evaluations.every else ()  # they may have been turned off since
+        due = state.evaluations_due if self._evaluates_last else ()  # they may have been turned off since
         for version in due:
             self._shelf.hold(version)
         self.evaluations.waiting = list(due)

@@ -224,6 +224,20 @@ class Crew:
             except RoleError as again:
                 error = again
 
+    async def begin_anew(self, number: int, seed: int, error: RoleError) -> None:
+        """Let a collector leave behind what it was doing when it failed. One with lanes carries nothing."""
+        role = self.names[number]
+        if self._has_lanes:
+            return await self.revive(number % len(self._posts), role, error)
+        if not isinstance(error, RoleRaised):
+            await self._restart(role, error)
+            if number in self.carried:
+                await self.restore_collector(number, self.carried[number])
+        state = await self.call(role, "begin_anew", "new episodes", self._settings.deadlines.start_s, seed)
+        self._posts[number].applied = None  # it may have been built anew
+        if self._stateful:
+            self.carried[number] = state
+
     async def restore_collector(self, number: int, carried: Any) -> None:
         self.carried[number] = carried
         limit = self._settings.deadlines.start_s

@@ -1,7 +1,8 @@
 """Which versions are to be evaluated, and which one is.
 
-An evaluation that has begun is never cancelled. While one runs in the background, at most one more waits;
-if a later version becomes due meanwhile it takes that place, and the one it replaces is counted as skipped.
+An evaluation that has begun is given up only if the run is interrupted; a resumed run makes up for it. While one runs
+in the background, at most one more waits; if a later version becomes due meanwhile it takes that place, and the one it
+replaces is counted as skipped.
 """
 
 from __future__ import annotations

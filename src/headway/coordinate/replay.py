@@ -7,6 +7,7 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
     restage v     what it has now is version v from here on: what it had was lost
     start k, c, v ticket k takes off on seat c (with one lane each: collector c) with version v
     land k        it is collected now
+    anew k, c, a  ticket k was dropped as failed, and its collector begins new episodes
     learn [k..]   these rollouts are trained on (none: what was drawn for it)
     insert [k..]  these go into the replay
     draw v        the replay with a role of its own draws for an update
@@ -16,7 +17,7 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
 
     run           a session begins; if its settings are others, the stations are built anew and get the states
 
-Evaluations change nothing and are left out. Attempts that failed left no trace in any state.
+Evaluations change nothing and are left out. Attempts that failed left no trace in any state but that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 
 from headway.coordinate.roles import CollectorRole, LearnerRole, ReanalyzerRole, ReplayRole, Stations
 from headway.core.lent import Lent, taken
-from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
+from headway.core.types import Batch, Rollout, Snapshot, Ticket, anew_seed, derive_seed
 
 
 class ReplayError(ValueError):
@@ -97,6 +98,7 @@ class _Replayer:
             "start": self._start,
             "reissue": self._reissue,
             "land": self._land,
+            "anew": self._begin_anew,
             "learn": self._learn,
             "insert": self._insert,
             "draw": self._draw,
@@ -187,6 +189,11 @@ class _Replayer:
         if number not in self._collectors:
             self._collectors[number] = CollectorRole(lambda: self._stations.collector(number))
         return self._collectors[number]
+
+    def _begin_anew(self, event: dict[str, Any]) -> None:
+        number = event["c"] % self._num_collectors
+        self._collector(number).begin_anew(anew_seed(derive_seed(self._seed, "ticket", event["k"]), event["a"]))
+        self._applied.pop(number, None)
 
     def _learn(self, event: dict[str, Any]) -> None:
         rollouts = tuple(self._rollouts.pop(index) for index in event["k"])

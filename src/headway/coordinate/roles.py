@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headway.core.protocols import (
+    BeginsAnew,
     Collector,
     Concurrent,
     Evaluator,
@@ -93,8 +94,12 @@ class CollectorRole:
     """A collector and what it carries from one ticket to the next."""
 
     def __init__(self, build: Callable[[], Collector]) -> None:
-        self.collector = build()
-        self._stateful = self.collector if isinstance(self.collector, Stateful) else None
+        self._build = build
+        self._begin(build())
+
+    def _begin(self, collector: Collector) -> None:
+        self.collector = collector
+        self._stateful = collector if isinstance(collector, Stateful) else None
 
     def traits(self) -> Traits:
         return Traits(
@@ -123,6 +128,15 @@ class CollectorRole:
     def restore(self, state: Any) -> None:
         assert self._stateful is not None
         self._stateful.load_state_dict(copy.deepcopy(state))
+
+    def begin_anew(self, seed: int) -> Any:
+        """Leave behind what led to a failure; the state after that. A collector that carries nothing stays as it is."""
+        if isinstance(self.collector, BeginsAnew):
+            self.collector.begin_anew(seed)
+        elif self._stateful is not None:
+            self.close()
+            self._begin(self._build())
+        return self.state()
 
     def apply(self, snapshot: Snapshot) -> None:
         assert isinstance(self.collector, TakesSnapshots)

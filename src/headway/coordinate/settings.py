@@ -53,7 +53,10 @@ class Retries:
     attempts_on_loss: int = 3
     """Attempts at one ticket when its collector dies or does not answer in time, or its rollout is lost."""
     on_failure: Literal["stop", "drop"] = "stop"
-    """When the attempts are used up: stop the run with a clear error, or drop the ticket as failed."""
+    """When the attempts are used up: stop the run with a clear error, or drop the ticket as failed; its collector then
+    begins new episodes."""
+    max_failures_in_a_row: int = 20
+    """Tickets of one collector that may be dropped as failed one after the other before the run stops all the same."""
     max_restarts: int = 10
     """Restarts of any one role in the whole run."""
     publish_attempts: int = 4
@@ -64,7 +67,8 @@ class Retries:
     """Attempts at one evaluation; after that its score is recorded as failed and the run goes on."""
 
     def __post_init__(self) -> None:
-        for name in ("attempts_on_error", "attempts_on_loss", "publish_attempts", "evaluate_attempts"):
+        at_least_one = ("attempts_on_error", "attempts_on_loss", "max_failures_in_a_row")
+        for name in (*at_least_one, "publish_attempts", "evaluate_attempts"):
             value = getattr(self, name)
             _require(value >= 1, f"{name} must be >= 1, received {value!r}")
         for name in ("max_restarts", "publish_delay_s"):
@@ -92,6 +96,8 @@ class Plan:
     """Evaluate every n versions, and the last one in any case; 0: never."""
     evaluate_first: bool = False
     """Evaluate version 0 too, before anything is collected; where others run in the background, it does too."""
+    evaluate_last: bool = False
+    """Evaluate the last version, even if no other is."""
     save_every: int = 0
     """Write a checkpoint every n versions, and at the end in any case; 0: not by versions."""
     save_every_s: float = 300.0
@@ -99,6 +105,11 @@ class Plan:
     long to save is saved less often: at most a twentieth of the time is spent on it."""
     warmup_s: float = 0.0
     """The learner starts this much later than the collectors."""
+
+    @property
+    def evaluates_last(self) -> bool:
+        """Whoever evaluates every so many versions wants to know about the last one too."""
+        return self.evaluate_last or self.evaluate_every > 0
 
     def __post_init__(self) -> None:
         stops = ("updates", "steps", "wall_s", "target_score")
@@ -169,7 +180,7 @@ class Settings:
     lead_interval: int = 8
     """Versions between two looks of the auto lead."""
     target_effective_sample_size: float = 0.7
-    """`auto` halves the lead when the effective sample size falls below this."""
+    """`auto` halves the lead when the effective sample size is below this in two looks in a row."""
     seed: int = 0
     deadlines: Deadlines = field(default_factory=Deadlines)
     retries: Retries = field(default_factory=Retries)

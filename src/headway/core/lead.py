@@ -6,8 +6,9 @@ The auto lead answers two questions in turn.
    lead is what binds: raise it. If the learner waits and collectors do not, collection is simply slower:
    no lead helps (more collectors would). If the learner hardly waits, the smallest lead that keeps it so
    is wanted. In both cases probe downwards, and remember the lead at which waiting for slots began.
-2. *Does staleness hurt?* If the effective sample size of the importance weights falls under its target,
-   halve the lead at once, and remember where that was.
+2. *Does staleness hurt?* If the effective sample size of the importance weights is under its target in two
+   looks in a row, halve the lead, and remember where that was. One such look alone, which any odd batch can
+   bring about, only keeps the lead where it is.
 
 At first nobody knows how much is needed, and the lead grows as the queue's arithmetic says: a learner that waits for a
 share w of the time gets through 1 - w of what it could, so it wants 1 / (1 - w) times the slots; three times as many at
@@ -27,6 +28,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+LOW_LOOKS = 2  # in a row, that say that staleness hurts
 MOST = 0.5  # of the lead, that it is raised by when one time of waiting is all that is known
 
 
@@ -114,7 +116,8 @@ class AutoLead:
         self.patience = patience
         self._too_small = 0.0  # the largest lead at which the learner was seen waiting for slots
         self._calm = 0  # intervals since that was last seen
-        self._too_large = math.inf  # the smallest lead at which staleness was seen to hurt
+        self._too_large = math.inf  # the smallest lead at which staleness was seen to hurt, above the smallest there is
+        self._low_looks = 0  # in a row, with an effective sample size under its target
         self._unhurt = 0  # intervals since that was last seen
         self._quiet = 0  # intervals since the lead was moved, or should have been
         self._caution = patience // 2  # as many of them before it is lowered
@@ -130,11 +133,15 @@ class AutoLead:
         self._forget()
         spared = min(MOST, interval.learner_idle) if blocked else 0.0
         self._waited += (spared - self._waited) / (4 * self.patience)
-        if ess is not None and ess < self.target_effective_sample_size:
-            self._too_large = self.current
+        is_low = ess is not None and ess < self.target_effective_sample_size
+        self._low_looks = self._low_looks + 1 if is_low else 0
+        if self._low_looks == LOW_LOOKS:
+            self._too_large = max(2.0, self.current)
             self.current = max(1.0, math.floor(self.current / 2))
-            self._calm = self._unhurt = self._quiet = 0
+            self._calm = self._unhurt = self._quiet = self._low_looks = 0
             self.is_searching = False
+        elif is_low:  # perhaps: neither up nor down until the next look
+            self._quiet = 0
         elif idle and blocked:
             self._too_small = self.current
             self._calm = self._quiet = self._calm_looks = 0
@@ -196,6 +203,7 @@ class AutoLead:
             "calm": self._calm,
             "too_large": self._too_large,
             "unhurt": self._unhurt,
+            "low_looks": self._low_looks,
             "quiet": self._quiet,
             "caution": self._caution,
             "lowered_from": self._lowered_from,
@@ -208,6 +216,7 @@ class AutoLead:
         self.current = state["current"]
         self._too_small, self._calm = state["too_small"], state["calm"]
         self._too_large, self._unhurt = state["too_large"], state["unhurt"]
+        self._low_looks = state.get("low_looks", 0)
         self._quiet, self._caution, self._lowered_from = state["quiet"], state["caution"], state["lowered_from"]
         self._waited, self._calm_looks = state["waited"], state["calm_looks"]
         self.is_searching = state["is_searching"]

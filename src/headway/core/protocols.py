@@ -117,6 +117,17 @@ class Stateful(Protocol):
 
 
 @runtime_checkable
+class BeginsAnew(Protocol):
+    """A collector that can leave what it carries behind (open episodes, one of which failed) and begin something new.
+
+    It is asked to after a ticket of it was dropped as failed: what led to the failure would lead there again. `seed` is
+    another one each time. A stateful collector without this method is built anew instead.
+    """
+
+    def begin_anew(self, seed: int) -> None: ...
+
+
+@runtime_checkable
 class TakesSnapshots(Protocol):
     """A collector that holds the weights itself (an inference engine): they are pushed to it.
 

@@ -159,10 +159,19 @@ class Score:
     """Some of what was evaluated, for people to read, as in the info of a rollout (SAMPLES)."""
 
 
+CUT_EPISODES = "cut_episodes"
+"""In the metrics of a score: how many of its episodes did not end by themselves within the steps they were allowed."""
+
+
 def derive_seed(seed: int, *path: int | str) -> int:
     """A 63-bit seed that depends on nothing but its arguments: the same on every machine and runtime."""
     text = "/".join(map(str, (seed, *path)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def anew_seed(ticket_seed: int, attempt: int) -> int:
+    """What a collector begins anew from after this ticket was dropped, on its first, second, ... attempt to do so."""
+    return derive_seed(ticket_seed, "anew", attempt)
 
 
 def size_of(payload: Any) -> int:

@@ -24,10 +24,13 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headway.core.naming import unknown
+from headway.envs.brightness import BRIGHTEST
 
 Backend = Literal["gymnasium", "envpool"]
 MAX_CHOICES = 1 << 16
 """Whole numbers in a Box are choices, up to this many: a network has an output for each."""
+SMALLEST_SIDE = 10
+"""Of a picture. What is smaller is a board."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,13 @@ class Spec:
 
     observation: tuple[int, ...]
     action: ActionSpec
+    is_bytes: bool = False
+    """Observations are pictures of bytes, uint8 until a network divides them by 255. All others are float32."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of observations on their way from the environment to the network."""
+        return np.dtype(np.uint8 if self.is_bytes else np.float32)
 
 
 # -- by name ----------------------------------------------------------------------------------------
@@ -160,7 +170,7 @@ def describe(env: VectorEnv[Any, Any, Any]) -> Spec:
 
 def describe_spaces(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spec:
     """The same for the spaces of one copy."""
-    return Spec(_observation(observation), _action(action))
+    return Spec(_observation(observation), _action(action), is_picture_of_bytes(observation))
 
 
 def _observation(space: spaces.Space[Any]) -> tuple[int, ...]:
@@ -177,6 +187,21 @@ def _observation(space: spaces.Space[Any]) -> tuple[int, ...]:
         f"observation space {space} is not supported; "
         "allowed: Box, Discrete, MultiBinary, MultiDiscrete, and Dict or Tuple of these"
     )
+
+
+def is_bytes(space: spaces.Space[Any]) -> bool:
+    """Whether an observation fits into bytes."""
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8
+
+
+def reaches_255(space: spaces.Space[Any]) -> bool:
+    """Whether these are brightnesses, which want to be divided by 255; numbers of colours, 0 and 1 are not."""
+    return isinstance(space, spaces.Box) and is_bytes(space) and int(space.high.max()) == 255
+
+
+def is_picture_of_bytes(space: spaces.Space[Any]) -> bool:
+    """Whether it shows brightnesses, and enough of them beside each other to be no board and no vector."""
+    return reaches_255(space) and len(space.shape or ()) > 1 and sorted(space.shape or ())[-2] >= SMALLEST_SIDE
 
 
 def _members(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[Any, spaces.Space[Any]]]:
@@ -201,7 +226,10 @@ def _action(space: spaces.Space[Any]) -> ActionSpec:
 
 
 def as_features(observations: Any, space: spaces.Space[Any]) -> np.ndarray:
-    """Observations of N copies as float32 [N, ...]: one-hot where the environment counts, flat where it nests."""
+    """Observations of N copies as float32 [N, ...]: one-hot where the environment counts, flat where it nests.
+
+    A picture of bytes stays one, [N, ...] uint8, a quarter of the size. Among other things it is 0..1, flat like them.
+    """
     if isinstance(space, spaces.Discrete):
         return np.eye(int(space.n), dtype=np.float32)[np.asarray(observations) - int(space.start)]
     if isinstance(space, spaces.MultiDiscrete):
@@ -210,13 +238,16 @@ def as_features(observations: Any, space: spaces.Space[Any]) -> np.ndarray:
         return np.concatenate(hot, axis=1)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = [as_features(observations[name], member) for name, member in _members(space)]
-        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        numbers = [np.float32(part) / np.float32(BRIGHTEST) if part.dtype == np.uint8 else part for part in parts]
+        return np.concatenate([part.reshape(len(part), -1) for part in numbers], axis=1)
+    if is_picture_of_bytes(space):
+        return np.array(observations, np.uint8)  # of its own: an environment may draw into the same array again
     features = np.asarray(observations, dtype=np.float32)
     return features if space.shape else features[:, None]
 
 
 def as_features_of_one(observation: Any, space: spaces.Space[Any]) -> np.ndarray:
-    """The observation of one copy as float32 [...], the same numbers as in a vector of copies."""
+    """The observation of one copy [...], the same numbers as in a vector of copies."""
     return as_features(_vector_of_one(observation, space), space)[0]
 
 

@@ -81,7 +81,7 @@ class Shape:
         """Type and shape of each field of a row."""
         action = self.action_space
         return {
-            "obs": (np.dtype(np.float32), self.spec.observation),
+            "obs": (self.spec.dtype, self.spec.observation),
             "rewards": (np.dtype(np.float64), ()),
             "terminated": (np.dtype(bool), ()),
             "truncated": (np.dtype(bool), ()),
@@ -94,7 +94,7 @@ class Shape:
 class Rows:
     """What each environment saw last, and what it is to do next, [N, ...] each."""
 
-    obs: np.ndarray  # [N, ...] float32
+    obs: np.ndarray  # [N, ...] float32, uint8 if they are pictures of bytes
     rewards: np.ndarray  # [N] float64
     terminated: np.ndarray  # [N]
     truncated: np.ndarray  # [N]

@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from headway.envs.gymnasium_vector import as_features, describe_spaces
+from headway.envs.gymnasium_vector import SMALLEST_SIDE, as_features, describe_spaces, is_bytes
 
 CHANNELS_LAST = (1, 3, 4)
-SMALLEST_SIDE = 10
-"""Of a picture. What is smaller is a board, and seen as a vector unless somebody says otherwise."""
 
 
 def seen_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
@@ -43,18 +41,8 @@ def seen_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
 
 
 def is_picture(shape: tuple[int, ...]) -> bool:
-    """Planes [C, height, width] that are no small board."""
+    """Planes [C, height, width] that are no small board, which is seen as a vector unless somebody says otherwise."""
     return len(shape) == 3 and min(shape[1:]) >= SMALLEST_SIDE
-
-
-def is_bytes(space: spaces.Space[Any]) -> bool:
-    """Whether an observation fits into bytes."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8
-
-
-def reaches_255(space: spaces.Space[Any]) -> bool:
-    """Whether these are brightnesses, which want to be divided by 255; 0 and 1 do not."""
-    return isinstance(space, spaces.Box) and is_bytes(space) and int(space.high.max()) > 1
 
 
 def as_seen(observations: Any, space: spaces.Space[Any]) -> np.ndarray:

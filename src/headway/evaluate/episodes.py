@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from headway.core.types import Score, Snapshot
+from headway.core.types import CUT_EPISODES, Score, Snapshot
 from headway.envs.gymnasium_vector import as_features, describe, legal_actions, to_environment
 
 
@@ -16,6 +17,9 @@ class EpisodeEvaluator:
 
     Each environment contributes its first episodes only, as many as the others: counting whoever finishes
     first would favour short ones. `see` is how the policy sees the observations of a space.
+
+    An episode that has not ended after `max_steps` steps is cut: it counts with what it has returned so far, and its
+    environment plays no more. So an evaluation ends, whatever the policy does.
     """
 
     def __init__(
@@ -31,6 +35,8 @@ class EpisodeEvaluator:
     ) -> None:
         if episodes < 1:
             raise ValueError(f"an evaluation needs at least one episode, received {episodes!r}")
+        if max_steps < 1:
+            raise ValueError(f"an episode needs at least one step, received max_steps={max_steps!r}")
         self._per_env = -(-episodes // max_envs)
         self._num_envs = -(-episodes // self._per_env)  # 100 of at most 32 at once: 25, four times
         self._env = make_env(self._num_envs)
@@ -39,6 +45,11 @@ class EpisodeEvaluator:
         self._greedy = greedy
         self._max_steps = max_steps
         self._see = see
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Nobody waits for an evaluation that may still be under way in another thread: it ends at its next step."""
+        self._is_closed = True
 
     def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
         self._policy.load(snapshot.payload)
@@ -47,9 +58,12 @@ class EpisodeEvaluator:
         observations, info = env.reset(seed=rng_seed)
         returns: list[list[float]] = [[] for _ in range(self._num_envs)]
         running, ended = np.zeros(self._num_envs), np.zeros(self._num_envs, bool)
+        lengths, is_cut = np.zeros(self._num_envs, np.int64), np.zeros(self._num_envs, bool)
         begins = np.ones(self._num_envs, bool)
         forget = getattr(self._policy, "forget", None)  # a policy that remembers is told where episodes begin
-        for step in range(self._max_steps):
+        for step in itertools.count():
+            if self._is_closed:
+                raise RuntimeError("the evaluation was abandoned")
             obs, mask = self._see(observations, space), legal_actions(info, self._spec.action, ended)
             if forget is not None:
                 forget(begins)
@@ -61,14 +75,18 @@ class EpisodeEvaluator:
                 to_environment(actions, self._spec.action, env.single_action_space)
             )
             running += rewards
+            lengths += ~ended
             begins, ended = ended, terminated | truncated  # the step after the last one only resets
             for index in np.flatnonzero(ended):
-                if len(returns[index]) < self._per_env:
+                if len(returns[index]) < self._per_env and not is_cut[index]:
                     returns[index].append(float(running[index]))
-                running[index] = 0.0
-            if all(len(done) == self._per_env for done in returns):
-                flat = [value for done in returns for value in done]
-                return Score(
-                    snapshot.version, float(np.mean(flat)), {"std": float(np.std(flat)), "episodes": len(flat)}
-                )
-        raise RuntimeError(f"episodes did not end within {self._max_steps} steps of {self._num_envs} environments")
+                running[index], lengths[index] = 0.0, 0
+            for index in np.flatnonzero(lengths >= self._max_steps):
+                if len(returns[index]) < self._per_env and not is_cut[index]:
+                    returns[index].append(float(running[index]))
+                    is_cut[index] = True
+            if all(is_cut[index] or len(done) == self._per_env for index, done in enumerate(returns)):
+                break
+        flat = [value for done in returns for value in done]
+        measures = {"std": float(np.std(flat)), "episodes": len(flat), CUT_EPISODES: int(is_cut.sum())}
+        return Score(snapshot.version, float(np.mean(flat)), measures)

@@ -46,6 +46,11 @@ class MatchEvaluator:
         self._game = game
         self._opponents = dict(opponents)
         self._num = games
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Nobody waits for a match that may still be under way in another thread: it ends at its next move."""
+        self._is_closed = True
 
     def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
         self._policy.load(snapshot.payload)
@@ -61,6 +66,8 @@ class MatchEvaluator:
 
     def _act(self, games: BoardGames, asked: np.ndarray) -> np.ndarray:
         """Only the games that ask are searched."""
+        if self._is_closed:
+            raise RuntimeError("the evaluation was abandoned")
         actions = np.zeros(games.num_envs, np.int64)
         if asked.any():
             actions[asked] = self._policy.best(games.observation()[asked], games.masks()[asked])

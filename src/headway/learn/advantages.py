@@ -41,7 +41,11 @@ def vtrace(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
 ) -> tuple[Array, Array]:
-    """V-trace policy-gradient advantages rho (r + gamma v' - V) and value targets v, both [T, N]."""
+    """V-trace policy-gradient advantages and value targets v, both [T, N].
+
+    An advantage is rho (r + gamma (lam v' + (1 - lam) V') - V). Where all ratios are 1, v' - V' is the advantage of
+    the next step, so this is delta + gamma lam A': generalised advantage estimates.
+    """
     continues = ~(terminated | truncated) & valid
     rho = np.minimum(ratios, rho_bar)
     c = lam * np.minimum(ratios, c_bar)
@@ -49,8 +53,8 @@ def vtrace(
     deltas = rho * (rewards + gamma * next_values - values[:-1]) * valid
     targets = values[:-1] + _discounted(deltas, gamma * c * continues)
     next_targets = np.concatenate([targets[1:], values[-1:]])
-    next_targets = np.where(continues, next_targets, next_values)
-    advantages = rho * (rewards + gamma * next_targets - values[:-1]) * valid
+    bootstraps = np.where(continues, lam * next_targets + (1 - lam) * next_values, next_values)
+    advantages = rho * (rewards + gamma * bootstraps - values[:-1]) * valid
     return advantages, targets
 
 

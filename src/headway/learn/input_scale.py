@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from headway.envs.brightness import BRIGHTEST
+
 MEMORY = 1000
 """Batches after which the oldest begin to be forgotten."""
 SMALLEST_VARIANCE = 1e-4
@@ -21,8 +23,9 @@ def require_observation(observation: tuple[int, ...], normalise: bool, is_bytes:
         raise ValueError(f"is_bytes is for planes, received observations {list(observation)}")
 
 
-BRIGHTEST = 255.0
-"""Of the bytes of a picture: a network sees 0..1."""
+def brightness(pictures: Tensor) -> Tensor:
+    """The bytes of pictures as the numbers a network sees: 0..1."""
+    return pictures / BRIGHTEST
 
 
 class InputScale(nn.Module):

@@ -120,6 +120,7 @@ class ModelLearner(ABC, Generic[Network]):
         (draw,) = batch.rollouts
         data = draw.payload
         targets = self._targets(data)
+        _refuse_nan(targets, self._updates + 1)
         inputs = getattr(self._network, "inputs", None)
         if isinstance(inputs, InputScale):
             inputs.see(targets.observations[0])
@@ -191,6 +192,23 @@ class ModelLearner(ABC, Generic[Network]):
             load_weights(self._average, {"network": state["average"]})
         self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would go on in the same tensors
         self._updates = state["updates"]
+
+
+TARGET_NAMES = {"rewards": "reward", "policies": "policy", "values": "value target"}
+
+
+def _refuse_nan(targets: Targets, update: int) -> None:
+    """Nothing, or one line for the first target that is not a number: nothing can be learned from it."""
+    for name in TARGET_NAMES:
+        finite = getattr(targets, name).isfinite()
+        if not finite.all():
+            step, sample, *_ = (~finite).nonzero()[0].tolist()
+            culprit = float(getattr(targets, name)[~finite][0])
+            hint = ": the network has diverged; a lower learning_rate or max_grad_norm may help"
+            raise ValueError(
+                f"the {TARGET_NAMES[name]} of sample {sample} at step {step} is {culprit} in update {update}"
+                f"{hint if name == 'values' else ''}"
+            )
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class Support:
         return torch.linspace(self.low, self.high, self.num_bins)
 
     def encode(self, values: Tensor) -> Tensor:
-        """Distributions [..., num_bins] of values [...]."""
+        """Distributions [..., num_bins] of values [...], none of which may be NaN."""
         places = ((squash(values) - self.low) / self.step).clamp(0, self.num_bins - 1).unsqueeze(-1)
         lower = places.floor().clamp(max=self.num_bins - 2)
         upper_share = places - lower

@@ -46,7 +46,7 @@ MEANINGS = {
     "between": "between two calls",
 }
 """A role ..."""
-SAME = {"traits": "start", "has_replay": "start", "restore": "start"}
+SAME = {"traits": "start", "has_replay": "start", "restore": "start", "begin_anew": "start"}
 COLOURS = {name: f"--{name.replace(' ', '-')}" for name in MEANINGS}
 """A cause has a colour of its own: a variable of the page's style."""
 

@@ -65,6 +65,9 @@ class ColorLinesConfig(RankedConfig):
     """Evaluate beside collection and learning instead of pausing them: good games are long."""
     eval_episodes: int = Field(default=32, ge=1)
     """Games per evaluation."""
+    eval_max_steps: int = Field(default=100_000, ge=1)
+    """Moves after which a game of an evaluation is cut: it counts with its points so far. Lowering it makes evaluations
+    shorter once the policy plays so well that games take thousands of moves."""
     shaping: float = Field(default=3.0, ge=0)
     """Weight of the potential in the reward: runs of two, three, four. 0: points alone. Raising it rewards runs that
     are begun more, next to those that are completed."""
@@ -262,4 +265,6 @@ def _learner(config: ColorLinesConfig, rank: Rank) -> PPOLearner:
 
 
 def _evaluator(config: ColorLinesConfig) -> EpisodeEvaluator:
-    return EpisodeEvaluator(_eval_games, partial(policy, config), episodes=config.eval_episodes)
+    return EpisodeEvaluator(
+        _eval_games, partial(policy, config), episodes=config.eval_episodes, max_steps=config.eval_max_steps
+    )

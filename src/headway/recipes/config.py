@@ -103,7 +103,7 @@ class RunConfig(BaseModel):
     lead_buffer_size: int | None = Field(None, ge=1)
     """Rollouts the buffer is meant to hold; auto starts from a tenth of it, in batches."""
     target_effective_sample_size: float = Field(0.7, gt=0, le=1)
-    """Auto halves the lead when the learner reports an effective sample size below this."""
+    """Auto halves the lead when the learner reports an effective sample size below this in two looks in a row."""
 
     # -- when to do what
     updates: int | None = Field(None, ge=1)
@@ -189,7 +189,10 @@ class RunConfig(BaseModel):
     attempts_on_loss: int = Field(3, ge=1)
     """Attempts at a ticket when its collector dies or hangs, or its rollout is lost with a node."""
     on_failure: Literal["stop", "drop"] = "stop"
-    """When they are used up: stop the run, or drop the ticket and count it."""
+    """When they are used up: stop the run, or drop the ticket, count it and begin new episodes."""
+    max_failures_in_a_row: int = Field(20, ge=1)
+    """With on_failure=drop: tickets of one collector that may fail one after the other before the run stops all the
+    same. Raising it lets longer outages pass, and a collector that can never work goes on for longer."""
     max_restarts: int = Field(10, ge=0)
     """Restarts of any one role."""
     publish_attempts: int = Field(4, ge=1)
@@ -315,6 +318,7 @@ class RunConfig(BaseModel):
                 attempts_on_error=self.attempts_on_error,
                 attempts_on_loss=self.attempts_on_loss,
                 on_failure=self.on_failure,
+                max_failures_in_a_row=self.max_failures_in_a_row,
                 max_restarts=self.max_restarts,
                 publish_attempts=self.publish_attempts,
                 publish_delay_s=self.publish_delay_s,

@@ -31,7 +31,7 @@ from headway.envs.gymnasium_vector import (
 )
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.policy import Actor, ActorCritic
+from headway.learn.ppo.policy import Actor, ActorCritic, require_widths
 from headway.learn.rank import Rank, device_for
 from headway.recipes.config import require_correction
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
@@ -69,8 +69,12 @@ class PPOConfig(RankedConfig):
     """Evaluate every n versions and at the end; 0: never."""
     eval_episodes: int = Field(default=20, ge=1)
     """Episodes per evaluation."""
+    eval_max_steps: int = Field(default=10_000, ge=1)
+    """Steps after which an episode of an evaluation is cut: it counts with its return so far. Raise it where episodes
+    that long end by themselves; without a bound, those of a policy that goes round in circles never do."""
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of the layers of both towers."""
+    """Widths of the layers of both towers, of pictures after their convolutions; []: no layers. Wider and more can
+    represent more, and every update takes longer."""
     normalise: bool = False
     """Scale observations by their running mean and deviation (part of the published weights)."""
     learning_rate: float = Field(default=3e-4, gt=0)
@@ -106,6 +110,11 @@ class PPOConfig(RankedConfig):
     learner_gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     """GPUs the learner asks for, where there are any (without, it computes on the CPU). A fraction shares one. auto:
     one for pictures and for networks of 50,000 weights or more, none for smaller ones: those are quicker on the CPU."""
+
+    @field_validator("hidden")
+    @classmethod
+    def _layers_have_units(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        return require_widths(value)
 
     @field_validator("env_backend")
     @classmethod
@@ -239,4 +248,7 @@ def _learner(config: PPOConfig, spec: Spec, rank: Rank) -> PPOLearner:
 def _evaluator(config: PPOConfig) -> EpisodeEvaluator:
     copies, policy = partial(_vector, config), partial(_policy, config)
     is_array = config.env_backend == "gymnasium" and has_own_vector(config.env)  # a copy more costs next to nothing
-    return EpisodeEvaluator(copies, policy, episodes=config.eval_episodes, max_envs=128 if is_array else 32)
+    most = 128 if is_array else 32
+    return EpisodeEvaluator(
+        copies, policy, episodes=config.eval_episodes, max_envs=most, max_steps=config.eval_max_steps
+    )

@@ -36,8 +36,16 @@ from headway.core.protocols import Learner, Placement
 from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
 from headway.envs.board_games import GAMES, symmetries
-from headway.envs.gymnasium_vector import Discrete, describe, legal_actions, make_vector, registered
-from headway.envs.planes import as_seen, is_bytes, is_picture, reaches_255, seen_shape
+from headway.envs.gymnasium_vector import (
+    Discrete,
+    describe,
+    is_bytes,
+    legal_actions,
+    make_vector,
+    reaches_255,
+    registered,
+)
+from headway.envs.planes import as_seen, is_picture, seen_shape
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.evaluate.matches import MatchEvaluator
 from headway.learn.two_hot import Support
@@ -132,6 +140,10 @@ class SearchConfig(RunConfig):
     """Evaluate beside collection and learning instead of pausing them."""
     eval_episodes: int = Field(default=20, ge=1)
     """Episodes per evaluation; for a board game, games against each opponent."""
+    eval_max_steps: int = Field(default=10_000, ge=1)
+    """Steps after which an episode of an evaluation is cut: it counts with its return so far. Raise it where episodes
+    that long end by themselves; without a bound, those of a policy that goes round in circles never do. Board
+    games always end."""
     eval_simulations: int = Field(default=25, ge=1)
     """Simulations per move in evaluations."""
     opponents: tuple[str, ...] = ()
@@ -520,5 +532,10 @@ def _evaluator(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner) 
         opponents = dict.fromkeys(config.opponents, 1.0)
         return MatchEvaluator(plan, GAMES[BOARD_GAMES[config.env]], opponents, games=config.eval_episodes)
     return EpisodeEvaluator(
-        partial(make_vector, config.env), lambda _: plan(), episodes=config.eval_episodes, max_envs=100, see=as_seen
+        partial(make_vector, config.env),
+        lambda _: plan(),
+        episodes=config.eval_episodes,
+        max_envs=100,
+        max_steps=config.eval_max_steps,
+        see=as_seen,
     )

@@ -79,7 +79,8 @@ class Threads:
         pass
 
     async def close(self) -> None:
-        """Let every idle thread end. One that is stuck in a call is a daemon and ends with the process."""
+        """Let every idle thread end. One that is stuck in a call may end when its object is closed. If not, it is
+        a daemon and ends with the process, which is no clean end where it computes in C++."""
         hosts = list(self._hosts.values())
         self._hosts.clear()
         for host in hosts:
@@ -90,6 +91,9 @@ class Threads:
         for closing in [host.dismiss() for host in hosts]:
             if closing is not None:
                 await _beside(closing.join, CLOSE_S)
+        ends_at = time.perf_counter() + CLOSE_GRACE_S
+        for host in hosts:
+            await _beside(host.join, ends_at)
 
 
 async def _beside(wait: Callable[[float], None], limit: float) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from headway.learn.input_scale import BRIGHTEST, InputScale, require_observation
+from headway.learn.input_scale import InputScale, brightness, require_observation
 from headway.learn.two_hot import Support
 
 WINDOW = 4  # cells a side
@@ -92,7 +92,7 @@ class MuZeroNetwork(nn.Module, ABC):
         self.inputs = InputScale(architecture.observation[0]) if architecture.normalise else None
 
     def _brightness(self, planes: Tensor) -> Tensor:
-        return planes / BRIGHTEST if self.architecture.is_bytes else planes
+        return brightness(planes) if self.architecture.is_bytes else planes
 
     @abstractmethod
     def encode(self, observations: Tensor) -> Tensor:

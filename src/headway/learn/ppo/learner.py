@@ -189,6 +189,7 @@ class PPOLearner:
         is_decoupled = settings.correction == "decoupled"
         weights = np.minimum(ratios, settings.max_importance) if is_decoupled else np.ones_like(ratios)
         columns = np.stack([anchor, advantages[valid], after, before, weights], 1).astype(np.float32, copy=False)
+        _refuse_nan(self._updates + 1, {"value": before, "log-probability": anchor, "value target": after})
         variance = float(np.var(after))
         return (
             rows,
@@ -240,6 +241,17 @@ class PPOLearner:
         with torch.no_grad():
             self._network.obs_mean.copy_(torch.from_numpy(self._moments.mean))
             self._network.obs_scale.copy_(torch.from_numpy(self._moments.scale))
+
+
+def _refuse_nan(update: int, named: dict[str, np.ndarray]) -> None:
+    """Nothing, or one line for the first number that is none: one such row would spoil every weight."""
+    for name, numbers in named.items():
+        if not np.isfinite(numbers).all():
+            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+            raise ValueError(
+                f"the {name} of step {row} is {numbers[row]} in update {update}: "
+                "the network has diverged; a lower learning_rate or max_grad_norm may help"
+            )
 
 
 def _lines(values: np.ndarray) -> np.ndarray:

@@ -1,7 +1,9 @@
 """A policy and its value estimate, for every kind of action the environments here have.
 
-    obs --> [normalise] --> tower --> head --> distribution over actions
-                       \\--> tower --> value
+    vectors    obs --> [normalise] -------------------> tower --> head --> distribution over actions
+                                                   \\--> tower --> value
+
+    pictures   obs --> 0..1 --> planes --> halved until no side is longer than 8 --> the same two towers
 
 Sampling takes its noise from outside (Gumbel for choices, normal for continuous actions), so that acting is a
 pure function of weights, observation and noise. The running mean and scale of the observations are part of
@@ -12,22 +14,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headway.envs.gymnasium_vector import ActionSpec, Continuous, Discrete, Spec
+from headway.learn.input_scale import brightness
 from headway.learn.ppo.mlp_step import MLPStep, is_tanh_tower
 
 MASKED = -1e9  # instead of -inf: its log-probability stays finite, and so do gradients
 MAX_NORMALISED = 10.0
+Widths = TypeVar("Widths", bound=Sequence[int])
 
 
 class ActorCritic(nn.Module):
-    """Two towers of tanh layers (or small convolutions for pictures), one for acting, one for the value."""
+    """Two towers of tanh layers, one for acting, one for the value. Pictures have convolutions before both."""
 
+    body: nn.Sequential | None
     obs_mean: Tensor
     obs_scale: Tensor
 
@@ -36,8 +41,10 @@ class ActorCritic(nn.Module):
         random = torch.Generator().manual_seed(seed)  # never the global one: roles are built at the same time
         self.action = spec.action
         self.normalise = normalise
-        self.actor, width = _tower(spec.observation, hidden)
-        self.critic, _ = _tower(spec.observation, hidden)
+        self.is_bytes = spec.is_bytes
+        self.body, shape = _body(spec)
+        self.actor, width = _tower(shape, hidden)
+        self.critic, _ = _tower(shape, hidden)
         self.head = nn.Linear(width, _num_outputs(spec.action))
         self.value_head = nn.Linear(width, 1)
         for module in self.modules():
@@ -51,9 +58,12 @@ class ActorCritic(nn.Module):
         self.register_buffer("obs_scale", torch.ones(spec.observation))
 
     def features(self, obs: Tensor) -> Tensor:
-        if not self.normalise:
-            return obs
-        return ((obs - self.obs_mean) / self.obs_scale).clamp(-MAX_NORMALISED, MAX_NORMALISED)
+        """What both towers see of observations [B, ...]."""
+        if self.normalise:
+            obs = ((obs - self.obs_mean) / self.obs_scale).clamp(-MAX_NORMALISED, MAX_NORMALISED)
+        elif self.is_bytes:
+            obs = brightness(obs)
+        return obs if self.body is None else self.body(obs)
 
     def outputs(self, obs: Tensor) -> Tensor:
         """What the distribution is made of: logits, or means."""
@@ -61,25 +71,31 @@ class ActorCritic(nn.Module):
         return result
 
     def values(self, obs: Tensor) -> Tensor:
-        result: Tensor = self.value_head(self.critic(self.features(obs))).squeeze(-1)
-        return result
+        return self._values_of(self.features(obs))
 
     def log_probs_and_entropy(self, obs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Of each action [B], and the entropy of the distribution it was drawn from [B]."""
-        outputs = self.outputs(obs)
+        return self._judge(self.outputs(obs), actions, mask)
+
+    def evaluate(self, obs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities, entropies and values, each [B]: what a loss is made of."""
+        features = self.features(obs)
+        return *self._judge(self.head(self.actor(features)), actions, mask), self._values_of(features)
+
+    def _values_of(self, features: Tensor) -> Tensor:
+        result: Tensor = self.value_head(self.critic(features)).squeeze(-1)
+        return result
+
+    def _judge(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if isinstance(self.action, Continuous):
             return _gaussian(outputs, self.log_std, actions)
-        log_prob = entropy = outputs.new_zeros(len(obs))
+        log_prob = entropy = outputs.new_zeros(len(outputs))
         for place, logits in enumerate(self._split(outputs, mask)):
             logs = torch.log_softmax(logits, -1)
             chosen = actions if isinstance(self.action, Discrete) else actions[:, place]
             log_prob = log_prob + logs.gather(1, chosen[:, None].long()).squeeze(1)
             entropy = entropy - (logs.exp() * logs).sum(-1)
         return log_prob, entropy
-
-    def evaluate(self, obs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities, entropies and values, each [B]: what a loss is made of."""
-        return *self.log_probs_and_entropy(obs, actions, mask), self.values(obs)
 
     def _split(self, outputs: Tensor, mask: Tensor | None) -> list[Tensor]:
         """Logits of each choice; illegal actions are put out of reach."""
@@ -92,8 +108,16 @@ class ActorCritic(nn.Module):
 
 def compiled(network: nn.Module) -> MLPStep | None:
     """Kernels for exactly this network, if there are any: a subclass may compute something else."""
-    is_known = type(network) is ActorCritic and is_tanh_tower(network.actor) and is_tanh_tower(network.critic)
-    return MLPStep(network) if is_known else None
+    if type(network) is not ActorCritic or network.body is not None:
+        return None
+    return MLPStep(network) if is_tanh_tower(network.actor) and is_tanh_tower(network.critic) else None
+
+
+def require_widths(hidden: Widths) -> Widths:
+    """The widths of layers, if there can be such layers: through a layer of no units nothing is seen."""
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"a layer needs at least 1 unit, received {list(hidden)}; [] is a network without layers")
+    return hidden
 
 
 def load_weights(network: nn.Module, weights: Any) -> None:
@@ -164,23 +188,66 @@ def _gaussian(means: Tensor, log_std: Tensor, actions: Tensor) -> tuple[Tensor, 
 
 def _tower(shape: tuple[int, ...], hidden: Sequence[int]) -> tuple[nn.Sequential, int]:
     """Layers from an observation to features, and how many of those there are."""
-    layers: list[nn.Module] = []
-    if len(shape) == 3:
-        channels = min(shape)
-        first = shape.index(channels) == 0
-        layers += [nn.Identity() if first else _ChannelsFirst(), nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU()]
-        layers += [nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten()]
-        with torch.no_grad():
-            width = int(nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1])
-    else:
-        layers.append(nn.Flatten() if len(shape) != 1 else nn.Identity())
-        width = math.prod(shape)
+    require_widths(hidden)
+    layers: list[nn.Module] = [nn.Flatten() if len(shape) != 1 else nn.Identity()]
+    width = math.prod(shape)
     for size in hidden:
         layers += [nn.Linear(width, size), nn.Tanh()]
         width = size
     return nn.Sequential(*layers), width
 
 
-class _ChannelsFirst(nn.Module):
+FIRST_CHANNELS, MOST_CHANNELS = 16, 64
+SMALL_SIDE = 16
+"""The first convolution leaves a picture of this size or less as it is; it halves what is larger, as all others do."""
+LAST_SIDE = 8
+"""Convolutions follow each other until no side is longer."""
+
+
+def _body(spec: Spec) -> tuple[nn.Sequential | None, tuple[int, ...]]:
+    """Convolutions from pictures to a vector, if these are pictures; and the shape of what the towers see."""
+    axes = _axes_of_planes(spec)
+    if axes is None:
+        return None, spec.observation
+    *of_channels, height, width = (spec.observation[axis - 1] for axis in axes)
+    layers: list[nn.Module] = [_Planes(axes)]
+    channels, wanted, stride = math.prod(of_channels), FIRST_CHANNELS, 1 if max(height, width) <= SMALL_SIDE else 2
+    is_small = False
+    while not is_small:
+        layers += [nn.Conv2d(channels, wanted, 3, stride, padding=1), nn.ReLU()]
+        height, width = -(-height // stride), -(-width // stride)
+        is_small = stride == 2 and max(height, width) <= LAST_SIDE
+        channels, wanted, stride = wanted, min(2 * wanted, MOST_CHANNELS), 2
+    return nn.Sequential(*layers, nn.Flatten()), (channels * height * width,)
+
+
+def _axes_of_planes(spec: Spec) -> tuple[int, ...] | None:
+    """Where a batch of pictures has its channels, then height and width; None for what is no picture."""
+    shape = spec.observation
+    if len(shape) == 3:
+        channels = min(shape)
+        if channels in (shape[0], shape[2]):
+            return (1, 2, 3) if channels == shape[0] else (3, 1, 2)
+    elif len(shape) == 2 and spec.is_bytes:
+        return (1, 2)
+    elif len(shape) == 4 and spec.is_bytes:
+        return (1, 4, 2, 3)  # frames, one after the other
+    if len(shape) == 3 or spec.is_bytes:
+        raise ValueError(
+            f"observations {list(shape)} are no picture that can be read; allowed: [height, width] of bytes, "
+            "[height, width, channels] or [channels, height, width] with fewer channels than either, "
+            "[frames, height, width, channels] of bytes"
+        )
+    return None
+
+
+class _Planes(nn.Module):
+    """Pictures [B, ...] as planes [B, channels, height, width]."""
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        super().__init__()
+        self._axes = axes
+
     def forward(self, pictures: Tensor) -> Tensor:
-        return pictures.permute(0, 3, 1, 2)
+        planes = pictures.permute(0, *self._axes)
+        return planes.reshape(len(planes), -1, *planes.shape[-2:])

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headway.learn.input_scale import BRIGHTEST, InputScale, require_observation
+from headway.learn.input_scale import InputScale, brightness, require_observation
 from headway.learn.muzero.network import WINDOW
 from headway.learn.two_hot import Support
 
@@ -152,7 +152,7 @@ class UniZeroNetwork(nn.Module):
         if self.inputs is not None:
             observations = self.inputs(observations.flatten(1))
         elif self.architecture.is_bytes:
-            observations = observations / BRIGHTEST
+            observations = brightness(observations)
         return normalise(self.encoder(observations))
 
     @property
