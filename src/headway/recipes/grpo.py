@@ -88,9 +88,10 @@ class GRPOConfig(UpdateConfig):
     temperature: float = Field(default=1.0, gt=0)
     """Higher explores more. The trainer computes its log-probabilities at the same one."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample only from the most likely tokens that together have this probability."""
+    """Sample only from the fewest most likely tokens that together have this probability. Lower leaves out unlikely
+    tokens, and what the trainer learns from is no longer its own policy: the correction sees by how much."""
     top_k: int = Field(default=0, ge=0)
-    """Sample only from the k most likely tokens; 0: all."""
+    """Sample only from the k most likely tokens; 0: all. Fewer have the same effect as a lower top_p."""
     stop: tuple[str, ...] = ()
     """Strings that end a reply."""
     stop_token_ids: tuple[int, ...] = ()
@@ -228,12 +229,9 @@ class GRPOConfig(UpdateConfig):
                 f"engine_deadline_s={self.silence_s:g} must be below publish_deadline_s and "
                 f"collect_deadline_s ({least:g}), or the collector is restarted before its engine"
             )
-        from headway.llm.vllm_engine import check_options, kind_of_log_probs
+        from headway.llm.vllm_engine import check_options
 
         try:
-            kind_of_log_probs(_sampling(self))
-            if self.evaluate_every:
-                kind_of_log_probs(_eval_sampling(self))
             check_options(self.vllm_options)
         except EngineError as error:
             raise ValueError(str(error)) from None
@@ -404,7 +402,9 @@ def _learner(config: GRPOConfig, kind: type[GRPOLearner], rank: Rank) -> GRPOLea
     device = str(rank.device) if rank.device.type == "cuda" else device_of(config)
     return kind(
         partial(_trained_model, config, device),
-        config.update_settings(temperature=config.temperature, longest_reply=config.max_tokens),
+        config.update_settings(
+            temperature=config.temperature, longest_reply=config.max_tokens, top_k=config.top_k, top_p=config.top_p
+        ),
         load_reference=partial(_frozen_model, config, device),
         load_critic=partial(_trained_model, config, device),
         publish_dtype=torch.bfloat16 if device_of(config) == "cuda" else None,
