@@ -55,6 +55,11 @@ class AnswerEvaluator:
         self._passes_at = passes_at
         self._num_shown = num_shown
 
+    @property
+    def num_prompts(self) -> int:
+        """How many different questions an evaluation asks."""
+        return len({(prompt.text, repr(prompt.truth)) for prompt in self._prompts})
+
     def close(self) -> None:
         self._engine.close()
 
@@ -76,6 +81,7 @@ class AnswerEvaluator:
             f"pass@{k}": float(np.mean([pass_at_k(self._samples, int(c), k) for c in correct])) for k in self._ks
         }
         metrics |= part_means([part_arrays(reward for line in scored for reward in line)])
+        metrics["prompts"] = float(self.num_prompts)
         metrics["reply_tokens"] = float(np.mean([len(s.tokens) for group in answers for s in group]))
         places = [(question, answer) for answer in range(self._samples) for question in range(len(self._prompts))]
         texts = (shown(self._prompts[q], answers[q][a], scored[q][a]) for q, a in places[: self._num_shown])

@@ -432,7 +432,7 @@ def _frozen_model(config: GRPOConfig, device: str) -> Any:
 
 def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     sampling = _eval_sampling(config)
-    return AnswerEvaluator(
+    evaluator = AnswerEvaluator(
         partial(build_engine, config, sampling),
         _task_of_a_role(config)[0],
         _Encoder(config),
@@ -444,6 +444,12 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
         drop_long=config.on_long_prompt == "drop",
         num_shown=config.log_eval_samples,
     )
+    if evaluator.num_prompts < config.eval_prompts:
+        _say(
+            f"task {config.task} holds out {evaluator.num_prompts} different prompts, fewer than "
+            f"eval_prompts={config.eval_prompts}: evaluations ask those"
+        )
+    return evaluator
 
 
 def build_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
@@ -496,18 +502,22 @@ class _Encoder:
         self._tokenizer: Any = None
 
     def __call__(self, prompt: Prompt) -> tuple[int, ...]:
-        from headway.llm.models import encode_chat, load_tokenizer
+        from headway.llm.models import ModelError, encode_chat, load_tokenizer
 
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(self._config.model)
         system = self._config.system_prompt
         messages = [{"role": "system", "content": system}] * bool(system) + [dict(m) for m in prompt.messages]
-        tokens = encode_chat(
-            self._tokenizer,
-            messages,
-            template=self._config.chat_template,
-            options=self._config.chat_template_options,
-        )
+        try:
+            tokens = encode_chat(
+                self._tokenizer,
+                messages,
+                template=self._config.chat_template,
+                options=self._config.chat_template_options,
+                tools=prompt.tools,
+            )
+        except ModelError as error:
+            raise ValueError(f"prompt {prompt.uid}: {error}") from None
         if len(tokens) > self._config.max_prompt_tokens:
             raise LongPrompt(
                 f"prompt {prompt.uid} has {len(tokens)} tokens, more than max_prompt_tokens="
