@@ -345,6 +345,16 @@ def test_evaluation_is_pinned_to_its_version_and_can_be_repeated(folder: Path) -
     assert not np.isclose(evaluator.evaluate(Snapshot(1, newer), seed=4).value, first.value)
 
 
+def test_an_evaluation_says_how_many_different_prompts_it_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"task_options": {}, "max_prompt_tokens": 100, "evaluate_every": 2, "updates": 2, "tickets_per_batch": 1}
+    result = run(config_of(folder, task="arithmetic", **values))
+    assert result.scores[-1].metrics["prompts"] == 11
+    line = "headway: task arithmetic holds out 11 different prompts, fewer than eval_prompts=32: evaluations ask those"
+    assert line in capsys.readouterr().err.splitlines()
+
+
 def test_evaluation_reports_what_it_is_asked_for(folder: Path) -> None:
     values = {"eval_samples": 4, "eval_temperature": 1.0, "eval_prompts": 3, "evaluate_every": 1, "eval_ks": [2, 4]}
 

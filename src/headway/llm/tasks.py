@@ -70,6 +70,11 @@ def said_by(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     return "\n".join(lines)
 
 
+def with_system_prompt(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """The messages as the model gets them: after this text, if there is any."""
+    return ({"role": "system", "content": text}, *messages) if text else tuple(messages)
+
+
 def user_says(text: str) -> Message:
     return {"role": "user", "content": text}
 

@@ -36,7 +36,17 @@ from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
 from headway.llm.engine import Engine, EngineError, Sampling
 from headway.llm.rewards import overlong_penalty
-from headway.llm.tasks import HELD_OUT, TRAIN, LongPrompt, Prompt, PromptTask, Task, load_task
+from headway.llm.tasks import (
+    HELD_OUT,
+    TRAIN,
+    Generated,
+    LongPrompt,
+    Prompt,
+    PromptTask,
+    Task,
+    load_task,
+    with_system_prompt,
+)
 from headway.llm.weight_source import WeightSource
 from headway.recipes import Exported
 from headway.recipes.config import ConfigError
@@ -357,6 +367,7 @@ def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> G
         drop_long=config.on_long_prompt == "drop",
         shown=Fraction(config.log_samples, config.tickets_per_batch),
         left_out=left_out,
+        system_prompt=config.system_prompt,
     )
     return kind(partial(build_engine, config, settings.sampling), task, _Encoder(config), settings)
 
@@ -432,9 +443,10 @@ def _frozen_model(config: GRPOConfig, device: str) -> Any:
 
 def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     sampling = _eval_sampling(config)
+    task = _task_of_a_role(config)[0]
     evaluator = AnswerEvaluator(
         partial(build_engine, config, sampling),
-        _task_of_a_role(config)[0],
+        task,
         _Encoder(config),
         sampling=sampling,
         prompts=config.eval_prompts,
@@ -443,8 +455,9 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
         passes_at=config.eval_passes_at,
         drop_long=config.on_long_prompt == "drop",
         num_shown=config.log_eval_samples,
+        system_prompt=config.system_prompt,
     )
-    if evaluator.num_prompts < config.eval_prompts:
+    if isinstance(task.held_out, Generated) and evaluator.num_prompts < config.eval_prompts:
         _say(
             f"task {config.task} holds out {evaluator.num_prompts} different prompts, fewer than "
             f"eval_prompts={config.eval_prompts}: evaluations ask those"
@@ -506,8 +519,7 @@ class _Encoder:
 
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(self._config.model)
-        system = self._config.system_prompt
-        messages = [{"role": "system", "content": system}] * bool(system) + [dict(m) for m in prompt.messages]
+        messages = [dict(m) for m in with_system_prompt(prompt.messages, self._config.system_prompt)]
         try:
             tokens = encode_chat(
                 self._tokenizer,
