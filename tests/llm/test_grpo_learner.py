@@ -15,6 +15,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.learn.corrections import CORRECTIONS  # noqa: E402
 from headway.learn.grpo.advantages import ESTIMATORS  # noqa: E402
+from headway.learn.grpo.engine_check import overwrite  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
@@ -206,6 +207,15 @@ def test_tokens_of_older_weights_are_compared_with_those_weights(settings: dict[
     assert found["behaviour_kl"] > 1e-4  # by now the weights are others
     assert "mismatch_max" not in plain.learn(Batch(2, rollouts)).metrics
     assert largest_gap(subject.snapshot(), plain.snapshot()) == 0 < largest_gap(before, subject.snapshot())
+
+
+def test_weights_elsewhere_are_exchanged_in_place_and_come_back_bit_for_bit() -> None:
+    live, other = torch.nn.Parameter(torch.randn(5)), torch.randn(5)
+    own, place = live.detach().clone(), live.data_ptr()
+    kept = overwrite(live, other)
+    assert torch.equal(live, other) and torch.equal(kept, own)
+    assert torch.equal(overwrite(live, kept), other)
+    assert torch.equal(live, own) and live.data_ptr() == place
 
 
 def _retold(rollout: Rollout, model: Any, version: int) -> Rollout:

@@ -88,7 +88,12 @@ class EngineCheck:
         for name, live in self._trained.items():
             if live.device.type == "cpu":
                 live.data, weights[name] = weights[name], live.data
-            else:  # one by one, so that there is no second set of weights on the device
-                before = live.detach().to("cpu", copy=True)
-                live.data.copy_(weights[name])
-                weights[name] = before
+            else:
+                weights[name] = overwrite(live, weights[name])
+
+
+def overwrite(live: Tensor, values: Tensor) -> Tensor:
+    """Put values into a tensor where it is, so that there is no second one on its device; returns what was in it."""
+    before = live.detach().to("cpu", copy=True)
+    live.data.copy_(values)
+    return before
