@@ -23,7 +23,7 @@ from typing import Any
 
 from headway.core.refusals import refusal
 from headway.observe.accounts import Accounts, account
-from headway.observe.advice import MIN_UPDATES, advise, bottleneck
+from headway.observe.advice import MIN_UPDATES, Finding, advise, bottleneck
 from headway.observe.environment import process_is_alive
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import log_size
@@ -195,17 +195,25 @@ def examine(folder: Path) -> str:
     run = look(read_story(folder), folder.resolve().name)
     last = run.story.sessions[-1] if run.story.sessions else None
     lines = [f"the run failed: {last.why}"] if last is not None and last.how == "fail" else []
+    numbered = list(enumerate(run.findings, 1))
+    for number, found in numbered:
+        if found.stops_learning:
+            lines += [*_in_lines(number, found), ""]
     lines.append(run.bottleneck)
     if run.simulated.recommendation:
         lines.append(f"simulated: {run.simulated.recommendation[0].lower()}{run.simulated.recommendation[1:]}")
     if not run.findings and len(run.story.updates) >= MIN_UPDATES:
         lines.append("nothing to change")
-    for number, found in enumerate(run.findings, 1):
-        gain = found.gain_text()
-        lines += ["", f"{number}. {found.title}{f' ({gain})' if gain else ''}", f"   {found.evidence}"]
-        if found.change:
-            lines.append(f"   try: {found.change}")
+    for number, found in numbered:
+        if not found.stops_learning:
+            lines += ["", *_in_lines(number, found)]
     return "\n".join(lines)
+
+
+def _in_lines(number: int, found: Finding) -> list[str]:
+    gain = found.gain_text()
+    lines = [f"{number}. {found.title}{f' ({gain})' if gain else ''}", f"   {found.evidence}"]
+    return [*lines, f"   try: {found.change}"] if found.change else lines
 
 
 # -- serve ------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from headway.llm.engine import EngineError, Overdue, Request, Sampling  # noqa: 
 from headway.llm.llama_decoder import LlamaDecoder  # noqa: E402
 from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
 from headway.llm.rereading_decoder import RereadingDecoder  # noqa: E402
-from headway.llm.sampling import draw, uniform  # noqa: E402
+from headway.llm.sampling import draw, log_kept_mass, uniform  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.testing.tiny_models import KINDS, PLAIN_KINDS, RECURRENT_KINDS, tiny_model, tiny_tokenizer  # noqa: E402
 
@@ -113,13 +113,61 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
 
 
 @pytest.mark.parametrize(("cut", "allowed"), [({"top_k": 2}, {1, 2}), ({"top_p": 0.5}, {2}), ({"top_p": 0.7}, {1, 2})])
-def test_a_cut_tail_is_never_drawn_and_log_probabilities_stay_those_of_the_policy(
+def test_a_cut_tail_is_never_drawn_and_log_probabilities_are_those_of_what_is_left(
     cut: dict[str, Any], allowed: set[int]
 ) -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0, 0.5]]).expand(3000, -1)
     tokens, log_probs = draw(logits, uniform(torch.arange(3000), torch.zeros(3000, dtype=torch.int64)), Sampling(**cut))
     assert set(tokens.tolist()) == allowed
-    np.testing.assert_allclose(log_probs.numpy(), torch.log_softmax(logits[0], -1)[tokens].numpy(), atol=1e-6)
+    left = torch.full((5,), -torch.inf)
+    left[list(allowed)] = logits[0, list(allowed)]
+    np.testing.assert_allclose(log_probs.numpy(), torch.log_softmax(left, -1)[tokens].numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "kept"),
+    [
+        (0, 0.5, {2}),  # 1/2 alone has it
+        (0, 0.75, {2, 0}),  # 1/2 + 1/4, and not an eighth more
+        (0, 0.76, {2, 0, 1}),
+        (0, 0.875, {2, 0, 1}),
+        (0, 0.9, {2, 0, 1, 3}),
+        (0, 1e-6, {2}),
+        (2, 1.0, {2, 0}),
+        (3, 0.5, {2}),  # of 7/8: 4/7 is enough
+        (3, 0.6, {2, 0}),
+    ],
+)
+def test_the_fewest_tokens_that_have_the_mass_asked_for_are_kept(top_k: int, top_p: float, kept: set[int]) -> None:
+    """By hand, on probabilities that floats have exactly: 1/4, 1/8, 1/2, 1/16, 1/16."""
+    probs = torch.tensor([[1 / 4, 1 / 8, 1 / 2, 1 / 16, 1 / 16]])
+    numbers = (torch.arange(64) + 0.5) / 64
+    tokens, log_probs = draw(probs.log().expand(64, -1), numbers, Sampling(top_k=top_k, top_p=top_p))
+    if kept == {2, 0, 1, 3}:  # of two equals either may be the one
+        assert len(set(tokens.tolist())) == 4 and {2, 0, 1} < set(tokens.tolist())
+        kept = set(tokens.tolist())
+    assert set(tokens.tolist()) == kept
+    mass = sum(float(probs[0, token]) for token in kept)
+    for token, said in zip(tokens.tolist(), log_probs.tolist(), strict=True):
+        assert said == pytest.approx(np.log(float(probs[0, token]) / mass), abs=1e-6)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.9), Sampling(0.99, 3, 0.99), Sampling(0.5, top_k=2)])
+def test_the_ratio_of_what_is_drawn_is_on_average_the_mass_that_a_cut_leaves(sampling: Sampling) -> None:
+    """Every number in turn: E[pi / mu] = sum of pi over the kept, and E[pi / mu f] = sum of pi f over the kept."""
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0, 0.5, -2.0]])
+    count = 200_000
+    tokens, log_probs = draw(logits.expand(count, -1), (torch.arange(count) + 0.5) / count, sampling)
+    policy = torch.log_softmax(logits[0] / sampling.temperature, -1)
+    kept = sorted(set(tokens.tolist()))
+    assert len(kept) < 6
+    ratios = (policy[tokens] - log_probs).exp().double()
+    mass = float(policy[kept].exp().sum())
+    assert float(ratios.mean()) == pytest.approx(mass, abs=1e-4)
+    assert float(log_kept_mass(policy[None], sampling)) == pytest.approx(np.log(mass), abs=1e-6)
+    worth = torch.tensor([3.0, -1.0, 2.0, 7.0, 0.0, 5.0]).double()
+    expected = float((policy[kept].exp() * worth[kept]).sum())
+    assert float((ratios * worth[tokens]).mean()) == pytest.approx(expected, abs=1e-3)
 
 
 # -- weights --------------------------------------------------------------------------------------

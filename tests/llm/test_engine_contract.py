@@ -20,7 +20,7 @@ from with_vllm import needs_vllm, vllm_python  # noqa: E402
 from headway.llm.engine import Engine, EngineError, Sampling  # noqa: E402
 from headway.llm.models import load_model, load_tokenizer  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
-from headway.llm.vllm_engine import VLLMEngine  # noqa: E402
+from headway.llm.vllm_engine import VLLMEngine, kind_of_log_probs  # noqa: E402
 from headway.testing import bigrams  # noqa: E402
 from headway.testing.engine_contract import EngineContract  # noqa: E402
 
@@ -78,16 +78,10 @@ class TestVLLM(EngineContract):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": list(cls.stops)}))
 
-    def test_a_cut_tail_is_never_drawn_and_log_probabilities_stay_those_of_the_policy(self, made: Any) -> None:
-        subject = make_vllm(made["folder"], Sampling(top_k=2), rows=8, context=64)
+    def test_log_probabilities_that_were_not_asked_for_are_refused(self, made: Any) -> None:
+        subject = make_vllm(made["folder"], Sampling(), rows=8, context=64)
         try:
-            asked = self.request(1, samples=8, top_k=2, max_tokens=30)
-            for sample in subject.generate(asked):
-                self.assert_made_by(self.weights(0), asked, sample, slice(None))
-                logits = self.reference(self.weights(0), asked.prompt, sample.tokens)
-                ranks = (logits > logits[np.arange(len(sample.tokens)), sample.tokens][:, None]).sum(-1)
-                assert ranks.max() < 2
-            with pytest.raises(EngineError, match=r"temperature=0\.7, top_k=0 and top_p=1 those are not the policy's"):
+            with pytest.raises(EngineError, match=r"top_k=0 and top_p=1 tokens are drawn with others"):
                 subject.generate(self.request(1, temperature=0.7))
         finally:
             subject.close()
@@ -101,7 +95,6 @@ def make_vllm(folder: Path, sampling: Sampling, **options: Any) -> VLLMEngine:
 @pytest.mark.parametrize(
     ("sampling", "options", "python", "message"),
     [
-        (Sampling(temperature=0.7, top_p=0.9), {}, None, "use temperature=1, or no cut"),
         (Sampling(), {"async_scheduling": True}, None, "async_scheduling is decided by the engine itself"),
         (Sampling(), {}, "/no/such/python", "vllm_python '/no/such/python' is not a Python interpreter"),
     ],
@@ -112,6 +105,20 @@ def test_a_vllm_that_cannot_be_is_refused_in_one_line(
     with pytest.raises(EngineError, match=message) as refused:
         VLLMEngine("smollm2", sampling, context=64, options=options, python=python)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kind"),
+    [
+        (Sampling(), "raw_logprobs"),
+        (Sampling(temperature=0.7), "processed_logprobs"),
+        (Sampling(top_k=5), "processed_logprobs"),
+        (Sampling(top_p=0.99), "processed_logprobs"),
+        (Sampling(0.99, 100, 0.99), "processed_logprobs"),
+    ],
+)
+def test_vllm_is_asked_for_what_tokens_are_drawn_with(sampling: Sampling, kind: str) -> None:
+    assert kind_of_log_probs(sampling) == kind
 
 
 def test_a_vllm_that_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:

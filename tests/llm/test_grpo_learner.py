@@ -15,6 +15,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.learn.corrections import CORRECTIONS  # noqa: E402
 from headway.learn.grpo.advantages import ESTIMATORS  # noqa: E402
+from headway.learn.grpo.engine_check import overwrite  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
@@ -170,6 +171,93 @@ def test_fresh_data_have_weight_one_and_the_mismatch_is_rounding() -> None:
 
 def test_what_was_made_by_others_is_not_taken_for_mismatch() -> None:
     assert "mismatch_max" not in learner().learn(batch(version=3, noise=0.5)).metrics
+
+
+def test_tokens_that_a_stale_cache_had_a_part_in_are_not_taken_for_a_mismatch() -> None:
+    """A reply that got new weights under way: what comes after them was made with the cache of the old ones."""
+    whole = batch()
+    for rollout in whole.rollouts:
+        first = np.repeat(
+            np.cumsum(rollout.payload["lengths"]) - rollout.payload["lengths"], rollout.payload["lengths"]
+        )
+        late = np.arange(rollout.steps) > first  # all but the first token of each reply
+        rollout.payload["versions"][late] = 1
+        rollout.payload["log_probs"][late] -= 3.0
+    assert learner().learn(Batch(0, whole.rollouts)).metrics["mismatch_max"] < 1e-4
+    assert "mismatch_max" not in learner().learn(Batch(1, whole.rollouts)).metrics
+
+
+@pytest.mark.parametrize("settings", [{}, {"minibatches": 3}, {"correction": "clip", "minibatches": 3}])
+def test_tokens_of_older_weights_are_compared_with_those_weights(settings: dict[str, Any]) -> None:
+    """At a lead of 1: the batch of version 1 has tokens of version 0, that of version 2 those of version 1."""
+    subject = learner(check_engine_every=1, **settings)
+    assert subject.learn(batch(version=0)).metrics["mismatch_max"] < 1e-4
+    assert "mismatch_max" not in subject.learn(Batch(1, batch().rollouts)).metrics  # 0's weights are gone, 1's are kept
+    made_by_1 = copy.deepcopy(subject._check._copied)
+    assert made_by_1 is not None and made_by_1[0] == 1
+    model = tiny_model()
+    model.load_state_dict({**model.state_dict(), **made_by_1[1]})
+    model.tie_weights()
+    rollouts = tuple(_retold(rollout, model, version=1) for rollout in batch().rollouts)
+    before = {name: tensor.clone() for name, tensor in subject.snapshot().items()}
+    plain = learner(check_engine_every=0, **settings)
+    plain.load_state_dict(copy.deepcopy(subject.state_dict()))
+    found = subject.learn(Batch(2, rollouts)).metrics
+    assert found["mismatch_max"] < 1e-4
+    assert found["behaviour_kl"] > 1e-4  # by now the weights are others
+    assert "mismatch_max" not in plain.learn(Batch(2, rollouts)).metrics
+    assert largest_gap(subject.snapshot(), plain.snapshot()) == 0 < largest_gap(before, subject.snapshot())
+
+
+def test_weights_elsewhere_are_exchanged_in_place_and_come_back_bit_for_bit() -> None:
+    live, other = torch.nn.Parameter(torch.randn(5)), torch.randn(5)
+    own, place = live.detach().clone(), live.data_ptr()
+    kept = overwrite(live, other)
+    assert torch.equal(live, other) and torch.equal(kept, own)
+    assert torch.equal(overwrite(live, kept), other)
+    assert torch.equal(live, own) and live.data_ptr() == place
+
+
+def _retold(rollout: Rollout, model: Any, version: int) -> Rollout:
+    """The same tokens, as if this model had written them."""
+    payload = rollout.payload
+    parts = np.split(payload["tokens"], np.cumsum(payload["lengths"])[:-1])
+    logs = np.concatenate([_sequence_log_probs(model, payload["prompt"], part) for part in parts])
+    versions = np.full(len(logs), version, np.int32)
+    return Rollout({**payload, "log_probs": logs.astype(np.float32), "versions": versions}, steps=rollout.steps)
+
+
+def test_within_a_version_the_weights_move_on_and_its_tokens_are_no_longer_compared_with_them() -> None:
+    """`publish_every` 2: two updates with the same version, the second from other weights than it was made by."""
+    subject = learner()
+    assert "mismatch_max" in subject.learn(batch()).metrics
+    again = learner()
+    again.load_state_dict(copy.deepcopy(subject.state_dict()))
+    for one in (subject, again):
+        assert "mismatch_max" not in one.learn(batch()).metrics
+
+
+def test_a_reply_without_tokens_is_refused_by_its_place() -> None:
+    rollouts = list(batch().rollouts)
+    payload = rollouts[2].payload
+    lengths = payload["lengths"].copy()
+    lengths[1] += lengths[2]
+    lengths[2] = 0
+    rollouts[2] = Rollout({**payload, "lengths": lengths}, steps=rollouts[2].steps, info={"uid": "prompts/7"})
+    with pytest.raises(ValueError, match=r"^reply 2 to prompts/7 has no tokens: a reply needs at least one"):
+        learner().learn(Batch(0, tuple(rollouts)))
+
+
+def test_what_nothing_can_be_learned_from_is_measured_as_the_estimator_sees_it() -> None:
+    def told(estimator: str, rewards: list[list[float]]) -> float:
+        groups = [group(number, len(some)) for number, some in enumerate(rewards)]
+        for one, some in zip(groups, rewards, strict=True):
+            one.payload["rewards"][:] = some
+        return learner(estimator=estimator).learn(Batch(0, tuple(groups))).metrics["without_signal"]
+
+    assert told("grpo", [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [0.5, 0.5]]) == 0.75
+    assert told("reinforce_plus_plus", [[1.0], [0.0]]) == 0.0  # groups of one are compared with each other
+    assert told("reinforce_plus_plus", [[1.0], [1.0]]) == 1.0
 
 
 def test_several_minibatches_anchor_at_the_policy_before_the_update() -> None:

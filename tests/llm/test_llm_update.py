@@ -6,6 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -344,4 +345,7 @@ def test_the_page_on_metrics_lists_every_name_a_learner_reports() -> None:
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     subject = learner(estimator="gae", critic=CriticSettings(), loss={"kl_weight": 0.1})
-    assert documented == set(subject.learn(batch()).metrics)
+    rollouts = tuple(replace(rollout, info={"cut": 1}) for rollout in batch().rollouts)
+    found = subject.learn(Batch(0, rollouts)).metrics
+    assert documented == set(found)
+    assert 0 < found["cut_off"] < 1

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +108,43 @@ def test_a_template_that_is_not_there_and_options_it_does_not_read_are_refused(t
             stations(tiny(material, **values))
 
 
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+CALLS = [{"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 2}}}]
+READS_TOOLS = (
+    "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}({{ call.function.name }}{{ call.function.arguments.b }}){% endfor %}"
+    "{% endfor %}"
+)
+
+
+def test_tools_and_calls_are_told_to_the_template_and_refused_where_it_does_not_read_them(tmp_path: Path) -> None:
+    material = make_material(tmp_path)
+    (tmp_path / "tools.jinja").write_text(READS_TOOLS)
+    (tmp_path / "calls.jinja").write_text(READS_TOOLS.replace("tool_calls", "calls"))
+    said = [{"role": "user", "content": "2 + 2"}, {"role": "assistant", "tool_calls": CALLS}]
+    said += [{"role": "tool", "content": "4"}]
+    row = {"prompt": said, "tools": TOOLS, "truth": "4"}
+    (tmp_path / "with_tools.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "tools": json.dumps(TOOLS)}))
+
+    def prompt_of(template: str) -> str:
+        config = tiny(
+            material, task=f"jsonl:{tmp_path / 'with_tools.jsonl'}", chat_template=template, max_prompt_tokens=100
+        )
+        collector = stations(config).collector(0)
+        tokens = collector.collect(Ticket(0, 0, 0, 0), Snapshot(0, None)).payload["prompt"]
+        return str(load_tokenizer(str(material / "model")).decode(tokens))
+
+    assert prompt_of(str(tmp_path / "tools.jinja")) == "[add]<user>2 + 2<assistant>(add2)<tool>4"
+    for template, message in (
+        ("", r"^prompt with_tools/\d: the chat template does not read 'tools', so the model would not be told$"),
+        ("none", r"^prompt with_tools/\d: there is no chat template that could say 'tools' to the model$"),
+        (str(tmp_path / "calls.jinja"), r"does not read 'tool_calls', so the model would not be told$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            prompt_of(template)
+
+
 def test_prompts_of_a_recipe_are_written_by_the_template_that_is_asked_for(tmp_path: Path) -> None:
     material = make_material(tmp_path)
     (tmp_path / "mine.jinja").write_text("{{ word }}{{ messages[-1]['content'] }}")
@@ -166,7 +208,59 @@ def test_a_bare_name_is_an_id_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError) as error:
         load_config("gpt2")
-    assert one_line(error).startswith("model 'gpt2' could not be loaded: ")
+    assert one_line(error).startswith("model 'gpt2' could not be loaded: it is not in ")
+    assert one_line(error).endswith("and the model hub cannot be asked: HF_HUB_OFFLINE is set")
+
+
+@pytest.fixture
+def deaf_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[int]]:
+    """A hub that hangs up on everybody; how often it was called."""
+    calls: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+                    calls.append(1)
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        yield calls
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_an_id_that_is_not_cached_is_refused_at_the_first_attempt_where_the_hub_cannot_be_reached(
+    deaf_hub: list[int],
+) -> None:
+    for load in (load_config, load_tokenizer, load_model):
+        with pytest.raises(ModelError) as error:
+            load("owner/name")
+        assert "owner/name" in one_line(error) and "and the model hub cannot be asked: http://127.0.0.1" in one_line(
+            error
+        )
+    assert len(deaf_hub) == 1
+
+
+def test_an_id_that_is_cached_is_loaded_where_the_hub_cannot_be_reached(
+    deaf_hub: list[int], folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "hub" / "models--owner--name"
+    shutil.copytree(folder, place / "snapshots" / "1234")
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("1234")
+    assert load_config("owner/name").model_type == "llama"
+    assert len(load_tokenizer("owner/name")) == 259
+    assert load_model("owner/name").num_parameters() > 0
+    assert stop_tokens("owner/name", load_tokenizer("owner/name")) == (0,)
+    assert len(deaf_hub) == 1
 
 
 def test_a_model_that_is_not_there_is_told_before_anything_is_started(tmp_path: Path) -> None:

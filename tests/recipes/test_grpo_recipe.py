@@ -164,16 +164,11 @@ def test_silent_groups_are_filtered_and_counted(folder: Path) -> None:
         ({"eval_ks": [1, 2]}, "eval_ks: pass@2 needs at least 2 answers, received eval_samples=1"),
         ({"eval_ks": [0]}, "eval_ks: pass@0 needs"),
         ({"eval_top_p": 0.5}, "eval_top_p < 1 needs eval_temperature > 0"),
-        (
-            {"engine": "vllm", "eval_top_p": 0.5, "eval_temperature": 0.7, "evaluate_every": 1},
-            "vLLM cannot give the policy's log-probabilities with temperature=0.7 and a cut",
-        ),
         ({"overlong_tokens": 9}, "overlong_tokens=9 must not exceed max_tokens=8"),
         ({"generation_deadline_s": 700}, "must be below collect_deadline_s=600"),
         ({"engine_deadline_s": 5}, "engine_deadline_s needs engine='vllm'"),
         ({"vllm_options": {"seed": 1}}, "vllm_options needs engine='vllm'"),
         ({"engine": "vllm", "engine_deadline_s": 100}, "must be below publish_deadline_s"),
-        ({"engine": "vllm", "temperature": 0.7, "top_k": 5}, "use temperature=1, or no cut"),
         ({"engine": "vllm", "vllm_options": {"model": "x"}}, "model is decided by the engine itself"),
     ],
 )
@@ -348,6 +343,16 @@ def test_evaluation_is_pinned_to_its_version_and_can_be_repeated(folder: Path) -
     assert {"pass@1", "pass@4", "reply_tokens"} <= set(first.metrics)
     assert evaluator.evaluate(Snapshot(1, newer), seed=3) == first
     assert not np.isclose(evaluator.evaluate(Snapshot(1, newer), seed=4).value, first.value)
+
+
+def test_an_evaluation_says_how_many_different_prompts_it_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"task_options": {}, "max_prompt_tokens": 100, "evaluate_every": 2, "updates": 2, "tickets_per_batch": 1}
+    result = run(config_of(folder, task="arithmetic", **values))
+    assert result.scores[-1].metrics["prompts"] == 11
+    line = "headway: task arithmetic holds out 11 different prompts, fewer than eval_prompts=32: evaluations ask those"
+    assert line in capsys.readouterr().err.splitlines()
 
 
 def test_evaluation_reports_what_it_is_asked_for(folder: Path) -> None:

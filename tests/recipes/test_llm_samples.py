@@ -116,6 +116,18 @@ def test_what_a_reward_function_measures_besides_is_shown(tmp_path: Path) -> Non
         assert one["reward"] == len(one["reply"])
 
 
+def test_the_system_prompt_is_shown_with_the_question(material: Path, tmp_path: Path, capsys: Output) -> None:
+    values = tiny_values(material, updates=2, system_prompt="Be brief.", max_prompt_tokens=96, **EVALUATED)
+    run = run_of(tmp_path, "grpo", **values)
+    found = list(read_samples(run.samples))
+    assert {one["split"] for one in found} == {TRAIN, EVAL}
+    for one in found:
+        assert one["prompt"] == f"system: Be brief.\nuser: Count to {one['truth']}."
+    capsys.readouterr()
+    assert main(["samples", str(run.path), "--last", "1"]) == 0
+    assert "system: Be brief." in capsys.readouterr().out
+
+
 def test_more_than_a_group_has_is_all_of_it(material: Path) -> None:
     collector = stations(tiny(material, log_samples=1000)).collector(0)
     try:

@@ -34,7 +34,8 @@ from headway.testing.workloads import (
 
 def findings(story: Story, **options: Any) -> dict[str, Finding]:
     found = advise(story, account(story), **options)
-    assert [one.gain for one in found] == sorted((one.gain for one in found), reverse=True)
+    order = [(not one.stops_learning, -one.gain) for one in found]
+    assert order == sorted(order)
     assert all(0 <= one.gain <= 1 and any(map(str.isdigit, one.evidence)) for one in found)
     return {one.about: one for one in found}
 
@@ -58,6 +59,50 @@ def test_a_run_that_has_only_begun_gets_no_advice() -> None:
     assert bottleneck(story, account(story)) == "too early to tell: 3 updates so far"
     empty = tell([])
     assert advise(empty, account(empty)) == []
+
+
+# -- learning ---------------------------------------------------------------------------------------
+
+
+def reporting(story: Story, **metrics: float) -> Story:
+    """As if its learner had reported these numbers in every update."""
+    return replace(story, updates=[replace(one, metrics={**one.metrics, **metrics}) for one in story.updates])
+
+
+def test_what_keeps_a_run_from_learning_comes_before_what_makes_it_slow() -> None:
+    slow = story_of(1.0, 1.0, max_lead=0)
+    assert list(findings(slow)) == ["lead too small"]
+    silent = reporting(slow, without_signal=1.0, silent_groups=1.0, reward=0.0, reward_std=0.0)
+    found = findings(silent)
+    assert list(found) == ["nothing to learn", "lead too small"]
+    assert found["nothing to learn"].title == "Nothing to learn from: every reply is worth the same"
+    assert "In the last 10 updates 100 % of the replies" in found["nothing to learn"].evidence
+    divided = findings(reporting(slow, without_signal=0.95, reward=0.5, reward_std=0.5))["nothing to learn"]
+    assert divided.title == "Nothing to learn from: the replies to a prompt are all worth the same"
+    assert "nothing to learn" not in findings(reporting(slow, without_signal=0.6, reward=0.5, reward_std=0.5))
+
+
+def test_only_the_newest_updates_say_whether_a_run_learns() -> None:
+    story = reporting(story_of(1.0, 1.0, max_lead=1, updates=40), without_signal=1.0, reward_std=0.0)
+    late = [replace(one, metrics={**one.metrics, "without_signal": 0.2}) for one in story.updates[-10:]]
+    assert "nothing to learn" not in findings(replace(story, updates=[*story.updates[:-10], *late]))
+
+
+def test_replies_that_are_all_cut_off_call_for_more_tokens() -> None:
+    story = reporting(story_of(1.0, 1.0, max_lead=1), cut_off=1.0, reply_tokens_max=16.0, without_signal=0.9)
+    found = findings(story)["replies cut off"]
+    assert found.change == "--max_tokens 32" and found.stops_learning
+    learns = findings(reporting(story, without_signal=0.1))["replies cut off"]
+    assert not learns.stops_learning  # what is cut off is worth something
+    assert "replies cut off" not in findings(reporting(story, cut_off=0.9))
+
+
+def test_an_engine_that_disagrees_keeps_a_run_from_learning_and_one_that_was_not_compared_is_told() -> None:
+    story = reporting(story_of(1.0, 1.0, max_lead=1), token_staleness=1.0)
+    assert findings(story)["engine not compared"].change == "--check_engine_every 4"
+    assert findings(reporting(story, mismatch_mean=0.01)) == {}
+    found = findings(reporting(story, mismatch_mean=0.4))
+    assert list(found) == ["engine mismatch"] and found["engine mismatch"].stops_learning
 
 
 # -- the lead ---------------------------------------------------------------------------------------

@@ -64,6 +64,13 @@ def test_an_engine_that_computes_something_else_rings_unless_told_otherwise_and_
     assert rings(alarms, 1e-6, 0.05, 0.4, 0.05, metric="learn/mismatch_mean") == [None, None, True, False]
 
 
+def test_a_run_with_nothing_to_learn_from_rings_unless_told_otherwise_after_several_looks() -> None:
+    alarms = Alarms(DEFAULT_ALARMS, looks=2, after_looks=3)
+    silent = rings(alarms, *[1.0] * 12, 0.5, 0.5, metric="learn/without_signal")
+    assert silent == [None] * 6 + [True] + [None] * 6 + [False]
+    assert rings(Alarms(DEFAULT_ALARMS), *[0.9] * 12, metric="learn/without_signal") == [None] * 12
+
+
 def test_a_number_that_is_missing_or_none_changes_nothing() -> None:
     alarms = Alarms({"stale_samples_ratio": 0.5}, looks=1, after_looks=0)
     assert alarms.note({STALE: 0.9})[0].on

@@ -267,6 +267,12 @@ def test_files_and_a_reward_make_a_task_of_the_general_recipe() -> None:
     assert config.task_options == {"held_out": "b.jsonl", "prompt_field": "question", "reward": "mine.py:score"}
 
 
+def test_columns_of_pictures_are_known_to_the_task_so_that_it_can_refuse_them() -> None:
+    text = "data: {train_files: a.jsonl, image_key: pics, video_key: videos}\ncustom_reward_function: {path: mine.py}"
+    assert read(text, kind=GRPO).task_options["media_fields"] == ["pics", "videos"]
+    assert read("data: {image_key: pics}").task_options == {}  # gsm8k has no pictures
+
+
 def test_epochs_end_the_run_where_no_steps_are_given(tmp_path: Path) -> None:
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n' * 50)

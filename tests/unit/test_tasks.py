@@ -84,14 +84,35 @@ def test_made_up_problems_have_unique_uids_and_share_nothing_with_the_held_out_o
 ) -> None:
     task = load_task(name, seed=3, size=200, held_out=20, **options)
     train = [task.prompt(ticket) for ticket in range(200)]
-    assert (len(task), len(task.held_out)) == (200, 20)
+    few = 11 if options == {"level": 1} else 20  # of a hundred sums
+    assert (len(task), len(task.held_out)) == (200, few)
     uids = [prompt.uid for prompt in [*train, *task.held_out]]
-    assert len(set(uids)) == 220
+    assert len(set(uids)) == 200 + len(task.held_out)
     assert not {prompt.question for prompt in train} & {prompt.question for prompt in task.held_out}
     again = load_task(name, seed=4, size=200, held_out=20, **options)
     assert list(again.held_out) == list(task.held_out)
     by_uid = {prompt.uid: prompt for prompt in train}
     assert all(by_uid[again.prompt(ticket).uid] == again.prompt(ticket) for ticket in range(200))
+
+
+@pytest.mark.parametrize(("name", "options"), MADE_UP)
+def test_a_made_up_problem_is_held_out_once(name: str, options: dict[str, Any]) -> None:
+    task = load_task(name, **options)
+    asked = [prompt.question for prompt in task.held_out]
+    assert len(set(asked)) == len(asked) == len(task.held_out)
+    expected = {"larger_than": 97, 1: 11, 2: 24}  # all there are
+    assert len(asked) == expected.get(options.get("level", name), 100)
+
+
+def test_all_of_a_small_splits_problems_are_found_and_too_many_of_a_large_one_refused() -> None:
+    task = load_task("larger_than", size=5000, held_out=5000, max_number=999)
+    numbers = {int(prompt.truth) for prompt in task.held_out} | {int(task.prompt(k).truth) for k in range(20_000)}
+    assert len(task.held_out) == 97 and len(numbers) > 990
+    with pytest.raises(ValueError, match=r"^task arithmetic-3: held_out must be at most 1000, received 1001$"):
+        load_task("arithmetic", level=3, held_out=1001)
+    with pytest.raises(ValueError, match=r"held_out must be >= 0, received -1"):
+        load_task("arithmetic", held_out=-1)
+    assert len({prompt.question for prompt in load_task("arithmetic", level=3, held_out=1000).held_out}) == 1000
 
 
 def test_larger_than_wants_a_larger_number() -> None:
@@ -215,6 +236,69 @@ def test_a_task_without_some_prompts_counts_them(tmp_path: Path, reward: str) ->
     assert made.without(lambda prompt: True)[1] == {"train": 0, "held_out": 0}  # they come when they are asked for
 
 
+def test_parts_of_a_message_that_are_text_are_joined(tmp_path: Path, reward: str) -> None:
+    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "2 + 2?"}, " Say it."]
+    rows = [
+        {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}], "truth": "4"},
+        {"prompt": [{"role": "user", "content": "2?", "name": "me", "weight": None}], "truth": "2", "images": []},
+    ]
+    task = load_task(f"jsonl:{write(tmp_path / 'a.jsonl', rows)}", reward=reward, held_out_fraction=0)
+    first, second = sorted((task.prompt(k) for k in range(2)), key=lambda prompt: prompt.index)
+    assert first.question == "What is 2 + 2? Say it."
+    assert first.text == "system: Be brief.\nuser: What is 2 + 2? Say it."
+    assert second.messages == ({"role": "user", "content": "2?", "name": "me"},)
+
+
+def test_tools_and_calls_are_kept(tmp_path: Path, reward: str) -> None:
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    calls = [{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}]
+    said = [{"role": "user", "content": "2?"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    rows = [{"prompt": said, "truth": "4", "tools": tools}, {"prompt": "3?", "truth": "3", "tools": None}]
+    task = load_task(f"jsonl:{write(tmp_path / 'a.jsonl', rows)}", reward=reward, held_out_fraction=0)
+    first, second = sorted((task.prompt(k) for k in range(2)), key=lambda prompt: prompt.index)
+    assert first.tools == tuple(tools) and second.tools == ()
+    assert first.messages[1] == {"role": "assistant", "content": "", "tool_calls": calls}
+    assert first.text.startswith("tools: [{") and first.text.count('"name": "add"') == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a.png"}}]}]},
+            r"a\.jsonl, line 2: message 1 of 'prompt', part 1 is not text \(image_url\): prompts are text here$",
+        ),
+        (
+            {"prompt": [{"role": "user", "content": ["What?", {"type": "audio", "audio": "a.wav"}]}]},
+            r"line 2: message 1 of 'prompt', part 2 is not text \(audio\)",
+        ),
+        ({"prompt": [{"role": "user", "content": [{"image": "a"}]}]}, r"part 1 is not text \(an object with image\)"),
+        ({"prompt": [{"role": "user", "content": [7]}]}, r"part 1 is not text \(a int\)"),
+        ({"prompt": [{"role": "user", "content": "?", "images": ["a"]}]}, r"message 1 of 'prompt' has 'images'"),
+        ({"prompt": [{"role": "user", "content": None}]}, r"content must be a text or a list of parts"),
+        (
+            {"prompt": "What?", "images": ["a.png"]},
+            r"a\.jsonl, line 2: 'images' holds what is not text \(a list",
+        ),
+        ({"prompt": "What?", "videos": [{"path": "b"}]}, r"line 2: 'videos' holds what is not text"),
+        (
+            {"prompt": "What?", "pics": {"bytes": "0x"}},
+            r"line 2: 'pics' holds what is not text \(an object with by",
+        ),
+        ({"prompt": "What?", "tools": "[{"}, r"line 2: 'tools' is not JSON"),
+        ({"prompt": "What?", "tools": {"name": "add"}}, r"line 2: 'tools' must be a list of objects"),
+        ({"prompt": [{"role": "assistant", "tool_calls": "add"}]}, r"tool_calls must be a list, received a str"),
+    ],
+)
+def test_what_is_not_text_is_refused_with_its_file_and_line(
+    tmp_path: Path, reward: str, row: dict[str, Any], message: str
+) -> None:
+    file = write(tmp_path / "a.jsonl", [{"prompt": "1?", "truth": "1"}, {**row, "truth": "1"}])
+    with pytest.raises(ValueError, match=message) as refused:
+        load_task(f"jsonl:{file}", reward=reward, media_fields=["pics"])
+    assert "\n" not in str(refused.value) and str(file) in str(refused.value)
+
+
 def test_one_sample_is_trained_on_and_not_held_out(tmp_path: Path, reward: str) -> None:
     task = load_task(f"jsonl:{write(tmp_path / 'one.jsonl', [{'prompt': 'a', 'truth': 'b'}])}", reward=reward)
     assert (len(task), len(task.held_out)) == (1, 0)
@@ -290,6 +374,57 @@ def test_a_dataset_of_reasoning_gym_is_scored_by_its_own_scorer(dataset: str) ->
         assert task.reward(prompt, f"<answer>no</answer> I mean <answer> {prompt.truth} </answer>") == 1.0
         assert task.reward(prompt, prompt.truth) == 0.0  # the tags were asked for
     assert task.held_out[0].question != task.prompt(0).question
+
+
+ONE_DIGIT = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+SMALL_GYMS: list[tuple[str, dict[str, Any]]] = [
+    ("chain_sum", ONE_DIGIT),
+    ("spell_backward", {}),
+    ("lcm", {}),
+    ("tower_of_hanoi", {}),
+    ("gsm_symbolic", {}),
+    ("string_splitting", {}),
+    ("list_functions", {}),
+]
+
+
+@needs_reasoning_gym
+@pytest.mark.parametrize(("dataset", "config"), SMALL_GYMS)
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(size=st.integers(100, 400), seed=st.integers(0, 3))
+def test_no_prompt_of_reasoning_gym_is_both_trained_on_and_held_out(
+    dataset: str, config: dict[str, Any], size: int, seed: int
+) -> None:
+    task = load_task(f"reasoning_gym:{dataset}", seed=seed, size=size, held_out=60, config=config)
+    train = [task.prompt(ticket) for ticket in range(size)]
+    held_out = list(task.held_out)
+    assert not {prompt.question for prompt in train} & {prompt.question for prompt in held_out}
+    assert 0 < len({prompt.question for prompt in held_out}) == len(held_out) <= 60
+    assert len({prompt.uid for prompt in [*train, *held_out]}) == size + len(held_out)
+    for prompt in [train[0], train[-1], held_out[0], held_out[-1]]:
+        assert task.reward(prompt, f"<answer>{prompt.truth}</answer>") > 0.9
+    assert [prompt.uid for prompt in load_task(task.name, size=9, held_out=60, config=config).held_out] == [
+        prompt.uid for prompt in held_out
+    ]
+
+
+@needs_reasoning_gym
+def test_training_prompts_of_reasoning_gym_are_its_own_unless_they_are_held_out() -> None:
+    import reasoning_gym
+
+    own = reasoning_gym.create_dataset("spell_backward", seed=0, size=300)
+    task = load_task("reasoning_gym:spell_backward", size=300, tags=False)
+    same = sum(prompt.question == own[prompt.index]["question"] for prompt in map(task.prompt, range(300)))
+    assert 0.7 < same / 300 < 0.9
+
+
+@needs_reasoning_gym
+def test_a_dataset_with_one_prompt_is_refused_in_one_line() -> None:
+    few = load_task("reasoning_gym:chain_sum", config=ONE_DIGIT)
+    assert 10 < len(list(few.held_out)) < 60
+    with pytest.raises(ValueError, match=r"^task reasoning_gym:count_primes makes too few different") as refused:
+        load_task("reasoning_gym:count_primes", config={"min_n": 7, "max_n": 7})
+    assert "\n" not in str(refused.value)
 
 
 @needs_reasoning_gym

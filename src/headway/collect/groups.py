@@ -47,6 +47,8 @@ class GroupSettings:
     """A prompt that `encode` finds too long is filtered, instead of an error."""
     shown: Fraction = Fraction(0)
     """Replies of a group whose text goes along for people to read, on average: 1/2 is one of every second group."""
+    system_prompt: str = ""
+    """What `encode` puts before every prompt, for those texts."""
     left_out: int = 0
     """Prompts that the task was given without, because they are too long. Only told."""
 
@@ -91,7 +93,8 @@ class GroupCollector:
         if not number:
             return rollout
         some = zip(samples[:number], rewards, strict=False)
-        texts = [shown(prompt, sample, reward, self._penalty(sample)) for sample, reward in some]
+        before = self._settings.system_prompt
+        texts = [shown(prompt, one, reward, self._penalty(one), system_prompt=before) for one, reward in some]
         return replace(rollout, info={**rollout.info, SAMPLES: texts})
 
     def generate(self, engine: Engine, prompt: Prompt, encoded: tuple[int, ...], ticket: Ticket) -> Sequence[Sample]:

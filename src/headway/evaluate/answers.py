@@ -22,7 +22,7 @@ class AnswerEvaluator:
     score is the mean reward over all answers. With `drop_long` a prompt that `encode` finds too long is left out, and
     the next one taken.
     The text of `num_shown` answers goes along for people to read: the first ones to the first questions, the same at
-    every evaluation; then the second ones.
+    every evaluation; then the second ones. They begin with `system_prompt`, which `encode` puts before every prompt.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class AnswerEvaluator:
         passes_at: float = 1.0,
         drop_long: bool = False,
         num_shown: int = 0,
+        system_prompt: str = "",
     ) -> None:
         if not len(task.held_out):
             raise ValueError(f"task {task.name} holds out no prompts to evaluate on")
@@ -54,6 +55,12 @@ class AnswerEvaluator:
         self._ks = tuple(ks)
         self._passes_at = passes_at
         self._num_shown = num_shown
+        self._system_prompt = system_prompt
+
+    @property
+    def num_prompts(self) -> int:
+        """How many different questions an evaluation asks."""
+        return len({(prompt.text, repr(prompt.truth)) for prompt in self._prompts})
 
     def close(self) -> None:
         self._engine.close()
@@ -76,9 +83,13 @@ class AnswerEvaluator:
             f"pass@{k}": float(np.mean([pass_at_k(self._samples, int(c), k) for c in correct])) for k in self._ks
         }
         metrics |= part_means([part_arrays(reward for line in scored for reward in line)])
+        metrics["prompts"] = float(self.num_prompts)
         metrics["reply_tokens"] = float(np.mean([len(s.tokens) for group in answers for s in group]))
         places = [(question, answer) for answer in range(self._samples) for question in range(len(self._prompts))]
-        texts = (shown(self._prompts[q], answers[q][a], scored[q][a]) for q, a in places[: self._num_shown])
+        texts = (
+            shown(self._prompts[q], answers[q][a], scored[q][a], system_prompt=self._system_prompt)
+            for q, a in places[: self._num_shown]
+        )
         return Score(snapshot.version, float(rewards.mean()), metrics, samples=tuple(texts))
 
 

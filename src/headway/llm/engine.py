@@ -43,8 +43,9 @@ class Overdue(Aborted):
 class Sampling:
     """How tokens are chosen.
 
-    Log-probabilities are those of the policy at this temperature, before `top_k` and `top_p` cut its tail: a trainer
-    can compute the same ones, but a cut makes the data a little off-policy.
+    A token's log-probability is the one it was drawn with: that of the policy at this temperature, divided among the
+    tokens that `top_k` and `top_p` have left. A trainer computes that of the whole policy, and its correction sees the
+    difference.
     """
 
     temperature: float = 1.0
@@ -59,6 +60,11 @@ class Sampling:
     """No end before this many tokens."""
     stop: tuple[str, ...] = ()
     """Strings that end a reply; the reply keeps them."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Can only some of the tokens be drawn?"""
+        return self.top_k > 0 or self.top_p < 1
 
     @property
     def choice(self) -> tuple[float, int, float]:
@@ -105,7 +111,7 @@ class Sample:
     """One reply, token by token."""
 
     tokens: np.ndarray  # [T] int32, the stop token included
-    log_probs: np.ndarray  # [T] float32 of the behaviour policy, at the temperature it was sampled with
+    log_probs: np.ndarray  # [T] float32: with which each token was drawn, temperature and cut included
     versions: np.ndarray  # [T] int32: the version whose weights made each token
     finish: str
     """stop (a stop token or string), length, or deadline (cut short by the request's own)."""

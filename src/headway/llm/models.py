@@ -11,14 +11,19 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import queue
 import re
 import shutil
+import ssl
 import sys
 import tempfile
 import threading
+import urllib.error
+import urllib.request
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 DEFAULT_MODEL = "smollm2"
 CACHE_VARIABLE = "HEADWAY_CACHE"
+HUB_ANSWERS_S = 5.0
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 """owner/name, or the bare name that old models have."""
 
@@ -58,15 +64,16 @@ def locate(name: str) -> str:
 
 def load_config(name: str) -> Any:
     """What kind of model it is, without its weights."""
+    place = locate(name)
     with _named(f"model {name!r}"), _quiet():
-        return AutoConfig.from_pretrained(locate(name))
+        return AutoConfig.from_pretrained(_readable(place))
 
 
 def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
     """A causal language model, ready to train or to be read from."""
     place = locate(name)
     with _named(f"model {name!r}"), _quiet():
-        loaded: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(_readable(place), dtype=dtype, output_loading_info=True)
     model, found = loaded
     missing = sorted(set(found["missing_keys"]) & {name for name, _ in model.named_parameters()})
     if missing:
@@ -80,7 +87,7 @@ def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "
 def load_tokenizer(name: str) -> Any:
     place = locate(name)
     with _named(f"the tokenizer of {name!r}"), _quiet():
-        return AutoTokenizer.from_pretrained(place)
+        return AutoTokenizer.from_pretrained(_readable(place))
 
 
 def context_length(config: Any) -> int:
@@ -109,7 +116,7 @@ def _generation_config(name: str) -> Any:
     """None where the model has none."""
     try:
         with _quiet():
-            return GenerationConfig.from_pretrained(locate(name))
+            return GenerationConfig.from_pretrained(_readable(locate(name)))
     except OSError:
         return None
 
@@ -145,6 +152,44 @@ def _unpacked_smollm2() -> Path:
     return folder
 
 
+def _readable(place: str) -> str:
+    """Where to read a folder or an id of the hub from. Where the hub cannot be reached that is its cache, and what the
+    cache does not have is refused now, not after half a minute of further attempts."""
+    if Path(place).is_dir():
+        return place
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _why_unreachable(constants.ENDPOINT)
+    if not why:
+        return place
+    cached = try_to_load_from_cache(place, "config.json", cache_dir=constants.HF_HUB_CACHE)
+    if not isinstance(cached, str):
+        raise ModelError(f"it is not in {constants.HF_HUB_CACHE}, and the model hub cannot be asked: {why}")
+    return str(Path(cached).parent)
+
+
+@functools.cache
+def _why_unreachable(endpoint: str) -> str:
+    """Empty if the hub answers, whatever it says; one attempt in the life of the process."""
+    answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_ANSWERS_S):
+                answers.put("")
+        except urllib.error.HTTPError:
+            answers.put("")
+        except (OSError, HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)  # of certificates the hub's own client may know more
+            answers.put("" if isinstance(reason, ssl.SSLError) else f"{endpoint}: {reason}")
+
+    threading.Thread(target=ask, name="model hub", daemon=True).start()  # names are looked up without a timeout
+    try:
+        return answers.get(timeout=HUB_ANSWERS_S)
+    except queue.Empty:
+        return f"{endpoint} did not answer within {HUB_ANSWERS_S:g} s"
+
+
 _LOADING = threading.RLock()
 """Loading changes what torch does everywhere in the process (models are built without memory first): one at a time."""
 
@@ -174,13 +219,13 @@ def _named(what: str) -> Iterator[None]:
     """What goes wrong with the files of a model, in one line that names it."""
     try:
         yield
-    except ModelError:
-        raise
     except (OSError, ValueError, LookupError, RuntimeError, ImportError, SafetensorError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"{what} could not be loaded: {lines[0]}") from None
 
 
+SPOKEN = ("tool_calls", "function_call", "reasoning_content", "thinking", "refusal")
+"""What a message may say besides its content."""
 RAW = "none"
 """In place of a chat template: the texts as they are."""
 
@@ -211,20 +256,33 @@ def _template_of_a_file(name: str) -> str:
 
 def encode_chat(
     tokenizer: Any,
-    messages: list[dict[str, str]],
+    messages: list[dict[str, Any]],
     *,
     template: str = "",
     options: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[int, ...]:
     """A conversation as tokens, up to where the model speaks; without a chat template, the texts line by line.
 
-    `template` and `options` as for `find_template`.
+    `template` and `options` as for `find_template`. `tools` and what messages say besides their content are refused
+    where the template does not read them: they would be dropped without a word.
     """
     text = find_template(tokenizer, template, options)
+    for name in ("tools",) * bool(tools) + tuple(key for m in messages for key in SPOKEN if m.get(key)):
+        if text is None:
+            raise ModelError(f"there is no chat template that could say {name!r} to the model")
+        if not re.search(rf"\b{name}\b", text):
+            raise ModelError(f"the chat template does not read {name!r}, so the model would not be told")
     if text is None:
         said = "\n".join(message["content"] for message in messages)
         return tuple(tokenizer.encode(said if template == RAW else said + "\n"))
     encoded = tokenizer.apply_chat_template(
-        messages, chat_template=text, add_generation_prompt=True, tokenize=True, return_dict=True, **(options or {})
+        messages,
+        chat_template=text,
+        tools=[dict(tool) for tool in tools] or None,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        **(options or {}),
     )
     return tuple(encoded["input_ids"])

@@ -1,7 +1,10 @@
 """Any dataset of reasoning-gym as a task, scored by its own scorer.
 
-Problems are made from an index, those held out from indices far away. A dataset with few different problems may
-still make the same one twice.
+    index --seed of the split--> problem --what it says is hashed--> of this split: taken
+                                                                     of the other: another one is made, up to MAX_DRAWS
+
+What a problem says decides which split it is in, so no problem is in both: one in five is held out. Some datasets make
+the same problem for several indices; held-out ones are asked once each.
 """
 
 from __future__ import annotations
@@ -16,9 +19,15 @@ import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
 from headway.core.naming import unknown
-from headway.llm.tasks import HELD_OUT, TRAIN, Generated, Prompt, PromptTask, Task, user_says
+from headway.core.types import derive_seed
+from headway.llm.tasks import HELD_OUT, TRAIN, Distinct, Generated, Prompt, PromptTask, Task, user_says
 
 SEEDS = {TRAIN: 0, HELD_OUT: 2**30}  # a dataset makes problem i from seed + i
+FURTHER = 2**22
+"""How far the seeds of another try are away."""
+MAX_DRAWS = 100
+BLOCK = 256
+ONE_IN = 5
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What some scorers raise for an answer they cannot parse. That is a wrong answer, and no reason to stop a run."""
@@ -46,14 +55,28 @@ def reasoning_gym_task(
     sizes = {TRAIN: size, HELD_OUT: held_out}
     if min(sizes.values()) < 1:
         raise ValueError(f"task {name} needs size and held_out >= 1, received {size!r} and {held_out!r}")
+    create = functools.partial(reasoning_gym.create_dataset, dataset, **settings)
     try:
-        sets = {k: reasoning_gym.create_dataset(dataset, seed=SEEDS[k], size=sizes[k], **settings) for k in sizes}
+        sets = {split: create(seed=SEEDS[split], size=sizes[split]) for split in sizes}
     except (AssertionError, TypeError, ValueError) as error:
         raise ValueError(f"reasoning-gym refuses {settings} for dataset {dataset!r}: {error}") from error
 
+    @functools.lru_cache(maxsize=64)
+    def more(split: str, draw: int, block: int) -> Any:
+        return create(seed=SEEDS[split] + draw * FURTHER + block * BLOCK, size=BLOCK)
+
     @functools.lru_cache(maxsize=256)
     def entry(split: str, index: int) -> Any:
-        return sets[split][index]
+        block, place = divmod(index, BLOCK)
+        for draw in range(MAX_DRAWS):
+            found = more(split, draw, block)[place] if draw else sets[split][index]
+            if (derive_seed(0, name, found["question"]) % ONE_IN == 0) == (split == HELD_OUT):
+                return found
+        verb = "hold out" if split == HELD_OUT else "train on"
+        raise ValueError(
+            f"task {name} makes too few different prompts: none of {MAX_DRAWS} was one to {verb}; "
+            "another config of the dataset may make more"
+        )
 
     def make(split: str, index: int) -> Prompt:
         found = entry(split, index)
@@ -68,5 +91,7 @@ def reasoning_gym_task(
         except UNREADABLE:
             return 0.0
 
-    train, test = (Generated(sizes[split], functools.partial(make, split)) for split in (TRAIN, HELD_OUT))
-    return PromptTask(name, train, test, score, seed=seed)
+    for split in sizes:
+        entry(split, 0)  # what has no prompts at all is said now
+    train = Generated(size, functools.partial(make, TRAIN))
+    return PromptTask(name, train, Distinct(held_out, functools.partial(make, HELD_OUT)), score, seed=seed)

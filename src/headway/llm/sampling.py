@@ -5,6 +5,9 @@
 
 Drawing this way needs one pass over the probabilities that the log-probability needs anyway; noise for every entry
 of a vocabulary would cost more than the entries.
+
+A cut (`top_k`, then `top_p` of what is left) keeps the fewest of the most likely tokens that have the mass asked for.
+What is drawn then has the probability p(token) / (sum of p over the kept), and that is the one which is recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ def uniform(seeds: Tensor, places: Tensor) -> Tensor:
 
 
 def draw(logits: Tensor, numbers: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """One token per row and its log-probability: [R, V], [R] -> [R] int64, [R] float32."""
+    """One token per row and the log-probability it was drawn with: [R, V], [R] -> [R] int64, [R] float32."""
     logits = logits.float()
     if sampling.temperature == 0:
         tokens = logits.argmax(-1)
@@ -37,7 +40,13 @@ def draw(logits: Tensor, numbers: Tensor, sampling: Sampling) -> tuple[Tensor, T
     sums = weights.cumsum(-1)
     tokens = torch.searchsorted(sums, (numbers * sums[:, -1]).unsqueeze(1), right=True).squeeze(1)
     tokens = tokens.clamp_max(logits.shape[1] - 1)
-    return tokens, log_probs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    chosen = log_probs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    return tokens, chosen - sums[:, -1].log() if sampling.is_cut else chosen
+
+
+def log_kept_mass(log_probs: Tensor, sampling: Sampling) -> Tensor:
+    """The log of the probability that a cut leaves, from log-probabilities at the temperature: [R, V] -> [R]."""
+    return _cut_tail(log_probs.exp(), sampling).sum(-1).log()
 
 
 def _cut_tail(probs: Tensor, sampling: Sampling) -> Tensor:
@@ -47,7 +56,7 @@ def _cut_tail(probs: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p < 1:
         ordered, places = probs.sort(-1, descending=True)
         before = ordered.cumsum(-1) - ordered
-        kept = torch.where(before > sampling.top_p * ordered.sum(-1, keepdim=True), 0.0, ordered)
+        kept = torch.where(before >= sampling.top_p * ordered.sum(-1, keepdim=True), 0.0, ordered)
         probs = torch.zeros_like(probs).scatter_(1, places, kept)
     return probs
 

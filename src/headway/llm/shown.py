@@ -7,15 +7,17 @@ from typing import Any
 
 from headway.llm.engine import Sample
 from headway.llm.rewards import parts_of
-from headway.llm.tasks import Prompt
+from headway.llm.tasks import Prompt, said_by, with_system_prompt
 
 
-def shown(prompt: Prompt, sample: Sample, reward: float, more: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What the reward's function has measured besides, and `more`, are its parts."""
+def shown(
+    prompt: Prompt, sample: Sample, reward: float, more: Mapping[str, float] | None = None, *, system_prompt: str = ""
+) -> dict[str, Any]:
+    """What the reward's function has measured besides, and `more`, are its parts. `system_prompt` was said before."""
     parts = {**parts_of(reward), **(more or {})}
     return {
         "uid": prompt.uid,
-        "prompt": prompt.text,
+        "prompt": said_by(with_system_prompt(prompt.messages, system_prompt), prompt.tools),
         "reply": sample.text,
         "truth": prompt.truth,
         "reward": float(reward),

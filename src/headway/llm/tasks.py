@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ from headway.core.types import derive_seed
 from headway.llm.rewards import guarded
 
 TRAIN, HELD_OUT = "train", "held_out"
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +42,37 @@ class Prompt:
     split: str
     data_source: str
     messages: tuple[Message, ...]
-    """As chat templates take them: `{"role": ..., "content": ...}`."""
+    """As chat templates take them: `{"role": ..., "content": ...}`, the content a text; perhaps with `tool_calls`."""
     truth: Any = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """What the model is told that it may call, as chat templates take it."""
 
     @property
     def text(self) -> str:
         """All that is said, for people to read."""
-        if len(self.messages) == 1:
-            return self.messages[0]["content"]
-        return "\n".join(f"{message['role']}: {message['content']}" for message in self.messages)
+        return said_by(self.messages, self.tools)
 
     @property
     def question(self) -> str:
         """What the user says last."""
         return next((m["content"] for m in reversed(self.messages) if m["role"] == "user"), "")
+
+
+def said_by(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """A conversation in lines that name who speaks; a single message alone as it is."""
+    if len(messages) == 1 and not tools:
+        return str(messages[0]["content"])
+    lines = [f"tools: {json.dumps(tools, ensure_ascii=False)}"] if tools else []
+    for message in messages:
+        calls = f" {json.dumps(message['tool_calls'], ensure_ascii=False)}" if message.get("tool_calls") else ""
+        lines.append(f"{message['role']}: {message['content']}{calls}")
+    return "\n".join(lines)
+
+
+def with_system_prompt(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """The messages as the model gets them: after this text, if there is any."""
+    return ({"role": "system", "content": text}, *messages) if text else tuple(messages)
 
 
 def user_says(text: str) -> Message:
@@ -160,6 +177,23 @@ class Generated(Sequence[Prompt]):
         if not -self._size <= index < self._size:
             raise IndexError(f"prompt {index} of {self._size}")
         return self._make(index % self._size)
+
+
+class Distinct(Generated):
+    """Prompts that are made in turn and passed over if an earlier one says the same, so there may be fewer."""
+
+    def __init__(self, size: int, make: Callable[[int], Prompt]) -> None:
+        super().__init__(size, make)
+        self._found: dict[tuple[str, str], Prompt] = {}
+        self._next = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        last = index if isinstance(index, int) and index >= 0 else self._size
+        while len(self._found) <= last and self._next < self._size:
+            prompt = self._make(self._next)
+            self._found.setdefault((prompt.text, repr(prompt.truth)), prompt)
+            self._next += 1
+        return list(self._found.values())[index]
 
 
 def load_task(spec: str, *, seed: int = 0, **options: Any) -> Task:

@@ -3,9 +3,8 @@
 `python` names that environment's interpreter. Only the file vllm_host.py is run there: Headway need not be installed in
 it, and neither side's pins bind the other.
 
-What a trainer can compute is log-softmax(logits / temperature) over the whole vocabulary. vLLM gives log-probabilities
-either before the temperature (raw) or after `top_k` and `top_p` have cut the tail (processed), so a cut and a
-temperature other than 1 cannot go together: that is refused, not approximated.
+A sample's log-probabilities are those its tokens were drawn with. vLLM gives them either before the temperature (raw)
+or after temperature, `top_k` and `top_p` (processed): raw ones are asked for only where nothing of that is set.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ CACHE_BYTES = 1 << 30
 OURS = frozenset(("model", "tokenizer", "max_model_len", "logprobs_mode", "worker_extension_cls", "async_scheduling"))
 """Arguments of vLLM that the engine decides itself."""
 LogProbs = Literal["raw_logprobs", "processed_logprobs"]
+RAW: LogProbs = "raw_logprobs"
 
 
 class VLLMEngine(HostedEngine):
@@ -103,26 +103,17 @@ class VLLMEngine(HostedEngine):
     def generate_all(self, requests: Sequence[Request]) -> list[list[Sample]]:
         for request in requests:
             sampling = request.sampling
-            is_cut = sampling.top_k > 0 or sampling.top_p < 1
-            is_exact = not is_cut if self._log_probs == "processed_logprobs" else sampling.temperature == 1
-            if sampling.temperature > 0 and not is_exact:
+            if sampling.temperature > 0 and self._log_probs == RAW and kind_of_log_probs(sampling) != RAW:
                 raise EngineError(
                     f"{request.uid}: this engine gives {self._log_probs}; with temperature={sampling.temperature:g}, "
-                    f"top_k={sampling.top_k} and top_p={sampling.top_p:g} those are not the policy's"
+                    f"top_k={sampling.top_k} and top_p={sampling.top_p:g} tokens are drawn with others"
                 )
         return super().generate_all(requests)
 
 
 def kind_of_log_probs(sampling: Sampling) -> LogProbs:
-    """Which of vLLM's log-probabilities are the policy's own with this way of sampling."""
-    if sampling.temperature == 1:
-        return "raw_logprobs"
-    if sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1):
-        raise EngineError(
-            f"vLLM cannot give the policy's log-probabilities with temperature={sampling.temperature:g} and a cut "
-            f"(top_k={sampling.top_k}, top_p={sampling.top_p:g}): use temperature=1, or no cut"
-        )
-    return "processed_logprobs"
+    """Which of vLLM's log-probabilities are those that tokens are drawn with in this way of sampling."""
+    return RAW if sampling.temperature == 1 and not sampling.is_cut else "processed_logprobs"
 
 
 def check_options(options: Mapping[str, Any]) -> None:

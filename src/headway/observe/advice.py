@@ -1,6 +1,7 @@
 """What to change about a run, from its story: `headway doctor`.
 
-    story, accounts ---> signs (shares of the time) ---> one function a disease ---> findings, the largest gain first
+    story, accounts ---> signs (shares of the time) ---> one function a disease ---> findings: first what keeps the run
+                                                                                   from learning, then the largest gain
 
 A finding has its evidence in numbers and the exact option to change. Its gain is the share of the wall clock (or of the
 data) that is lost to it now: the most that the change can bring. Nothing here knows the clock or the disk.
@@ -17,11 +18,14 @@ from statistics import median
 
 from headway.core.rules import slots_for
 from headway.observe.accounts import Accounts
+from headway.observe.alarms import DEFAULT_ALARMS
 from headway.observe.story import LEARNER, Story
 
 NEGLIGIBLE = 0.02
 NOTICEABLE = 0.05
 MIN_UPDATES = 5
+RECENT = 10  # updates in which a run that does not learn is looked at
+MOST = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,16 @@ class Finding:
     gain: float
     """The share of the time, or of the data, that this costs."""
     gains: str = "of the time"
+    stops_learning: bool = False
+    """As long as this is so, it does not matter how fast the run is."""
 
     def gain_text(self) -> str:
         return f"up to {100 * self.gain:.0f} % {self.gains}" if self.gain >= 0.005 else ""
 
 
 def advise(story: Story, accounts: Accounts, *, recommended_lead: float | None = None) -> list[Finding]:
-    """What to change, the largest gain first; nothing if all is well or if there is too little to tell.
+    """What to change: first what keeps the run from learning, then the largest gain; nothing if all is well or if there
+    is too little to tell.
 
     `recommended_lead` is what a simulation of this run recommends, where there is one.
     """
@@ -51,7 +58,7 @@ def advise(story: Story, accounts: Accounts, *, recommended_lead: float | None =
         return []
     signs = _read_signs(story, accounts, recommended_lead)
     findings = [found for look in DISEASES if (found := look(signs)) is not None]
-    return sorted(findings, key=lambda found: -found.gain)
+    return sorted(findings, key=lambda found: (not found.stops_learning, -found.gain))
 
 
 def bottleneck(story: Story, accounts: Accounts) -> str:
@@ -118,6 +125,11 @@ class _Signs:
     def learner_says(self, name: str) -> float | None:
         return self.accounts.learner.get(name)
 
+    def lately(self, name: str) -> float | None:
+        """The mean over the last updates that reported it."""
+        said = [u.metrics[name] for u in self.story.updates[-RECENT:] if isinstance(u.metrics.get(name), int | float)]
+        return sum(said) / len(said) if said else None
+
 
 def _read_signs(story: Story, accounts: Accounts, recommended_lead: float | None) -> _Signs:
     learner = accounts.roles[LEARNER]
@@ -171,6 +183,89 @@ def _out_of_turn_s(story: Story) -> float:
 
 
 # -- diseases ---------------------------------------------------------------------------------------
+
+
+def _nothing_to_learn(signs: _Signs) -> Finding | None:
+    share, spread = signs.lately("without_signal"), signs.lately("reward_std")
+    if share is None or share < MOST:
+        return None
+    reward = signs.lately("reward") or 0.0
+    title = "Nothing to learn from: the replies to a prompt are all worth the same"
+    if not spread:
+        title = "Nothing to learn from: every reply is worth the same"
+    return Finding(
+        "nothing to learn",
+        title,
+        f"In the last {min(RECENT, len(signs.story.updates))} updates {_percent(share)} of the replies had only equals "
+        f"to be compared with (mean reward {reward:.3g}, deviation {spread or 0.0:.3g}). What helps is a task that is "
+        "neither too hard nor too easy, a reward with steps in between, or more replies per prompt; `headway samples` "
+        "shows what is rewarded.",
+        "",
+        share,
+        "of the data",
+        stops_learning=True,
+    )
+
+
+def _filtered(signs: _Signs) -> Finding | None:
+    filtered, landed = signs.accounts.drops["filtered"], signs.accounts.collect_s.count
+    if filtered < MOST * max(1, landed):
+        return None
+    return Finding(
+        "filtered",
+        "Nearly everything is filtered before it is learned from",
+        f"{filtered} of {landed} rollouts were filtered: groups whose rewards are all equal, or prompts that are too "
+        "long.",
+        "",
+        filtered / landed,
+        "of the data",
+        stops_learning=True,
+    )
+
+
+def _replies_cut_off(signs: _Signs) -> Finding | None:
+    share, longest = signs.lately("cut_off"), signs.lately("reply_tokens_max")
+    if share is None or share < 0.99 or longest is None:
+        return None
+    return Finding(
+        "replies cut off",
+        "Replies are cut off before they end",
+        f"In the last {min(RECENT, len(signs.story.updates))} updates {_percent(share)} of the replies had no end of "
+        f"their own: they were cut off after at most {longest:.0f} tokens.",
+        f"--max_tokens {2 * round(longest)}",
+        share,
+        "of the data",
+        stops_learning=(signs.lately("without_signal") or 0.0) >= 0.5,  # what is cut off may be worth something too
+    )
+
+
+def _engine_disagrees(signs: _Signs) -> Finding | None:
+    gap, limit = signs.lately("mismatch_mean"), DEFAULT_ALARMS["engine_mismatch"]
+    if gap is None or gap <= limit:
+        return None
+    return Finding(
+        "engine mismatch",
+        "Engine and trainer compute different policies",
+        f"For the same weights their log-probabilities are {gap:.2g} apart on average, which is more than rounding "
+        f"({limit:g}): the engine has other weights, another precision or another template.",
+        "",
+        min(1.0, 1 - math.exp(-gap)),
+        "of the data",
+        stops_learning=True,
+    )
+
+
+def _engine_not_compared(signs: _Signs) -> Finding | None:
+    """Only where there is an engine: its tokens have an age."""
+    if signs.learner_says("token_staleness") is None or signs.learner_says("mismatch_mean") is not None:
+        return None
+    return Finding(
+        "engine not compared",
+        "Engine and trainer were not compared, so the alarm engine_mismatch could not ring",
+        f"In the last {min(100, len(signs.story.updates))} updates no tokens came whose weights the trainer still had.",
+        "--check_engine_every 4",
+        0.0,
+    )
 
 
 def _lead_too_small(signs: _Signs) -> Finding | None:
@@ -494,6 +589,10 @@ def _paced(signs: _Signs) -> Finding | None:
 
 
 DISEASES: tuple[Callable[[_Signs], Finding | None], ...] = (
+    _nothing_to_learn,
+    _filtered,
+    _replies_cut_off,
+    _engine_disagrees,
     _lead_too_small,
     _ratio_too_low,
     _collection_too_slow,
@@ -509,6 +608,7 @@ DISEASES: tuple[Callable[[_Signs], Finding | None], ...] = (
     _lead_too_large,
     _evaluations_skipped,
     _evaluations_failed,
+    _engine_not_compared,
 )
 
 

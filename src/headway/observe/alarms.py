@@ -27,6 +27,8 @@ class Watched:
     meaning: str
     limit: float = 1.0
     """No threshold can be larger."""
+    looks: int = 0
+    """It takes so many looks in a row, where that is more than others take."""
 
 
 KNOWN: dict[str, Watched] = {
@@ -41,8 +43,14 @@ KNOWN: dict[str, Watched] = {
     "engine_mismatch": Watched(
         "learn/mismatch_mean",
         "above",
-        "mean gap between the log-probabilities of engine and trainer, for tokens of the same version",
+        "mean gap between the log-probabilities of engine and trainer, by the weights that made the tokens",
         math.inf,
+    ),
+    "nothing_to_learn": Watched(
+        "learn/without_signal",
+        "above",
+        "share of the replies whose rewards say nothing: all equal among those they are compared with",
+        looks=4,
     ),
     "idle_learner": Watched("waiting/learner", "above", "share of the time the learner waited"),
     "error_rate": Watched("run/error_rate", "above", "share of the flights that failed"),
@@ -56,7 +64,13 @@ KNOWN: dict[str, Watched] = {
 """Every alarm there is, by the name it has in the settings."""
 
 
-DEFAULT_ALARMS = {"error_rate": 0.1, "effective_sample_size": 0.2, "engine_mismatch": 0.1, "no_update_s": 600.0}
+DEFAULT_ALARMS = {
+    "error_rate": 0.1,
+    "effective_sample_size": 0.2,
+    "engine_mismatch": 0.1,
+    "nothing_to_learn": 0.99,
+    "no_update_s": 600.0,
+}
 """What a recipe watches unless it is told otherwise: signs that something is wrong, not that something is slow. Two
 implementations in bfloat16 are 0.01 to 0.05 apart; beyond that they compute something else."""
 
@@ -125,7 +139,7 @@ class Alarms:
                 self.raised[name] = value
             turns = self._is_well(name, value, threshold) if is_raised else self._is_past(name, value, threshold)
             self._in_a_row[name] = self._in_a_row[name] + 1 if turns else 0
-            if self._in_a_row[name] < self._looks:
+            if self._in_a_row[name] < max(self._looks, 0 if is_raised else KNOWN[name].looks):
                 continue
             self._in_a_row[name] = 0
             if is_raised:

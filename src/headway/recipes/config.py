@@ -147,8 +147,8 @@ class RunConfig(BaseModel):
     """Write the metrics under the names known from other systems too."""
     alarms: dict[str, float] = Field(default_factory=lambda: dict(DEFAULT_ALARMS))
     """Thresholds that are said aloud when they are passed, as name=value,name=value: stale_samples_ratio, staleness,
-    effective_sample_size, kl, engine_mismatch, idle_learner, error_rate, queue_empty, queue_full, no_update_s,
-    memory_mb. Empty: none."""
+    effective_sample_size, kl, engine_mismatch, nothing_to_learn, idle_learner, error_rate, queue_empty, queue_full,
+    no_update_s, memory_mb. Empty: none."""
     statistics_every_s: float = Field(30.0, ge=0)
     """Write the statistics of every component into run.log once in this many seconds, and at the end; 0: never."""
     monitor: str | None = None

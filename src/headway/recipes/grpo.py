@@ -36,7 +36,17 @@ from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
 from headway.llm.engine import Engine, EngineError, Sampling
 from headway.llm.rewards import overlong_penalty
-from headway.llm.tasks import HELD_OUT, TRAIN, LongPrompt, Prompt, PromptTask, Task, load_task
+from headway.llm.tasks import (
+    HELD_OUT,
+    TRAIN,
+    Generated,
+    LongPrompt,
+    Prompt,
+    PromptTask,
+    Task,
+    load_task,
+    with_system_prompt,
+)
 from headway.llm.weight_source import WeightSource
 from headway.recipes import Exported
 from headway.recipes.config import ConfigError
@@ -88,9 +98,10 @@ class GRPOConfig(UpdateConfig):
     temperature: float = Field(default=1.0, gt=0)
     """Higher explores more. The trainer computes its log-probabilities at the same one."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample only from the most likely tokens that together have this probability."""
+    """Sample only from the fewest most likely tokens that together have this probability. Lower leaves out unlikely
+    tokens, and what the trainer learns from is no longer its own policy: the correction sees by how much."""
     top_k: int = Field(default=0, ge=0)
-    """Sample only from the k most likely tokens; 0: all."""
+    """Sample only from the k most likely tokens; 0: all. Fewer have the same effect as a lower top_p."""
     stop: tuple[str, ...] = ()
     """Strings that end a reply."""
     stop_token_ids: tuple[int, ...] = ()
@@ -228,12 +239,9 @@ class GRPOConfig(UpdateConfig):
                 f"engine_deadline_s={self.silence_s:g} must be below publish_deadline_s and "
                 f"collect_deadline_s ({least:g}), or the collector is restarted before its engine"
             )
-        from headway.llm.vllm_engine import check_options, kind_of_log_probs
+        from headway.llm.vllm_engine import check_options
 
         try:
-            kind_of_log_probs(_sampling(self))
-            if self.evaluate_every:
-                kind_of_log_probs(_eval_sampling(self))
             check_options(self.vllm_options)
         except EngineError as error:
             raise ValueError(str(error)) from None
@@ -359,6 +367,7 @@ def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> G
         drop_long=config.on_long_prompt == "drop",
         shown=Fraction(config.log_samples, config.tickets_per_batch),
         left_out=left_out,
+        system_prompt=config.system_prompt,
     )
     return kind(partial(build_engine, config, settings.sampling), task, _Encoder(config), settings)
 
@@ -404,7 +413,9 @@ def _learner(config: GRPOConfig, kind: type[GRPOLearner], rank: Rank) -> GRPOLea
     device = str(rank.device) if rank.device.type == "cuda" else device_of(config)
     return kind(
         partial(_trained_model, config, device),
-        config.update_settings(temperature=config.temperature, longest_reply=config.max_tokens),
+        config.update_settings(
+            temperature=config.temperature, longest_reply=config.max_tokens, top_k=config.top_k, top_p=config.top_p
+        ),
         load_reference=partial(_frozen_model, config, device),
         load_critic=partial(_trained_model, config, device),
         publish_dtype=torch.bfloat16 if device_of(config) == "cuda" else None,
@@ -432,9 +443,10 @@ def _frozen_model(config: GRPOConfig, device: str) -> Any:
 
 def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     sampling = _eval_sampling(config)
-    return AnswerEvaluator(
+    task = _task_of_a_role(config)[0]
+    evaluator = AnswerEvaluator(
         partial(build_engine, config, sampling),
-        _task_of_a_role(config)[0],
+        task,
         _Encoder(config),
         sampling=sampling,
         prompts=config.eval_prompts,
@@ -443,7 +455,14 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
         passes_at=config.eval_passes_at,
         drop_long=config.on_long_prompt == "drop",
         num_shown=config.log_eval_samples,
+        system_prompt=config.system_prompt,
     )
+    if isinstance(task.held_out, Generated) and evaluator.num_prompts < config.eval_prompts:
+        _say(
+            f"task {config.task} holds out {evaluator.num_prompts} different prompts, fewer than "
+            f"eval_prompts={config.eval_prompts}: evaluations ask those"
+        )
+    return evaluator
 
 
 def build_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
@@ -496,18 +515,21 @@ class _Encoder:
         self._tokenizer: Any = None
 
     def __call__(self, prompt: Prompt) -> tuple[int, ...]:
-        from headway.llm.models import encode_chat, load_tokenizer
+        from headway.llm.models import ModelError, encode_chat, load_tokenizer
 
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(self._config.model)
-        system = self._config.system_prompt
-        messages = [{"role": "system", "content": system}] * bool(system) + [dict(m) for m in prompt.messages]
-        tokens = encode_chat(
-            self._tokenizer,
-            messages,
-            template=self._config.chat_template,
-            options=self._config.chat_template_options,
-        )
+        messages = [dict(m) for m in with_system_prompt(prompt.messages, self._config.system_prompt)]
+        try:
+            tokens = encode_chat(
+                self._tokenizer,
+                messages,
+                template=self._config.chat_template,
+                options=self._config.chat_template_options,
+                tools=prompt.tools,
+            )
+        except ModelError as error:
+            raise ValueError(f"prompt {prompt.uid}: {error}") from None
         if len(tokens) > self._config.max_prompt_tokens:
             raise LongPrompt(
                 f"prompt {prompt.uid} has {len(tokens)} tokens, more than max_prompt_tokens="

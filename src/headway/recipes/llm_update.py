@@ -97,6 +97,13 @@ class UpdateConfig(RankedConfig):
     num_minibatches: int = Field(default=1, ge=1)
     """Gradient steps per pass. More learn faster from a batch and move further from its data."""
 
+    # -- engine and trainer
+    check_engine_every: int = Field(default=4, ge=0)
+    """With a lead: every so many versions the trainer keeps its weights until tokens of that version come, reads some
+    of them again and reports how far the engine was off (mismatch_*). Raising it costs less: each time that is a copy
+    of what is trained, in the machine's memory, and a forward pass over an eighth of a batch. 0: never; then the alarm
+    engine_mismatch can ring only where tokens of the version being trained come."""
+
     # -- memory
     microbatch_tokens: int = Field(default=1024, ge=1)
     """Tokens per forward pass. Fewer take less memory; what is learned is the same."""
@@ -133,8 +140,10 @@ class UpdateConfig(RankedConfig):
             raise ValueError("kl_in_reward=True needs kl_weight > 0: how much shall be taken from the rewards?")
         return self
 
-    def update_settings(self, *, temperature: float, longest_reply: int) -> GRPOSettings:
-        """For the learner."""
+    def update_settings(
+        self, *, temperature: float, longest_reply: int, top_k: int = 0, top_p: float = 1.0
+    ) -> GRPOSettings:
+        """For the learner; tokens are drawn at this temperature and with this cut."""
         by: Any = self.loss_aggregation.removesuffix("-norm")
         critic = CriticSettings(
             kind=self.critic,
@@ -174,6 +183,9 @@ class UpdateConfig(RankedConfig):
             logit_chunk_tokens=self.logit_chunk_tokens,
             layout=self.layout,
             temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            check_engine_every=self.check_engine_every,
             whiten_advantages=self.whiten_advantages,
             kl_in_reward=self.kl_in_reward,
         )

@@ -235,6 +235,7 @@ def _eval_top_p(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 
 
 TRAIN_FILES, VAL_FILES, PROMPT_KEY = "data.train_files", "data.val_files", "data.prompt_key"
+MEDIA_KEYS = ("data.image_key", "data.video_key")
 REWARD_FILE, REWARD_NAME = "custom_reward_function.path", "custom_reward_function.name"
 NEW_REWARD_FILE, NEW_REWARD_NAME = f"reward.{REWARD_FILE}", f"reward.{REWARD_NAME}"
 
@@ -277,11 +278,20 @@ def _options(theirs: Theirs) -> dict[str, Any]:
         options["held_out"] = _one_file(VAL_FILES, theirs)
     if PROMPT_KEY in theirs:
         options["prompt_field"] = theirs[PROMPT_KEY]
+    media = [theirs[path] for path in MEDIA_KEYS if path in theirs]
+    if media:
+        options["media_fields"] = media
     file = theirs.get(REWARD_FILE, theirs.get(NEW_REWARD_FILE))
     name = theirs.get(REWARD_NAME, theirs.get(NEW_REWARD_NAME))
     if file is not None or name is not None:
         options["reward"] = f"{file or ''}:{name or 'compute_score'}"
     return options
+
+
+def _media_key(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if "data" in fields or TRAIN_FILES not in theirs:
+        return "prompts are text"
+    return _files(value, theirs, fields)
 
 
 TEMPLATE = "data.apply_chat_template_kwargs"
@@ -397,24 +407,12 @@ def _overlong(group: str) -> Callable[..., Meaning]:
 # -- the tables -------------------------------------------------------------------------------------
 
 ALL_TASK_PATHS = (
-    *(TRAIN_FILES, VAL_FILES, PROMPT_KEY),
+    *(TRAIN_FILES, VAL_FILES, PROMPT_KEY, *MEDIA_KEYS),
     *(REWARD_FILE, REWARD_NAME, NEW_REWARD_FILE, NEW_REWARD_NAME),
 )
 ALL_BATCH_PATHS = (BATCH, FETCHES, REQUIRED, MINI)
 CORRECTION_EXAMPLES = (
-    "token",
-    2.0,
-    "geometric",
-    1.01,
-    0.99,
-    True,
-    True,
-    2.0,
-    0.5,
-    "token",
-    "truncate",
-    2.0,
-    "cispo",
+    *("token", 2.0, "geometric", 1.01, 0.99, True, True, 2.0, 0.5, "token", "truncate", 2.0, "cispo"),
     False,
 )
 _BY_ROWS = "the engine in this process sizes itself by engine_rows, max_prompt_tokens and max_tokens"
@@ -529,6 +527,8 @@ def _paths() -> list[KnownPath]:
         KnownPath(TRAIN_FILES, "data (gsm8k), task (grpo)", _files, "gsm8k/train.jsonl", ALL_TASK_PATHS),
         KnownPath(VAL_FILES, "data (gsm8k), task_options (grpo)", _files, "gsm8k/test.jsonl", ALL_TASK_PATHS),
         KnownPath(PROMPT_KEY, "task_options (grpo)", _prompt_key, "prompt", ALL_TASK_PATHS),
+        KnownPath("data.image_key", "task_options (grpo): refused", _media_key, "images", ALL_TASK_PATHS),
+        KnownPath("data.video_key", "task_options (grpo): refused", _media_key, "videos", ALL_TASK_PATHS),
         *(
             KnownPath(path, "task_options (grpo)", _reward, example, ALL_TASK_PATHS)
             for path, example in (
@@ -728,8 +728,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "data.val_batch_size": "an evaluation generates engine_rows samples at once; eval_prompts says how many there are",
     "data.filter_overlong_prompts_workers": "one process looks at the prompts",
     "data.reward_fn_key": "the task has one reward",
-    "data.image_key": "prompts are text",
-    "data.video_key": "prompts are text",
     "data.tokenizer": "a model has its own",
     "data.use_shm": "a file is read once",
     "data.return_raw_input_ids": "every rollout holds the token ids",

@@ -46,6 +46,17 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return result
 
 
+def cut(log_probs: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
+    """The log-probabilities of what is left when only the k most likely tokens may be drawn, and of those only the
+    fewest that have the share `top_p`; -inf for the others."""
+    order = np.argsort(-log_probs, kind="stable")[: top_k or None]
+    mass = np.exp(log_probs[order]).cumsum()
+    order = order[: int(np.searchsorted(mass, top_p * mass[-1])) + 1] if top_p < 1 else order
+    left = np.full_like(log_probs, -np.inf)
+    left[order] = log_probs[order]
+    return left if len(order) == len(left) else log_softmax(left)
+
+
 class BigramStepper:
     """The first `rows` samples under way get a token each a step."""
 
@@ -115,6 +126,7 @@ class BigramStepper:
         if sampling["temperature"] == 0:
             return int(logits.argmax()), 0.0
         log_probs = log_softmax(logits / sampling["temperature"])
+        log_probs = cut(log_probs, sampling["top_k"], sampling["top_p"])
         sums = np.exp(log_probs).cumsum()
         token = min(int(np.searchsorted(sums, random.random() * sums[-1], side="right")), VOCABULARY - 1)
         return token, float(log_probs[token])

@@ -146,6 +146,18 @@ class EngineContract:
             for sample in samples:
                 self.assert_made_by(self.weights(0), asked, sample, slice(None))
 
+    @pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.4}, {"top_k": 20, "top_p": 0.7, "temperature": 0.9}])
+    def test_a_cut_tail_is_never_drawn_and_log_probabilities_are_those_of_what_is_left(
+        self, engine: MakeEngine, cut: dict[str, Any]
+    ) -> None:
+        asked = self.request(2, samples=6, max_tokens=10, **{"temperature": 0.7, **cut})
+        for sample in engine().generate(asked):
+            logits = self.reference(self.weights(0), asked.prompt, sample.tokens) / asked.sampling.temperature
+            for row, token, said in zip(logits, sample.tokens, sample.log_probs, strict=True):
+                left = _left_of(np.exp(row - row.max()), asked.sampling)
+                assert token in left
+                assert said == pytest.approx(np.log(left[token] / sum(left.values())), abs=self.tolerance)
+
     def test_without_temperature_the_most_likely_token_is_taken(self, engine: MakeEngine) -> None:
         asked = self.request(1, temperature=0.0)
         (sample,) = engine().generate(asked)
@@ -366,6 +378,18 @@ class EngineContract:
         assert ["closed" in str(error) for error in told] == [True]
         with pytest.raises(Aborted, match="closed"):
             subject.generate(self.request(1))
+
+
+def _left_of(weights: np.ndarray, sampling: Sampling) -> dict[int, float]:
+    """The tokens that a cut leaves, with their weights [V], one after the other by the book."""
+    likely = sorted(enumerate(weights.tolist()), key=lambda pair: -pair[1])
+    likely = likely[: sampling.top_k or len(likely)]
+    total, mass, left = sum(weight for _, weight in likely), 0.0, {}
+    for token, weight in likely:
+        if mass >= sampling.top_p * total:
+            break
+        left[token], mass = weight, mass + weight
+    return left
 
 
 def _tokens(samples: list[Sample]) -> list[list[int]]:

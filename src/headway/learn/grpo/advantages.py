@@ -88,6 +88,8 @@ ESTIMATORS: dict[str, Callable[[Tensor, Ragged], Tensor]] = {
 GAE = "gae"
 """The estimator that needs a critic, and no group."""
 ALL_ESTIMATORS = (*ESTIMATORS, GAE)
+COMPARE_THE_BATCH = ("reinforce_plus_plus", GAE)
+"""Those that learn from a group whose rewards are all equal, as long as the others have different ones."""
 
 
 def whiten(values: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,14 @@ def replies(rewards: Tensor, group: Tensor, lengths: Tensor) -> dict[str, float]
             "silent_groups": (groups.largest(ordered) == groups.smallest(ordered)).double().mean(),
         }
     )
+
+
+def without_signal(found: Mapping[str, float], *, in_groups: bool) -> float:
+    """The share of a batch that nothing can be learned from, from what `replies` has found: its silent groups, or all
+    of it where the estimator compares the whole batch and every reward is the same."""
+    if in_groups:
+        return found["silent_groups"]
+    return float(found["reward_min"] == found["reward_max"])
 
 
 def behaviour(logp_prox: Tensor, logp_b: Tensor, weighed: Weighed) -> dict[str, float]:

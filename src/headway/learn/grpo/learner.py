@@ -10,7 +10,7 @@ What a rollout brings (one group; G replies of T tokens in all):
     prompt     [P] int32
     tokens     [T] int32     the replies end to end
     lengths    [G] int64
-    log_probs  [T] float32   of the behaviour policy, stamped where the token was made
+    log_probs  [T] float32   with which each token was drawn, stamped where it was made
     versions   [T] int32     likewise
     rewards    [G] float32
 
@@ -33,11 +33,13 @@ from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
 from headway.learn.corrections import Correction, Weighed, find_correction, interpolate
-from headway.learn.grpo.advantages import group_advantages, whiten
+from headway.learn.grpo import diagnostics
+from headway.learn.grpo.advantages import COMPARE_THE_BATCH, group_advantages, whiten
 from headway.learn.grpo.critic import Critic
+from headway.learn.grpo.engine_check import EngineCheck
 from headway.learn.grpo.loss import policy_loss, token_scale
 from headway.learn.grpo.policy import TokenPolicy, autocast, find_reference
-from headway.learn.grpo.replies import Microbatch, Replies
+from headway.learn.grpo.replies import Cut, Microbatch, Replies
 from headway.learn.grpo.settings import GRPOSettings
 from headway.learn.grpo.update import Update, measure
 from headway.learn.ragged import Ragged
@@ -49,6 +51,9 @@ from headway.llm.steady import steady
 from headway.llm.trees import pair_price
 
 __all__ = ["GRPOLearner", "GRPOSettings"]
+
+CUT_OFF = "cut"
+"""In the info of a rollout: how many of its replies did not end by themselves."""
 
 
 class GRPOLearner:
@@ -70,12 +75,14 @@ class GRPOLearner:
         self._correction: Correction = find_correction(settings.correction, **settings.correction_knobs)
         self._model = steady(load())
         self._policy = TokenPolicy(self._model, settings)
-        self._apart = choose_layout(self._model, settings.layout) == "rows"
-        self._pair_price = 0.0 if self._apart else pair_price(self._model)
+        apart = choose_layout(self._model, settings.layout) == "rows"
         self._device = next(self._model.parameters()).device
+        price = 0.0 if apart else pair_price(self._model)
+        self._cut = Cut(settings.microbatch_tokens, price, self._device, apart)
         self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         if not self._trained:
             raise ValueError("the model has no weights to train")
+        self._check = EngineCheck(self._policy, self._trained, settings.check_engine_every)
         self._optimizer = self._make_optimizer(list(self._trained.values()), settings.learning_rate)
         self._reference = find_reference(self._model, settings, load_reference)
         self._critic = None
@@ -98,6 +105,11 @@ class GRPOLearner:
         found["learning_rate"] = 0.0 if update.is_policy_waiting else self._optimizer.param_groups[0]["lr"]
         if self._critic is not None:
             found["critic_learning_rate"] = self._critic.optimizer.param_groups[0]["lr"]
+        in_groups = self._settings.estimator not in COMPARE_THE_BATCH
+        found["without_signal"] = diagnostics.without_signal(found, in_groups=in_groups)
+        cut_off = [rollout.info[CUT_OFF] for rollout in batch.rollouts if CUT_OFF in rollout.info]
+        if len(cut_off) == len(batch.rollouts):
+            found["cut_off"] = sum(cut_off) / len(update.data.starts)
         return LearnReport(part_means([rollout.payload for rollout in batch.rollouts]) | found)
 
     def snapshot(self) -> dict[str, Tensor]:
@@ -117,6 +129,7 @@ class GRPOLearner:
             "optimizer": self._optimizer.state_dict(),
             "critic": self._critic and self._critic.state_dict(),
             "updates": self._updates,
+            "version": self._check.version,
             "random": self._random.bit_generator.state,
         }
 
@@ -131,6 +144,7 @@ class GRPOLearner:
         if self._critic is not None and critic is not None:
             self._critic.load_state_dict(critic)
         self._updates = state["updates"]
+        self._check.version = state.get("version")
         self._random.bit_generator.state = state["random"]
 
     # -- before the first step ----------------------------------------------------------------------
@@ -154,9 +168,17 @@ class GRPOLearner:
             targets=targets,
             whole=whole,
             is_policy_waiting=self._updates < settings.critic_alone,
+            mismatch=self._mismatch(data, batch.version, proximal),
             logs=torch.zeros(data.num_tokens, device=self._device),
             weights=torch.zeros(data.num_tokens, device=self._device),
         )
+
+    def _mismatch(self, data: Replies, version: int, proximal: Tensor | None) -> Mapping[str, float] | None:
+        if self._rank.index:
+            return {}  # the first one tells for all
+        is_known = self._settings.is_one_step or proximal is not None
+        is_free = is_known and not self._settings.sampling.is_cut
+        return self._check.look(data, version, self._cut, is_free=is_free)
 
     def _advantages(
         self, data: Replies, reference: Tensor | None, values: Tensor | None, sequences: Ragged
@@ -210,9 +232,7 @@ class GRPOLearner:
         return [np.sort(part) for part in np.array_split(order, count)]
 
     def _my_microbatches(self, data: Replies, groups: np.ndarray) -> Iterator[Microbatch]:
-        mine = groups[self._rank.share_by_size(data.sizes[groups])]
-        budget = self._settings.microbatch_tokens
-        return data.microbatches(mine, budget, self._pair_price, self._device, apart=self._apart)
+        return data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], self._cut)
 
     def _step(self, update: Update, groups: np.ndarray, *, is_first_look: bool) -> None:
         """On some of the groups. The denominators are theirs, whichever rank and microbatch a token is in."""

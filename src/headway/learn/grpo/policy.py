@@ -16,7 +16,8 @@ from torch import Tensor
 
 from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.adapters import has_adapters, without_adapters
-from headway.llm.heads import chosen_log_probs, finish_of
+from headway.llm.heads import chosen_log_probs, finish_of, finished_logits
+from headway.llm.sampling import log_kept_mass
 from headway.llm.trees import TreeBatch, hidden_states
 
 
@@ -44,6 +45,22 @@ class TokenPolicy:
                 chunk=self._settings.logit_chunk_tokens,
                 with_entropy_gradient=self._settings.loss.entropy_weight > 0,
             )
+
+    def drawn_log_probs(self, trees: TreeBatch) -> Tensor:
+        """What an engine that samples as the settings say draws the trained tokens [N] with, cut included.
+
+        Of a token that this model would not have kept it is what it would be if it were kept.
+        """
+        hidden = self.hidden(trees)
+        logs, sampling = self.log_probs(hidden, trees)[0], self._settings.sampling
+        if not sampling.is_cut:
+            return logs
+        head = self.model.get_output_embeddings()
+        masses = []
+        for rows in hidden.split(self._settings.logit_chunk_tokens):
+            logits = finished_logits(head, rows, self._finish) / sampling.temperature
+            masses.append(log_kept_mass(torch.log_softmax(logits, -1), sampling))
+        return logs - torch.cat(masses)
 
     def read(self, trees: TreeBatch) -> Tensor:
         return self.log_probs(self.hidden(trees), trees)[0]

@@ -33,6 +33,16 @@ class Microbatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """How microbatches are cut: at most `budget` tokens each; `price` and `apart` as for `plant`."""
+
+    budget: int
+    price: float
+    device: torch.device
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Replies:
     """G groups, S replies, N tokens."""
 
@@ -51,6 +61,8 @@ class Replies:
         groups = [rollout.payload for rollout in batch.rollouts]
         counts = np.array([len(group["lengths"]) for group in groups])
         lengths = np.concatenate([group["lengths"] for group in groups]).astype(np.int64)
+        if not lengths.all():
+            _refuse_empty(batch, lengths, counts)
         rewards = np.concatenate([group["rewards"] for group in groups]).astype(np.float32)
         log_probs = np.concatenate([group["log_probs"] for group in groups])
         versions = np.concatenate([group["versions"] for group in groups]).astype(np.int64)
@@ -85,21 +97,42 @@ class Replies:
         """Of the replies in these groups."""
         return np.concatenate([np.arange(self.first[g], self.first[g + 1]) for g in groups])
 
-    def microbatches(
-        self, groups: np.ndarray, budget: int, price: float, device: torch.device, *, apart: bool = False
-    ) -> Iterator[Microbatch]:
-        """The replies of these groups, in microbatches of at most `budget` tokens; `price`, `apart` as for `plant`."""
-        if not len(groups):
-            return
-        numbers = self.numbers(groups)
+    def begun_by(self, version: int) -> np.ndarray:
+        """The numbers of the replies whose first token this version made."""
+        return np.flatnonzero(self.versions.cpu().numpy()[self.starts] == version)
+
+    def made_by(self, version: int) -> Tensor:
+        """Which tokens [N] this version made, in replies that began with it."""
+        begun = self.versions[torch.from_numpy(self.starts).to(self.versions.device)]
+        own = begun[self.sequences.row.to(begun.device)] == self.versions
+        return own & (self.versions == version)
+
+    def microbatches(self, groups: np.ndarray, cut: Cut) -> Iterator[Microbatch]:
+        """The replies of these groups."""
+        return self.microbatches_of(self.numbers(groups), cut) if len(groups) else iter(())
+
+    def microbatches_of(self, numbers: np.ndarray, cut: Cut) -> Iterator[Microbatch]:
+        """The replies with these numbers, group by group."""
+        of_group = self.group.numpy()[numbers]
+        groups = list(dict.fromkeys(of_group.tolist()))
+        chosen = [numbers[of_group == g] - self.first[g] for g in groups]
+        prompts = [self.prompts[g] for g in groups]
+        replies = [[self.replies[g][place] for place in places] for g, places in zip(groups, chosen, strict=True)]
         lengths = self.sequences.lengths
-        prompts, replies = [self.prompts[g] for g in groups], [self.replies[g] for g in groups]
-        for trees in plant(prompts, replies, budget, price, apart=apart):
-            here = lay_out(trees, apart=apart)
+        for trees in plant(prompts, replies, cut.budget, cut.price, apart=cut.apart):
+            here = lay_out(trees, apart=cut.apart)
             mine = [int(numbers[reply]) for reply in here.replies]
             places = np.concatenate([np.arange(self.starts[r], self.starts[r] + int(lengths[r])) for r in mine])
             yield Microbatch(
-                replace(here, replies=tuple(mine)).to(device),
-                torch.from_numpy(places).to(device),
-                Ragged.of(lengths[mine]).to(device),
+                replace(here, replies=tuple(mine)).to(cut.device),
+                torch.from_numpy(places).to(cut.device),
+                Ragged.of(lengths[mine]).to(cut.device),
             )
+
+
+def _refuse_empty(batch: Batch, lengths: np.ndarray, counts: np.ndarray) -> None:
+    number = int(np.flatnonzero(lengths == 0)[0])
+    group = int(np.searchsorted(np.cumsum(counts), number, side="right"))
+    place = number - int(counts[:group].sum())
+    uid = batch.rollouts[group].info.get("uid", f"group {group} of the batch")
+    raise ValueError(f"reply {place} to {uid} has no tokens: a reply needs at least one, its end included")

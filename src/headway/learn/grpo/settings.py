@@ -11,6 +11,7 @@ from headway.learn.grpo.advantages import ALL_ESTIMATORS, GAE
 from headway.learn.grpo.critic import CriticSettings
 from headway.learn.grpo.loss import LossSettings
 from headway.learn.schedules import Schedule
+from headway.llm.engine import Sampling
 from headway.llm.heads import CHUNK
 from headway.llm.layouts import LAYOUTS
 
@@ -43,6 +44,10 @@ class GRPOSettings:
     layout: str = "auto"
     """How replies are laid out for the model: tree, rows, or what fits it (llm/layouts.py)."""
     temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    check_engine_every: int = 4
+    """How often, in versions, weights are kept until their tokens come (engine_check.py); 0: never."""
     whiten_advantages: bool = False
     kl_in_reward: bool = False
     """Take `loss.kl_weight` times log pi_b / pi_ref from the rewards of tokens; the loss has no penalty then."""
@@ -65,9 +70,17 @@ class GRPOSettings:
             raise ValueError(f"betas must be in [0, 1), received {self.betas!r}")
         if not self.temperature > 0:
             raise ValueError(f"temperature must be > 0 for sampling to be a policy, received {self.temperature!r}")
+        if self.check_engine_every < 0:
+            raise ValueError(f"check_engine_every must be >= 0 (0: never), received {self.check_engine_every!r}")
         if self.kl_in_reward and not self.loss.kl_weight:
             raise ValueError("kl_in_reward needs kl_weight > 0: how much shall be taken from the rewards?")
         self.policy_schedule()
+        _ = self.sampling
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the tokens were drawn."""
+        return Sampling(self.temperature, self.top_k, self.top_p)
 
     @property
     def is_one_step(self) -> bool:

@@ -28,6 +28,7 @@ class Update:
     targets: Tensor | None  # of the values
     whole: Weighed | None  # the correction's verdict, where that depends on the whole batch
     is_policy_waiting: bool
+    mismatch: Mapping[str, float] | None  # of engine and trainer; None where it comes on the way
     logs: Tensor  # log-probabilities at the first look at each token
     weights: Tensor  # likewise
     sums: list[Mapping[str, Tensor]] = field(default_factory=list)
@@ -42,12 +43,15 @@ def measure(update: Update, rank: Rank, epochs: int) -> dict[str, float]:
     rank.add_up(seen)
     logs, weights = seen
     num_steps = max(len(update.norms), len(update.critic_norms))
-    fresh = data.versions == version
     found = diagnostics.replies(data.rewards, data.group, data.sequences.lengths)
     found |= measures(_of_all_ranks(update.sums, rank, seen.device), data.num_tokens * epochs, num_steps)
     found |= diagnostics.behaviour(logs, data.log_probs, Weighed(weights, weights > 0))
-    if bool(fresh.any()):
-        found |= diagnostics.mismatch(logs[fresh], data.log_probs[fresh])
+    if update.mismatch is None:
+        fresh = data.made_by(version)
+        before = logs if update.proximal is None else update.proximal
+        found |= diagnostics.mismatch(before[fresh], data.log_probs[fresh])
+    else:
+        found |= update.mismatch
     found |= diagnostics.staleness(version, data.versions)
     found["grad_norm"] = float(torch.stack(update.norms).mean()) if update.norms else 0.0
     if update.values is not None and update.targets is not None:

@@ -1,0 +1,99 @@
+"""Compares the engine's log-probabilities with the trainer's, for tokens whose weights the trainer has had.
+
+    a batch has tokens of the version being trained --> compared in the pass that computes the gradient: free
+    it has none (a lead) --> these weights are copied --> a later batch has their tokens --> some are read with the copy
+
+There is one copy of the trained weights at most, in the memory of the machine, and none in a run without a lead. To
+read with it the model takes the copy and gets its own weights back, bit for bit.
+
+What counts is a token whose reply began with the same weights: further on in a reply that got new weights under way
+the engine's cache is of older ones, and the difference would be no mistake of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.learn.grpo import diagnostics
+from headway.learn.grpo.policy import TokenPolicy
+from headway.learn.grpo.replies import Cut, Replies
+
+SHARE = 8
+"""One reply of so many is read again, ..."""
+MIN_TOKENS = 64
+"""... or more, until there are so many tokens."""
+
+
+class EngineCheck:
+    """`trained` are the live weights. A version is copied every `every` versions at most; 0: never."""
+
+    def __init__(self, policy: TokenPolicy, trained: Mapping[str, Tensor], every: int) -> None:
+        self._policy = policy
+        self._trained = trained
+        self._every = every
+        self._copied: tuple[int, dict[str, Tensor]] | None = None
+        self._due = 0
+        self.version: int | None = None
+        """Of the last batch. While it stays the same, updates move the weights away from it (`publish_every`)."""
+
+    @torch.no_grad()
+    def look(self, data: Replies, version: int, cut: Cut, *, is_free: bool) -> dict[str, float] | None:
+        """Before the first step of an update: `mismatch_*`, empty if there is nothing to compare.
+
+        None: there are tokens of these very weights, and with `is_free` the update itself computes what is needed.
+        """
+        is_at_version, self.version = version != self.version, version
+        if is_at_version and len(data.begun_by(version)):
+            return None if is_free else self._compare(data, version, cut)
+        found: dict[str, float] = {}
+        if self._copied is not None:
+            copied, weights = self._copied
+            if len(data.begun_by(copied)):
+                with self._holding(weights):
+                    found = self._compare(data, copied, cut)
+                self._copied = None
+            elif copied < int(data.versions.min()):
+                self._copied = None  # its tokens were dropped
+        if self._copied is None and is_at_version and self._every and version >= self._due:
+            self._copied = version, {name: part.detach().to("cpu", copy=True) for name, part in self._trained.items()}
+            self._due = version + self._every
+        return found
+
+    def _compare(self, data: Replies, version: int, cut: Cut) -> dict[str, float]:
+        numbers = data.begun_by(version)
+        tokens = np.cumsum(data.sequences.lengths.numpy()[numbers])
+        enough = max(len(data.starts) // SHARE, int(np.searchsorted(tokens, MIN_TOKENS)) + 1)
+        here, there = [], []
+        for part in data.microbatches_of(numbers[:enough], cut):
+            counts = data.versions[part.places] == version
+            here.append(self._policy.drawn_log_probs(part.trees).float()[counts])
+            there.append(data.log_probs[part.places][counts])
+        return diagnostics.mismatch(torch.cat(here), torch.cat(there))
+
+    @contextmanager
+    def _holding(self, weights: dict[str, Tensor]) -> Iterator[None]:
+        """The model with other weights, in which its own are left meanwhile."""
+        self._exchange(weights)
+        try:
+            yield
+        finally:
+            self._exchange(weights)
+
+    def _exchange(self, weights: dict[str, Tensor]) -> None:
+        for name, live in self._trained.items():
+            if live.device.type == "cpu":
+                live.data, weights[name] = weights[name], live.data
+            else:
+                weights[name] = overwrite(live, weights[name])
+
+
+def overwrite(live: Tensor, values: Tensor) -> Tensor:
+    """Put values into a tensor where it is, so that there is no second one on its device; returns what was in it."""
+    before = live.detach().to("cpu", copy=True)
+    live.data.copy_(values)
+    return before
