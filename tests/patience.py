@@ -1,8 +1,8 @@
 """How long a test waits for what should come: seconds of a quiet machine, which last longer on a busy one.
 
-A wait ends when its condition holds; its limit is there for what hangs. The limit is given in seconds in which the test has
-a core to itself: while eight processes want two cores, each of them takes four. HEADWAY_PATIENCE=3 makes every limit three
-times as long, on a machine that is slow for another reason.
+A wait ends when its condition holds; its limit is there for what hangs. The limit is given in seconds in which the test
+has a core to itself: while eight processes want two cores, such a second takes four. HEADWAY_PATIENCE=3 makes every limit
+three times as long, on a machine that is slow for another reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCALE = float(os.environ.get("HEADWAY_PATIENCE", "1"))
 
 
 def slowness() -> float:
-    """How much longer than on a quiet machine everything takes now: processes that want to run for each core, at least 1."""
+    """How much longer everything takes now than on a quiet machine: the processes that want to run, for each core."""
     wanting = os.getloadavg()[0]  # over the last minute
     try:
         wanting = max(wanting, int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]))  # in this moment
@@ -26,7 +26,7 @@ def slowness() -> float:
 
 
 def patient(seconds: float) -> float:
-    """A limit for somebody else who waits: what these seconds are now, twice, because it may become busier meanwhile."""
+    """A limit for somebody else who waits: these seconds as they are now, twice, because it may become busier."""
     return 2 * seconds * slowness()
 
 

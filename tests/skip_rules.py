@@ -1,7 +1,7 @@
-"""On a machine of continuous integration nothing may be skipped but what needs something that such a machine cannot have.
+"""In continuous integration only those tests may be skipped that need what its machine cannot have.
 
-A pytest plugin. It counts the skips by their reason and fails the session if one is not among those ALLOWED; elsewhere, where
-CI is not set, everybody may lack what they like.
+A pytest plugin: it counts the skips by their reason, and fails the session if one of them is not ALLOWED. Where the
+variable CI is not set, everybody may lack what they like.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not os.environ.get("CI") or not skips:
         return
     refused = {reason: count for reason, count in skips.items() if not is_allowed(reason)}
-    terminalreporter.section("skips on a machine of continuous integration")
+    terminalreporter.section("skips in continuous integration")
     terminalreporter.line(f"{skips.total()} skips, {skips.total() - sum(refused.values())} of them allowed")
     for reason, count in refused.items():
         terminalreporter.line(f"ERROR {count} times, which is not allowed here: {reason}", red=True)
