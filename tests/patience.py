@@ -1,8 +1,8 @@
 """How long a test waits for what should come: seconds of a quiet machine, which last longer on a busy one.
 
 A wait ends when its condition holds; its limit is there for what hangs. The limit is given in seconds in which the test
-has a core to itself: while eight processes want two cores, such a second takes four. HEADWAY_PATIENCE=3 makes every limit
-three times as long, on a machine that is slow for another reason.
+has a core to itself: while eight processes want two cores, such a second takes four. HEADWAY_PATIENCE=3 makes every
+limit three times as long, on a machine that is slow for another reason.
 """
 
 from __future__ import annotations

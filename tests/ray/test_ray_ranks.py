@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 import pytest
 import ray
-from obedient import Toy, is_running, told, wait_until_gone
+from left_behind import is_running, wait_until_gone
+from obedient import Toy, told
 from ray.cluster_utils import Cluster
 
 from headway.core.protocols import Placement, Role

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import patient
 
 from headway import cli
 from headway.demo import demo, floor_s, toy
@@ -81,7 +82,7 @@ sys.exit(main(["demo", "--runs", sys.argv[1]]))
 
 def test_without_gymnasium_one_line_says_what_to_do(tmp_path: Path) -> None:
     words = [sys.executable, "-c", WITHOUT_GYMNASIUM, str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=patient(60), check=False)
     assert done.returncode == 2
     assert done.stderr == (
         "headway: the demo trains CartPole, which needs gymnasium: pip install 'headway[games]' "

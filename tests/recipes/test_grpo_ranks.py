@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from obedient import wait_until_gone  # noqa: E402
+from left_behind import wait_until_gone  # noqa: E402
 from test_learner_ranks import descendants  # noqa: E402
 
 from headway import cli  # noqa: E402

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from obedient import is_running, wait_until_gone
+from left_behind import is_running, wait_until_gone
 
 from headway import cli
 from headway.launching import launch

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import patient, wait_until
 
 from headway.observe.recorder import PLAIN, EventLog, InBackground, MemoryRecorder, plain_line, read_events
 
@@ -95,9 +95,7 @@ def test_events_are_on_disk_within_a_moment_without_a_flush(tmp_path: Path) -> N
     log = EventLog(tmp_path / "events.jsonl")
     recorder = InBackground(log, write=log.write)
     recorder.record(0.0, "open", {"k": 0})
-    until = time.monotonic() + 10
-    while not (tmp_path / "events.jsonl").read_bytes() and time.monotonic() < until:
-        time.sleep(0.005)
+    wait_until((tmp_path / "events.jsonl").read_bytes, 10)
     assert (tmp_path / "events.jsonl").read_bytes() == b'{"t":0.0,"e":"open","k":0}\n'
     recorder.close()
 
@@ -117,10 +115,7 @@ def test_a_full_disk_is_told_to_whoever_records() -> None:
     recorder = InBackground(FullDisk())
 
     def until_it_raises() -> None:
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            recorder.record(0.0, "open", {"k": 0})
-            time.sleep(0.005)
+        wait_until(lambda: recorder.record(0.0, "open", {"k": 0}), 10)
 
     with pytest.raises(OSError, match="No space left"):
         until_it_raises()
@@ -152,4 +147,4 @@ def test_a_killed_process_loses_a_fraction_of_a_second(tmp_path: Path) -> None:
             said = float(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
     written = [event["t"] for event in read_events(path)]
-    assert said - written[-1] < 0.5
+    assert said - written[-1] < patient(0.25)

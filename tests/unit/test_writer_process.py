@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from patience import patient, wait_until
 
 import headway
 from headway.core.types import Ticket
@@ -179,7 +179,7 @@ def test_who_resumes_waits_for_the_last_lines_of_the_session_before(tmp_path: Pa
     thread.join(0.2)
     assert not resumed
     writer.close()
-    thread.join(30)
+    thread.join(patient(30))
     resumed[0].close()
     assert [event["k"] for event in read_events(path)] == [0]
     assert [event["k"] for event in read_events(tmp_path / "events.discarded-0.jsonl")] == [1]
@@ -251,19 +251,12 @@ def train(weights, rollouts):
     if os.path.exists(sys.argv[2]):
         os.remove(sys.argv[2])
         if os.fork() == 0:
-            time.sleep(8)
+            time.sleep(60)
             os._exit(0)
     return weights + 1
 
 headway.run(collect, train, weights=0, updates=10**9, max_lead=4, folder=sys.argv[1], metrics_interval_s=0.1)
 """
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def writers_of(folder: Path) -> list[int]:
