@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from patience import patient
+from patience import patient, slowness
 
 from headway import cli
 from headway.demo import demo, floor_s, toy
@@ -56,7 +56,8 @@ def test_the_floor_is_the_busiest_role_and_evaluations_that_pause_all() -> None:
 
 
 def test_evaluations_that_were_skipped_are_no_part_of_the_floor_and_are_told() -> None:
-    config = FunctionsConfig(max_lead=0, updates=20, evaluate_every=1, collect_ms=1.0, train_ms=1.0, evaluate_ms=8.0)
+    times = {"collect_ms": 1.0, "train_ms": 1.0, "evaluate_ms": 8.0 * slowness()}
+    config = FunctionsConfig(max_lead=0, updates=20, evaluate_every=1, **times)
     serial = launch(stations(config), config.settings())
     beside = config.model_copy(update={"evaluate_in_background": True})
     ahead = launch(stations(beside), beside.settings())

@@ -92,7 +92,7 @@ def test_a_log_that_moves_in_the_middle_is_whole(tmp_path: Path, monkeypatch: py
     events = list(events_of(1200))
     for event in events[:3000]:
         background.take(event)
-    assert moved.wait(30)
+    assert moved.wait(patient(30))
     for event in events[3000:]:
         background.take(event)
     assert background.flush() == path.stat().st_size
