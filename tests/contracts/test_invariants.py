@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from audit import Audit, audit
+from patience import patient, slowness
 
 from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.crew import RunFailed
@@ -345,10 +346,11 @@ def test_times_of_every_role_add_up_to_the_wall_clock(runtime: str) -> None:
     )
     result = place.run(coordinator.run())
     began, ended = recorder.events[0]["t"], recorder.events[-1]["t"]
+    nearly = 1e-3 if runtime == "virtual" else 0.05 * slowness()  # of real clocks, which are read one after the other
     for role, spent in result.time_spent.seconds.items():
-        assert sum(spent.values()) <= ended - began + 1e-3, role
+        assert sum(spent.values()) <= ended - began + nearly, role
         if role != "evaluator":
-            assert sum(spent.values()) == pytest.approx(ended - began, rel=0.05, abs=0.05), role
+            assert sum(spent.values()) == pytest.approx(ended - began, rel=nearly, abs=nearly), role
 
 
 class Misbehaves(ToyCollector):
@@ -367,26 +369,31 @@ class Misbehaves(ToyCollector):
         return None
 
 
-@pytest.mark.parametrize("runtime", ["inline", "threads", "processes"])
+LINES = {
+    "raises": r"ticket 4 at version 3 failed on collector-0: KeyError: 'reward'",
+    "wrong": r"ticket 4 at version 3 failed on collector-0: TypeError: collect must return a Rollout, received dict",
+    "hangs": r"ticket 4 at version 3 .*failed on collector-0 after 2 attempts: no answer within [\d.]+ s",
+}
+
+
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("runtime", "how"),
     [
-        ("raises", r"ticket 4 at version 3 failed on collector-0: KeyError: 'reward'"),
-        (
-            "wrong",
-            r"ticket 4 at version 3 failed on collector-0: TypeError: collect must return a Rollout, received dict",
-        ),
-        ("hangs", r"ticket 4 at version 3 .*failed on collector-0 after 2 attempts: no answer within 0.2 s"),
+        (runtime, how)
+        for runtime in ("inline", "threads", "processes")
+        for how in LINES
+        if (runtime, how) != ("inline", "hangs")  # which cannot interrupt a call
     ],
 )
-def test_a_collector_that_misbehaves_ends_the_run_with_one_clear_line(runtime: str, how: str, message: str) -> None:
-    if how == "hangs" and runtime == "inline":
-        pytest.skip("inline cannot interrupt a call")
+def test_a_collector_that_misbehaves_ends_the_run_with_one_clear_line(runtime: str, how: str) -> None:
     stations = Stations(collector=partial(Misbehaves, how), learner=ToyLearner)
     settings = Settings(
-        plan=Plan(updates=20), max_lead=1, deadlines=Deadlines(collect_s=0.2), retries=Retries(attempts_on_loss=2)
+        plan=Plan(updates=20),
+        max_lead=1,
+        deadlines=Deadlines(collect_s=patient(0.2)),
+        retries=Retries(attempts_on_loss=2),
     )
-    with pytest.raises(RunFailed, match=message) as caught:
+    with pytest.raises(RunFailed, match=LINES[how]) as caught:
         run(settings, runtime, stations)
     assert "\n" not in str(caught.value)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from audit import audit
+from patience import patient, wait_until
 
 from headway.cli import main
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
@@ -231,12 +232,13 @@ def test_kill_nine_at_random_moments_then_resume_loses_and_repeats_nothing(
     rng = random.Random(os.urandom(8))
     more = ["--updates", "150", "--collectors", "2", "--max_lead", "2", "--dispatch", dispatch, "--quiet"]
     process = subprocess.Popen(command(tmp_path, *more, "--runtime", runtime), stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (saved := list(tmp_path.glob("*/checkpoints/*/manifest.json"))):
+
+    def is_saved() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    run = saved[0].parents[2]
+        return any(tmp_path.glob("*/checkpoints/*/manifest.json"))
+
+    wait_until(is_saved, 60, "a checkpoint")
+    run = next(tmp_path.glob("*/checkpoints/*/manifest.json")).parents[2]
     kills = 0
     for _ in range(2):
         try:
@@ -249,7 +251,7 @@ def test_kill_nine_at_random_moments_then_resume_loses_and_repeats_nothing(
             [sys.executable, "-m", "headway.cli", "resume", str(run), "--quiet"], stdout=subprocess.DEVNULL
         )
         time.sleep(rng.uniform(0.0, 1.0))  # not to hide a race: to land the next kill anywhere, start-up included
-    assert process.wait(timeout=100) == 0
+    assert process.wait(timeout=patient(100)) == 0
     assert kills >= 1
     seen = audit(read_events(run / "events.jsonl"))
     assert sorted(seen.learned) == list(range(150))

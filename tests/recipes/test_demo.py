@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import patient, slowness
 
 from headway import cli
 from headway.demo import demo, floor_s, toy
@@ -55,7 +56,8 @@ def test_the_floor_is_the_busiest_role_and_evaluations_that_pause_all() -> None:
 
 
 def test_evaluations_that_were_skipped_are_no_part_of_the_floor_and_are_told() -> None:
-    config = FunctionsConfig(max_lead=0, updates=20, evaluate_every=1, collect_ms=1.0, train_ms=1.0, evaluate_ms=8.0)
+    times = {"collect_ms": 1.0, "train_ms": 1.0, "evaluate_ms": 8.0 * slowness()}
+    config = FunctionsConfig(max_lead=0, updates=20, evaluate_every=1, **times)
     serial = launch(stations(config), config.settings())
     beside = config.model_copy(update={"evaluate_in_background": True})
     ahead = launch(stations(beside), beside.settings())
@@ -81,7 +83,7 @@ sys.exit(main(["demo", "--runs", sys.argv[1]]))
 
 def test_without_gymnasium_one_line_says_what_to_do(tmp_path: Path) -> None:
     words = [sys.executable, "-c", WITHOUT_GYMNASIUM, str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=patient(60), check=False)
     assert done.returncode == 2
     assert done.stderr == (
         "headway: the demo trains CartPole, which needs gymnasium: pip install 'headway[games]' "

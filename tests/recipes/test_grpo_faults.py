@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import patient
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
@@ -95,19 +96,19 @@ def test_a_trainer_killed_in_the_middle_is_resumed_and_every_prompt_is_trained_o
     command = [sys.executable, "-m", "headway.cli"]
     start = [*command, "run", "grpo", "--config", str(config), "--runs", str(tmp_path / "runs"), "--quiet"]
     driver = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + patient(300)
     while not (saved := list((tmp_path / "runs").glob("*/checkpoints/*/manifest.json"))):
         assert driver.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     roles = [pid for pid in all_children(driver.pid) if "headway role" in title(pid)]
     (trainer,) = [pid for pid in roles if "headway role learner" in title(pid)]
     os.kill(trainer, signal.SIGKILL)
-    _, said = driver.communicate(timeout=300)
+    _, said = driver.communicate(timeout=patient(300))
     assert driver.returncode != 0 and "SIGKILL" in said
     wait_until_gone(roles)
 
     run_folder = saved[0].parents[2]
-    resumed = subprocess.run([*command, "resume", str(run_folder), "--quiet"], timeout=300, check=False)
+    resumed = subprocess.run([*command, "resume", str(run_folder), "--quiet"], timeout=patient(300), check=False)
     assert resumed.returncode == 0
     seen = audit(read_events(run_folder / "events.jsonl"))
     assert sorted(seen.learned) == list(range(42)) and set(seen.learned.values()) == {1}
@@ -115,7 +116,7 @@ def test_a_trainer_killed_in_the_middle_is_resumed_and_every_prompt_is_trained_o
     assert summary["complete"]
 
     whole = [*start[:-3], "--runs", str(tmp_path / "whole"), "--quiet", "--runtime", "threads"]
-    subprocess.run(whole, timeout=300, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(whole, timeout=patient(300), check=True, stdout=subprocess.DEVNULL)
     undisturbed = json.loads(next((tmp_path / "whole").glob("*/summary.json")).read_text())
     assert summary["fingerprint"] == undisturbed["fingerprint"]
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patient
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from obedient import wait_until_gone  # noqa: E402
+from left_behind import wait_until_gone  # noqa: E402
 from test_learner_ranks import descendants  # noqa: E402
 
 from headway import cli  # noqa: E402
@@ -69,7 +70,7 @@ def test_a_rank_killed_in_the_middle_is_one_line_and_the_run_goes_on_with_anothe
     more = ["--learner_ranks", "2", "--updates", "200", "--num_epochs", "20", "--save_every", "1"]
     command = [sys.executable, "-m", "headway.cli", "run", "grpo", "--runs", str(tmp_path), *words, *more]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + patient(400)
     while not list(tmp_path.glob("*/checkpoints/*-v2/manifest.json")):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline, "no checkpoint in time"
@@ -77,7 +78,7 @@ def test_a_rank_killed_in_the_middle_is_one_line_and_the_run_goes_on_with_anothe
     family = descendants(process.pid)
     (rank,) = [pid for pid, line in family.items() if line.rstrip().endswith("headway learner rank 1 of 2")]
     os.kill(rank, signal.SIGKILL)
-    _, said = process.communicate(timeout=100)
+    _, said = process.communicate(timeout=patient(100))
     assert process.returncode == 1
     assert "learner.learn: RankFailed: rank 1 of 2 was killed by SIGKILL" in said
     assert "Traceback" not in said

@@ -319,7 +319,7 @@ def test_gsm8k_takes_its_folder(tmp_path: Path) -> None:
     assert (named.data, named.task) == ("there", "gsm8k:there")
 
 
-def test_gsm8k_takes_options_of_its_task_too_and_says_nothing_twice(tmp_path: Path) -> None:
+def test_gsm8k_takes_options_of_its_task_too_and_says_nothing_twice(folder: Path) -> None:
     config = read_values(GSM8KConfig, {"task_options": "{scoring: strict}", "format_bonus": 0.1})
     assert isinstance(config, GSM8KConfig)
     assert (config.scoring, config.all_task_options) == ("strict", {"scoring": "strict", "format_bonus": 0.1})
@@ -327,8 +327,9 @@ def test_gsm8k_takes_options_of_its_task_too_and_says_nothing_twice(tmp_path: Pa
     assert changed.all_task_options["scoring"] == "flexible"
     with pytest.raises(ConfigError, match=r"^task_options say scoring='strict', but scoring='flexible' is set too$"):
         read_values(GSM8KConfig, {"task_options": {"scoring": "strict"}, "scoring": "flexible"})
+    wrong = {"model": str(folder / "model"), "task_options": {"scoring": "strict", "nonsense": 1}}
     with pytest.raises(ValueError, match=r"^unknown option of task 'gsm8k' 'nonsense'; allowed: format_bonus, scoring"):
-        stations(read_values(GSM8KConfig, {"task_options": {"scoring": "strict", "nonsense": 1}}))
+        stations(read_values(GSM8KConfig, wrong))
 
 
 def test_evaluation_is_pinned_to_its_version_and_can_be_repeated(folder: Path) -> None:

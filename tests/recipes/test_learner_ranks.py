@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from obedient import is_running, wait_until_gone
+from left_behind import is_running, wait_until_gone
+from patience import patient
 
 from headway import cli
 from headway.launching import launch
@@ -101,7 +102,7 @@ def start(runs: Path, runtime: str) -> subprocess.Popen[str]:
     words = ["run", "ppo", "--runs", str(runs), *TINY, "--learner_ranks", "2", "--runtime", runtime]
     words += ["--updates", "60", "--num_epochs", "60", "--save_every", "1"]
     process = subprocess.Popen([sys.executable, "-m", "headway.cli", *words], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + patient(120)
     while not list(runs.glob("*/checkpoints/*-v3/manifest.json")):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline, "no checkpoint within two minutes"
@@ -115,7 +116,7 @@ def test_a_rank_killed_in_the_middle_is_one_line_and_the_run_can_be_resumed(tmp_
     family = descendants(process.pid)
     (rank,) = [pid for pid, words in family.items() if words.rstrip().endswith("headway learner rank 1 of 2")]
     os.kill(rank, signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=patient(60))
     assert process.returncode == 1
     assert "learner.learn: RankFailed: rank 1 of 2 was killed by SIGKILL" in said
     assert "Traceback" not in said

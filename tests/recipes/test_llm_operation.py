@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from audit import audit
 from left_behind import all_children, wait_until_gone
+from patience import patient
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
@@ -186,7 +187,7 @@ def test_a_nested_file_is_run_as_it_is(folder: Path, tmp_path: Path, capsys: pyt
 
 def wait_for_updates(run_root: Path, updates: int, is_alive: Callable[[], bool]) -> Path:
     """The folder of the run, once it has made so many."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + patient(120)
     while time.monotonic() < deadline and is_alive():
         for run in run_root.glob("*/metrics.jsonl"):
             points = [json.loads(line) for line in run.read_text().splitlines()]
@@ -247,7 +248,7 @@ def interrupted_run(folder: Path, root: Path, number: int, runtime: str) -> tupl
             family = all_children(process.pid)
             assert bool(family) == (runtime == "processes")
             process.send_signal(number)
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=patient(60))
             assert process.returncode == 0, output
         finally:
             process.kill()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from patience import patient
 
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
@@ -36,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(folder: Path, **values: Any) -> GRPOConfig:
-    return tiny(folder, **{"updates": 6, "eval_prompts": 4, "publish_deadline_s": 20, **values})
+    return tiny(folder, **{"updates": 6, "eval_prompts": 4, "publish_deadline_s": patient(10), **values})
 
 
 def in_one_process(folder: Path, **values: Any) -> RunResult:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import patient
 from rich.console import Console
 
 from headway.cli import main
@@ -32,7 +33,7 @@ from headway.testing.workloads import Constant, SimulatedCollector, SimulatedLea
 
 pytestmark = pytest.mark.timeout(60)
 
-WAIT_S = 30.0
+WAIT_S = patient(30)
 AT_ONCE = ["--collect_ms", "0", "--train_ms", "0", "--evaluate_ms", "0"]
 TINY = [*AT_ONCE, "--updates", "6", "--evaluate_every", "3", "--runtime", "inline", "--quiet"]
 

@@ -9,19 +9,19 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import patient, wait_until
 
 from headway.observe.log_file import LogFile, Mark
 from headway.observe.log_parts import closed_parts, crc_before, cut, go_on_at, lines_from, log_size
 from headway.observe.recorder import WHOLE, EventLog, InBackground, MemoryRecorder, line_of, read_events, whole
 
-ENOUGH_S = 60.0
+ENOUGH_S = patient(30)
 
 numbers = st.integers(-(10**12), 10**12)
 floats = st.floats(allow_nan=True, allow_infinity=True)
@@ -42,13 +42,6 @@ BRIEF: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "wait": (("collector-0/1", "slot"), {"r": "collector-0/1", "w": "slot"}),
     "busy": (("learner", "save"), {"r": "learner", "w": "save"}),
 }
-
-
-def wait_until(condition: Any) -> None:
-    until = time.monotonic() + ENOUGH_S
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.005)
 
 
 # -- a line -----------------------------------------------------------------------------------------

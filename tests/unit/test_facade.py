@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import patient
 
 from headway.coordinate.facade import LOOK_EVERY, AsyncTrainingCoordinator, CollectFailed, EvalFailed
 from headway.coordinate.waits import Stalled
@@ -18,7 +19,7 @@ from headway.core.types import Score
 
 pytestmark = pytest.mark.timeout(30)
 
-WAIT_S = 10.0  # bounds every wait of a test; nothing below depends on how long anything takes
+WAIT_S = patient(10)  # bounds every wait of a test; nothing below depends on how long anything takes
 
 SYNC: dict[str, Any] = {"off_policy_degree": 0}
 ASYNC_LOW: dict[str, Any] = {"off_policy_degree": 3}

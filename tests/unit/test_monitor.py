@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import patient
 
 import headway
 from headway.cli import main
@@ -124,11 +125,11 @@ def test_a_slow_monitor_misses_looks_and_holds_up_nothing() -> None:
     def slow(statistics: Any) -> None:
         looks.append(statistics)
         began.set()
-        assert go_on.wait(20)
+        assert go_on.wait(patient(20))
 
     watch = Watch(slow, lambda why: None)
     watch.look({"look": {"number": 1}})
-    assert began.wait(20)
+    assert began.wait(patient(20))
     for number in range(2, 100):
         watch.look({"look": {"number": number}})
     go_on.set()
@@ -138,7 +139,7 @@ def test_a_slow_monitor_misses_looks_and_holds_up_nothing() -> None:
 
 def test_a_monitor_that_never_returns_does_not_keep_the_run_from_ending() -> None:
     said: list[str] = []
-    watch = Watch(lambda statistics: threading.Event().wait(60) and None, lambda why: None, say=said.append,
+    watch = Watch(lambda statistics: threading.Event().wait(600) and None, lambda why: None, say=said.append,
                   end_within_s=0.05)  # fmt: skip
     watch.look({})
     watch.end({})

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import patient
 from rich.console import Console
 
 from headway.observe.console import RoleStatus, Status, StatusDisplay
@@ -23,7 +24,7 @@ from headway.observe.recorder import EventLog, MemoryRecorder, NoRecorder, Print
 from headway.observe.statistics import WIDTH, seconds, side_by_side, statistics_block
 
 stable = settings(max_examples=100, deadline=None, derandomize=True)
-WAIT_S = 10.0
+WAIT_S = patient(10)
 
 
 # -- event log --------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patient
 from rich.console import Console
 from virtual_runs import record, story_of
 
@@ -676,7 +677,7 @@ def served(run: Path) -> Iterator[str]:
 
 def ask(address: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=patient(10)) as answer:
             return answer.status, dict(answer.headers), answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -755,7 +756,7 @@ def test_serving_ends_cleanly_on_ctrl_c(run: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("report: http://127.0.0.1:")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=patient(30))
     assert (process.returncode, out, err) == (0, "ended\n", "")
 
 

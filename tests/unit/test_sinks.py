@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headway.cli import main
@@ -42,7 +43,7 @@ from headway.recipes.functions import FunctionsConfig
 from headway.runtime.virtual import Virtual
 from headway.testing.workloads import Constant, SimulatedLearner, SteadyWorkload
 
-WAIT_S = 30.0
+WAIT_S = patient(30)
 AT_ONCE = ["--collect_ms", "0", "--train_ms", "0", "--evaluate_ms", "0", "--quiet"]
 Output = pytest.CaptureFixture[str]
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import patient, slowness
 
 import headway
 from headway.cli import main
@@ -302,6 +303,8 @@ def test_in_real_time_the_accounts_are_those_of_the_board(tmp_path: Path, runtim
     story = read_story(tmp_path)
     sums = account(story)
     assert set(sums.roles) == {"learner", "collector-0", "collector-1", "evaluator"}
+    slow = slowness()  # two clocks are read one after the other, and a busy machine may do something else between
+    nearly_s = 0.02 * slow * sums.wall_s
     for role, of_role in sums.roles.items():
         spent = result.time_spent.seconds[role]
         blocked: dict[str, float] = defaultdict(float)
@@ -309,13 +312,13 @@ def test_in_real_time_the_accounts_are_those_of_the_board(tmp_path: Path, runtim
             if activity in CAUSES:
                 blocked[CAUSES[activity]] += seconds
             elif activity != BETWEEN:
-                assert of_role.busy[activity] == pytest.approx(seconds, abs=0.02 * sums.wall_s), (role, activity)
+                assert of_role.busy[activity] == pytest.approx(seconds, abs=nearly_s), (role, activity)
         for cause, seconds in blocked.items():
-            assert of_role.blocked.get(cause, 0.0) == pytest.approx(seconds, abs=0.02 * sums.wall_s), (role, cause)
-        assert 0 <= of_role.between_s < 0.1 * of_role.wall_s, "what is missing is the coordinator's: next to nothing"
+            assert of_role.blocked.get(cause, 0.0) == pytest.approx(seconds, abs=nearly_s), (role, cause)
+        assert 0 <= of_role.between_s < 0.1 * slow * of_role.wall_s, "what is missing is the coordinator's"
         whole_s, between_s = sum(spent.values()), spent.get(BETWEEN, 0.0)  # by a clock that knows nothing of the log
-        assert of_role.busy_s + of_role.blocked_s + between_s == pytest.approx(whole_s, rel=0.01)
-        assert whole_s == pytest.approx(sums.wall_s, rel=0.1), "roles come a moment after the run"
+        assert of_role.busy_s + of_role.blocked_s + between_s == pytest.approx(whole_s, rel=0.01 * slow)
+        assert whole_s == pytest.approx(sums.wall_s, rel=0.1 * slow), "roles come a moment after the run"
     learner = sums.roles["learner"]
     assert learner.busy["learn"] >= 10 * 0.03
     if not in_background:
@@ -324,7 +327,7 @@ def test_in_real_time_the_accounts_are_those_of_the_board(tmp_path: Path, runtim
     if runtime == "processes" and sys.platform == "linux":
         assert set(sums.memory) >= {"learner", "collector-0", "collector-1", "evaluator"}
     assert story.environment["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert abs((story.began_at or 0) + story.end_s - time.time()) < 60
+    assert abs((story.began_at or 0) + story.end_s - time.time()) < patient(30)
 
 
 def test_a_resumed_run_is_one_story_with_two_sessions(tmp_path: Path) -> None:
@@ -337,7 +340,7 @@ def test_a_resumed_run_is_one_story_with_two_sessions(tmp_path: Path) -> None:
     assert len(story.environment["sessions"]) == 2
     sums = account(story)
     for of_role in sums.roles.values():
-        assert 0 <= of_role.between_s < 0.1 * of_role.wall_s
+        assert 0 <= of_role.between_s < 0.1 * slowness() * of_role.wall_s
 
 
 # -- a run that is killed ---------------------------------------------------------------------------
@@ -368,7 +371,7 @@ def test_a_killed_run_has_a_story_a_trace_and_metrics_up_to_its_last_event(
     story = read_story(folder)
     assert not story.is_over
     assert len(story.updates) >= 50
-    assert before - ((story.began_at or 0.0) + story.end_s) < 1.0, "no more than a moment is lost"
+    assert before - ((story.began_at or 0.0) + story.end_s) < patient(0.5), "no more than a moment is lost"
     write_trace(folder_of(folder))
     assert len(json.loads((folder / "trace.json").read_text())["traceEvents"]) > 200
     points = list(metrics_of(read_events(events)))
@@ -380,7 +383,7 @@ def test_a_killed_run_has_a_story_a_trace_and_metrics_up_to_its_last_event(
         assert role.words.startswith(("was busy: ", "waited for "))
         assert role.since_s == story.end_s - story.under_way[role.role].begin, "it takes no longer than it took"
     for of_role in account(story).roles.values():
-        assert 0 <= of_role.between_s < 0.2 * of_role.wall_s
+        assert 0 <= of_role.between_s < 0.2 * slowness() * of_role.wall_s
 
 
 def folder_of(path: Path) -> Any:

@@ -1,0 +1,19 @@
+"""For all tests: what may be skipped, and how long a test may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from patience import patient
+
+pytest_plugins = ["skip_rules"]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """The seconds of `timeout`, of the mark and of pyproject.toml, are those of a quiet machine."""
+    marker = item.get_closest_marker("timeout")
+    seconds = float(marker.args[0] if marker else item.config.getoption("timeout") or item.config.getini("timeout"))
+    item.add_marker(pytest.mark.timeout(patient(seconds)), append=False)
+    return (yield)

@@ -1,0 +1,68 @@
+"""In continuous integration only those tests may be skipped that need what its machine cannot have.
+
+A pytest plugin: it counts the skips by their reason, and fails the session if one of them is not ALLOWED. Where the
+variable CI is not set, everybody may lack what they like.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+ALLOWED = {
+    "needs a GPU": "there is none",
+    "vLLM is not installed: ": "it needs an environment of its own, of some gigabytes: make vllm",
+    "the data set is not on this machine": "GSM8K is for whoever has downloaded it",
+}
+"""How the reason of a skip may begin, and why that is no fault."""
+
+_SKIPS = pytest.StashKey[Counter[str]]()
+
+
+def is_allowed(reason: str) -> bool:
+    return reason.startswith(tuple(ALLOWED))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_SKIPS] = Counter()
+    config.pluginmanager.register(_Count(config.stash[_SKIPS]), "count of skips")
+
+
+class _Count:
+    """Sees every report; with xdist that is the controller, where those of all workers arrive."""
+
+    def __init__(self, skips: Counter[str]) -> None:
+        self._skips = skips
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self._skips[reason.removeprefix("Skipped: ")] += 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    yield
+    refused = [reason for reason in session.config.stash[_SKIPS] if not is_allowed(reason)]
+    if os.environ.get("CI") and refused and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    skips = config.stash[_SKIPS]
+    if not os.environ.get("CI") or not skips:
+        return
+    refused = {reason: count for reason, count in skips.items() if not is_allowed(reason)}
+    terminalreporter.section("skips in continuous integration")
+    terminalreporter.line(f"{skips.total()} skips, {skips.total() - sum(refused.values())} of them allowed")
+    for reason, count in refused.items():
+        terminalreporter.line(f"ERROR {count} times, which is not allowed here: {reason}", red=True)
