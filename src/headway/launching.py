@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from headway.coordinate.best import BestWeights
-from headway.coordinate.checkpoint import CheckpointStore, RunState
+from headway.coordinate.best import FILE, BestWeights
+from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
 from headway.coordinate.components import Reports
 from headway.coordinate.coordinator import INTERRUPTED, Coordinator, RunResult, check_same_run
 from headway.coordinate.functions import (
@@ -276,7 +276,7 @@ def launch(
             stack.enter_context(folder.hold())  # before anything is read
             stack.callback(lambda: _leave_summary(folder, ended))  # last of all, before somebody else may come
             store = CheckpointStore(folder.checkpoints, keep=keep_checkpoints)
-            best = BestWeights(folder.checkpoints) if keep_best else None
+            best = _best_weights(folder) if keep_best else None
             if resume:
                 begin = None if checkpoint is None else store.find(checkpoint)
                 state = _newest_state(folder, store) if begin is None else store.load(begin)
@@ -413,6 +413,18 @@ async def _look_by_the_clock(
         return await main
     finally:
         watching.cancel()
+
+
+def _best_weights(folder: RunFolder) -> BestWeights:
+    """Those of the run so far. A damaged file is set aside: what scored best is no reason not to go on."""
+    try:
+        return BestWeights(folder.checkpoints)
+    except CheckpointError as error:
+        path = folder.checkpoints / FILE
+        aside = path.with_name(f"damaged-{path.name}")
+        to_stderr(f"{error}; it is set aside as {aside.name}, and the next best is kept in its place")
+        path.replace(aside)
+        return BestWeights(folder.checkpoints)
 
 
 def _keep_config(folder: RunFolder | None, config: tuple[str, Mapping[str, Any]] | None) -> Callable[[], None] | None:

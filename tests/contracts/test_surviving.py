@@ -161,6 +161,17 @@ def test_a_run_that_ends_within_a_version_keeps_the_weights_it_ends_with(tmp_pat
     assert kept_weights(tmp_path / "checkpoints").version == second.version == 4
 
 
+def test_damaged_best_weights_do_not_keep_a_run_from_going_on(tmp_path: Path, capsys: Output) -> None:
+    folder = run_of(tmp_path, "functions", updates=20, collect_ms=0, train_ms=0, evaluate_every=10)
+    kept = folder.checkpoints / "best.weights"
+    kept.write_bytes(b"\0" * 100)
+    capsys.readouterr()
+    assert main(["resume", str(folder.path), "--updates", "40", "--quiet"]) == 0
+    assert "best.weights cannot be read" in capsys.readouterr().err
+    assert (folder.checkpoints / "damaged-best.weights").read_bytes() == b"\0" * 100
+    assert kept_weights(folder.checkpoints, "best").version in (30, 40)
+
+
 # -- settings of each session -----------------------------------------------------------------------
 
 
