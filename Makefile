@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test browser test-slow check format bench bench-search bench-peers study vllm clean
+.PHONY: demo test browser test-slow check format fuzz bench bench-search bench-peers study vllm clean
 
 demo: $(INSTALLED)
 	$(BIN)/headway demo
@@ -39,6 +39,15 @@ check: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Random fault schedules in virtual time, each audited by its log. make fuzz N=100000 JOBS=2; START is the first number.
+# make fuzz SEED=123 shows that one: what was drawn, every event, which rule was broken.
+N ?= 2000
+START ?= 0
+JOBS ?= 2
+LIMIT_S ?= inf
+fuzz: $(INSTALLED)
+	$(BIN)/python bench/fuzz.py $(if $(SEED),--seed $(SEED) --verbose,--schedules $(N) --start $(START) --jobs $(JOBS) --limit_s $(LIMIT_S))
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/overlap.py

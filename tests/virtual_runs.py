@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
@@ -32,6 +32,7 @@ def record(
     updates: int = 100,
     evaluate_every: int = 0,
     checkpoints: CheckpointStore | None = None,
+    resume: RunState | None = None,
     plan: dict[str, Any] | None = None,
     **settings: Any,
 ) -> tuple[list[dict[str, Any]], RunResult]:
@@ -48,7 +49,7 @@ def record(
     )
     recorder = MemoryRecorder()
     given = Settings(plan=Plan(updates=updates, evaluate_every=evaluate_every, **(plan or {})), **settings)
-    coordinator = Coordinator(stations, given, runtime, recorder=recorder, checkpoints=checkpoints)
+    coordinator = Coordinator(stations, given, runtime, recorder=recorder, checkpoints=checkpoints, resume=resume)
     return recorder.events, runtime.run(coordinator.run())
 
 

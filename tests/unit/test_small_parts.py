@@ -59,6 +59,15 @@ def test_a_ticket_that_flies_again_goes_to_the_front(pinned: bool) -> None:
     assert [desk.take(0), desk.take(0)] == [ticket(3, 0), ticket(4, 0)]
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+def test_tickets_that_fly_again_keep_their_order(pinned: bool) -> None:
+    desk = Desk(1, pinned=pinned)
+    desk.put(ticket(7, 0))
+    for index in (3, 5, 4):
+        desk.put(ticket(index, 0), first=True)
+    assert [desk.take(0) for _ in range(4)] == [ticket(index, 0) for index in (3, 4, 5, 7)]
+
+
 def test_after_a_pause_as_many_are_woken_as_have_work() -> None:
     free = Desk(3, pinned=False)
     for index in range(2):
@@ -99,9 +108,10 @@ def test_no_ticket_waits_while_a_collector_that_may_have_it_is_idle(
             if taken is None:
                 idle.append(collector)
             continue
-        woken = desk.put(ticket(number, collector if pinned else None), first=action == "first")
-        (line.appendleft if action == "first" else line.append)(number)
         number += 1
+        index = -number if action == "first" else number  # what flies again is older
+        woken = desk.put(ticket(index, collector if pinned else None), first=action == "first")
+        (line.appendleft if action == "first" else line.append)(index)
         able = [c for c in idle if c == collector or not pinned]
         assert woken == (able[0] if able else None)
         if woken is not None:

@@ -288,7 +288,8 @@ class Coordinator:
         if not (self.evaluations.every and self.settings.evaluate_in_background):
             await self._evaluate_meanwhile()
         self._stop_reason = self._stop_reason or self._plan_reached()
-        self._admit()
+        if not (self._is_pinned and self.settings.replay is not None and self._updates_in_version):
+            self._admit()  # else nothing has come free: a run that was not interrupted here would open nothing either
 
     def _role_names(self) -> list[str]:
         """Who stands on the board from the beginning to the end; with lanes, the seats."""
@@ -710,6 +711,9 @@ class Coordinator:
         if not self.ledger.tally.live and not self._stop_reason:
             self._admit()
             if not self.ledger.tally.live:
+                self._stop_reason = self._plan_reached()  # its last steps may not have been enough for an update
+                if self._stop_reason:
+                    return
                 raise Stalled(f"no ticket is live and none may open: {self._why_no_ticket()}")
         await self.board.wait(LEARNER, "data", explain, self._data_deadline_s)
 
@@ -730,7 +734,7 @@ class Coordinator:
         if self._may_draw_ahead(batch):
             learning = self._draws.beside(learning, self.version)
         try:
-            report, snapshot = await learning
+            report, snapshot, problem = await learning
         except PayloadLost as lost:
             self._put_back(batch, lost)
             return
@@ -746,6 +750,8 @@ class Coordinator:
             self._append(event)
         if self._draws.is_shared or report.feedback is not None:
             self._draws.give_back(batch, report)
+        if completes and snapshot is None:  # not before the update is recorded: others may ask for these weights
+            snapshot = await self._crew.stage_again(self.version + 1, problem)
         if snapshot is not None:
             await self._publish(snapshot)
         else:
@@ -1036,7 +1042,7 @@ class Coordinator:
     async def _reanalyze_in_turn(self) -> None:
         """All that is due at this version. The learner stands by; collection goes on."""
         work = await self._draws.oldest(self.version)
-        while work is not None and not self._stop_reason:
+        while work is not None:  # when a stop was asked for, too: what the replay has given out it will not give again
             self.board.begin(LEARNER, "reanalysis", f"newer targets at version {self.version}", self._patience_s)
             try:
                 await self._reanalyze(work, self.version)
@@ -1047,7 +1053,7 @@ class Coordinator:
     async def _reanalyze(self, work: Rollout, asked_at: int) -> None:
         """Make the targets of `work` again with the newest weights, and hand them back. The replay was asked for it at
         version `asked_at`."""
-        self._record("work", v=asked_at, n=work.steps)
+        self._record("work", v=asked_at, n=work.steps, f=self._draws.delivered)
         began, version = self.runtime.now(), self.version
         snapshot = self._shelf.hold(version)
         try:
@@ -1061,7 +1067,7 @@ class Coordinator:
             self._shelf.let_go(version)
             self.runtime.release(work.payload)
         seconds = self.runtime.now() - began
-        self._record("refresh", v=version, n=work.steps, d=round(seconds, 6))
+        self._record("refresh", v=version, n=work.steps, d=round(seconds, 6), f=self._draws.delivered)
         self.runtime.release(targets.payload)
 
     async def _reanalyze_loop(self) -> None:
@@ -1194,7 +1200,10 @@ class Coordinator:
         if self._draws.is_shared:
             await self._crew.restore_replay(state.replay)
         for number, carried in state.collectors.items():
-            await self._crew.restore_collector(number, carried)
+            if number < self.settings.collectors:
+                await self._crew.restore_collector(number, carried)
+            else:  # a later session may have it again
+                self._crew.carried[number] = carried
         self.ledger.load_state_dict(state.ledger, now_s=self.runtime.now())  # now: restoring roles makes nothing older
         for version in sorted(state.snapshots):
             snapshot = Snapshot(version, state.snapshots[version])

@@ -277,15 +277,18 @@ class Crew:
 
     # -- learner and evaluator ----------------------------------------------------------------------
 
-    async def learn(self, batch: Batch, publish_as: int | None) -> tuple[LearnReport, Snapshot | None]:
+    async def learn(self, batch: Batch, publish_as: int | None) -> tuple[LearnReport, Snapshot | None, str]:
+        """The report, and with `publish_as` the snapshot of that version, or why there is none."""
         doing = f"{len(batch.rollouts)} rollouts at version {batch.version}"
-        report, snapshot, problem = await self.call(
+        answer: tuple[LearnReport, Snapshot | None, str] = await self.call(
             LEARNER, "learn", doing, self._settings.deadlines.learn_s, batch, publish_as
         )
-        if publish_as is not None and snapshot is None:
-            self._note_retry(LEARNER, publish_as, problem)
-            snapshot = await self.stage(publish_as, attempts_made=1)
-        return report, snapshot
+        return answer
+
+    async def stage_again(self, version: int, problem: str) -> Snapshot:
+        """The first attempt failed, with the update that made this version."""
+        self._note_retry(LEARNER, version, problem)
+        return await self.stage(version, attempts_made=1)
 
     async def insert(self, batch: Batch) -> None:
         doing = f"{len(batch.rollouts)} rollouts for the replay"

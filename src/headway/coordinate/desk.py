@@ -25,11 +25,11 @@ class Desk:
     def put(self, ticket: Ticket, *, first: bool = False) -> int | None:
         """Add a ticket; returns the idle collector to wake for it, if there is one.
 
-        `first` is for a ticket that flies again: it is older than anything in the line.
+        `first` is for a ticket that flies again: it goes before everything that opened later.
         """
         line = self._line(ticket.collector)
         if first:
-            line.appendleft(ticket)
+            line.insert(sum(other.index < ticket.index for other in line), ticket)
         else:
             line.append(ticket)
         if not self._pinned:

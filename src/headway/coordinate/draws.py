@@ -43,6 +43,8 @@ class Draws:
         self._deadline_s = deadline_s
         self._ahead: Rollout | None = None
         self._reports: deque[LearnReport] = deque()  # whose feedback the replay has not seen
+        self.delivered = 0
+        """Reports whose feedback the replay has seen, in this session."""
         self._turn = asyncio.Lock()  # two loops ask: one call at a time, feedback first
 
     async def insert(self, batch: Batch) -> None:
@@ -106,6 +108,7 @@ class Draws:
         while self._reports:
             report = self._reports.popleft()
             await self._crew.give_feedback(report)
+            self.delivered += 1
             self._release(report.feedback)
 
     async def state(self) -> Any:

@@ -11,8 +11,8 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
     learn [k..]   these rollouts are trained on (none: what was drawn for it)
     insert [k..]  these go into the replay
     draw v        the replay with a role of its own draws for an update
-    work v        the replay gives the reanalyzer work
-    refresh v     it is reanalyzed with version v now, and its newer targets are in the replay
+    work v, f     the replay, which has the feedback of f updates of this session, gives the reanalyzer work
+    refresh v, f  it is reanalyzed with version v now, and its newer targets are in the replay
     drop, requeue, lose   the rollout is forgotten
 
     run           a session begins; if its settings are others, the stations are built anew and get the states
@@ -23,6 +23,7 @@ Evaluations change nothing and are left out. Attempts that failed left no trace 
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from typing import Any
 
 from headway.coordinate.roles import CollectorRole, LearnerRole, ReanalyzerRole, ReplayRole, Stations
 from headway.core.lent import Lent, taken
-from headway.core.types import Batch, Rollout, Snapshot, Ticket, anew_seed, derive_seed
+from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, anew_seed, derive_seed
 
 
 class ReplayError(ValueError):
@@ -77,8 +78,10 @@ class _Replayer:
         self._until = until
         self._seed = script[0]["seed"]
         self._build(make(self._config))
-        self._work: Rollout | None = None  # with the reanalyzer
+        self._work: tuple[Rollout | None, Snapshot] | None = None  # with the reanalyzer, and the weights it has
         self._draws: deque[Rollout] = deque()  # made and not yet trained on: two where one was made ahead
+        self._reports: deque[LearnReport] = deque()  # whose feedback the replay has not seen
+        self._delivered = 0  # those that it has seen, in this session
         self._collectors: dict[int, CollectorRole] = {}
         self._applied: dict[int, int] = {}  # collector -> version, for those that hold weights
         self._num_collectors = script[0]["collectors"]
@@ -136,6 +139,7 @@ class _Replayer:
         if config == self._config:
             return
         self._config = config
+        self._deliver()  # as before a checkpoint
         learner, replay, collectors = self._learner, self._replay, self._collectors
         self._build(self._make(config))
         self._learner.restore(learner.state())
@@ -203,31 +207,44 @@ class _Replayer:
             rollouts = (self._draws.popleft(),)
         report, _, _ = self._learner.learn(Batch(event["v"], rollouts), None)
         if self._replay is not None and report.feedback is not None:
-            self._replay.update(report)
+            self._reports.append(report)
         self._updates = event["u"]
 
+    def _deliver(self, until: float = math.inf) -> None:
+        """Feedback reaches the replay before the next call, unless that one had begun when the update ended."""
+        while self._replay is not None and self._reports and self._delivered < until:
+            self._replay.update(self._reports.popleft())
+            self._delivered += 1
+
     def _insert(self, event: dict[str, Any]) -> None:
+        self._deliver()
         keeper = self._learner if self._replay is None else self._replay
         keeper.insert(Batch(event["v"], tuple(self._rollouts.pop(index) for index in event["k"])))
 
     def _draw(self, event: dict[str, Any]) -> None:
         if self._replay is None:
             raise ReplayError("the log has draws of a replay in its own role, and the stations have none")
+        self._deliver()
         self._draws.append(self._replay.sample(event["v"]))
 
     def _give_work(self, event: dict[str, Any]) -> None:
-        self._work = self._keeper.oldest(event["v"])
+        self._deliver(event.get("f", math.inf))
+        self._work = self._keeper.oldest(event["v"]), self._snapshots[self._version]
 
     def _refresh(self, event: dict[str, Any]) -> None:
-        if self._reanalyzer is None or self._work is None:
+        work, snapshot = self._work or (None, None)
+        if self._reanalyzer is None or work is None or snapshot is None:
             raise ReplayError("the log has reanalyzed targets, and the stations have no reanalyzer or no work for it")
-        self._keeper.refresh(self._reanalyzer.reanalyze_work(self._snapshots[event["v"]], self._work))
+        self._deliver(event.get("f", math.inf))
+        self._keeper.refresh(self._reanalyzer.reanalyze_work(snapshot, work))
 
     @property
     def _keeper(self) -> LearnerRole | ReplayRole:
         return self._learner if self._replay is None else self._replay
 
     def _resume(self, event: dict[str, Any]) -> None:
+        self._deliver()
+        self._delivered = 0
         self._draws.clear()  # one made ahead of the checkpoint was not kept
 
     def _lose(self, event: dict[str, Any]) -> None:

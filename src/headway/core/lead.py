@@ -213,6 +213,8 @@ class AutoLead:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not state:  # the lead was fixed until now
+            return
         self.current = state["current"]
         self._too_small, self._calm = state["too_small"], state["calm"]
         self._too_large, self._unhurt = state["too_large"], state["unhurt"]

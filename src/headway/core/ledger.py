@@ -288,9 +288,14 @@ class Ledger:
                 expired.append(entry.ticket.index)
             else:
                 batch.append(entry.ticket.index)
-        if len(batch) < wanted:
+        if len(batch) < wanted or (expired and self._awaits_expired):
             return Choice((), tuple(expired)) if expired else WAIT
         return Choice(tuple(sorted(batch)), tuple(expired))
+
+    @property
+    def _awaits_expired(self) -> bool:
+        """Does the order make the learner wait for a rollout that is collected again?"""
+        return self.expiry.on_stale is OnStale.REQUEUE and not self.order.is_first_come
 
     def waiting_for(self, version: int, updates_left: int = 1) -> str:
         """In words, what `choose` is waiting for."""
