@@ -112,6 +112,23 @@ def flat(subject: GRPOLearner) -> Any:
     return torch.cat([t.flatten() for part in held.values() if part for t in part.values()])
 
 
+def test_with_a_lead_the_first_rank_compares_with_the_weights_that_made_the_tokens_and_tells_the_others() -> None:
+    def work(rank: Rank) -> tuple[Any, dict[str, float]]:
+        subject = learner("grpo", torch.float32, rank)
+        for version in range(3):
+            whole = batch(version)
+            for rollout in whole.rollouts:
+                rollout.payload["versions"][:] = max(0, version - 1)
+            metrics = dict(subject.learn(whole).metrics)
+        return fingerprint(subject.held_alike()), metrics
+
+    alone = work(ALONE)[1]
+    results = on_ranks(2, work)
+    assert results[0] == results[1]
+    for name in ("mismatch_mean", "mismatch_max", "mismatch_ratio_p50"):
+        assert results[0][1][name] == pytest.approx(alone[name], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "size", "kind"),
     [

@@ -12,6 +12,11 @@ from headway.learn.grpo.loss import k3
 from headway.learn.ragged import Ragged
 
 PERCENTILES = (1, 50, 99)
+MISMATCH = (
+    *("mismatch_mean", "mismatch_max", "mismatch_kl"),
+    *(f"mismatch_ratio_p{percent:02d}" for percent in PERCENTILES),
+)
+"""What `mismatch` finds."""
 
 
 def replies(rewards: Tensor, group: Tensor, lengths: Tensor) -> dict[str, float]:

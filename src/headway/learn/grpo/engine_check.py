@@ -4,7 +4,8 @@
     it has none (a lead) --> these weights are copied --> a later batch has their tokens --> some are read with the copy
 
 There is one copy of the trained weights at most, in the memory of the machine, and none in a run without a lead. To
-read with it the model takes the copy and gets its own weights back, bit for bit.
+read with it the model takes the copy and gets its own weights back, bit for bit. Of several ranks the first one keeps
+and reads, and tells the others.
 
 What counts is a token whose reply began with the same weights: further on in a reply that got new weights under way
 the engine's cache is of older ones, and the difference would be no mistake of the engine.
@@ -13,7 +14,7 @@ the engine's cache is of older ones, and the difference would be no mistake of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 from headway.learn.grpo import diagnostics
 from headway.learn.grpo.policy import TokenPolicy
 from headway.learn.grpo.replies import Cut, Replies
+from headway.learn.rank import ALONE, Rank
 
 SHARE = 8
 """One reply of so many is read again, ..."""
@@ -32,7 +34,8 @@ MIN_TOKENS = 64
 class EngineCheck:
     """`trained` are the live weights. A version is copied every `every` versions at most; 0: never."""
 
-    def __init__(self, policy: TokenPolicy, trained: Mapping[str, Tensor], every: int) -> None:
+    def __init__(self, policy: TokenPolicy, trained: Mapping[str, Tensor], every: int, rank: Rank = ALONE) -> None:
+        self._rank = rank
         self._policy = policy
         self._trained = trained
         self._every = every
@@ -49,20 +52,30 @@ class EngineCheck:
         """
         is_at_version, self.version = version != self.version, version
         if is_at_version and len(data.begun_by(version)):
-            return None if is_free else self._compare(data, version, cut)
+            return None if is_free else self._tell(data, version, cut, {})
         found: dict[str, float] = {}
         if self._copied is not None:
             copied, weights = self._copied
             if len(data.begun_by(copied)):
-                with self._holding(weights):
-                    found = self._compare(data, copied, cut)
+                found = self._tell(data, copied, cut, weights)
                 self._copied = None
             elif copied < int(data.versions.min()):
                 self._copied = None  # its tokens were dropped
         if self._copied is None and is_at_version and self._every and version >= self._due:
-            self._copied = version, {name: part.detach().to("cpu", copy=True) for name, part in self._trained.items()}
+            kept = {} if self._rank.index else self._trained
+            self._copied = version, {name: part.detach().to("cpu", copy=True) for name, part in kept.items()}
             self._due = version + self._every
         return found
+
+    def _tell(self, data: Replies, version: int, cut: Cut, weights: dict[str, Tensor]) -> dict[str, float]:
+        """With other weights, if there are any; the same on every rank."""
+        numbers = torch.zeros(len(diagnostics.MISMATCH), dtype=torch.float64, device=data.log_probs.device)
+        if self._rank.index == 0:
+            with self._holding(weights) if weights else nullcontext():
+                found = self._compare(data, version, cut)
+            numbers.copy_(torch.tensor([found[name] for name in diagnostics.MISMATCH], dtype=torch.float64))
+        self._rank.add_up(numbers)
+        return dict(zip(diagnostics.MISMATCH, numbers.tolist(), strict=True))
 
     def _compare(self, data: Replies, version: int, cut: Cut) -> dict[str, float]:
         numbers = data.begun_by(version)

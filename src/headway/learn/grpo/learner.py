@@ -82,7 +82,7 @@ class GRPOLearner:
         self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         if not self._trained:
             raise ValueError("the model has no weights to train")
-        self._check = EngineCheck(self._policy, self._trained, settings.check_engine_every)
+        self._check = EngineCheck(self._policy, self._trained, settings.check_engine_every, rank)
         self._optimizer = self._make_optimizer(list(self._trained.values()), settings.learning_rate)
         self._reference = find_reference(self._model, settings, load_reference)
         self._critic = None
@@ -174,8 +174,6 @@ class GRPOLearner:
         )
 
     def _mismatch(self, data: Replies, version: int, proximal: Tensor | None) -> Mapping[str, float] | None:
-        if self._rank.index:
-            return {}  # the first one tells for all
         is_known = self._settings.is_one_step or proximal is not None
         is_free = is_known and not self._settings.sampling.is_cut
         return self._check.look(data, version, self._cut, is_free=is_free)
