@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from audit import audit
+from left_behind import assert_no_more_shared_memory
 from patience import patient, wait_until
 
 from headway.coordinate.coordinator import Coordinator, RunResult
@@ -104,7 +105,7 @@ def test_a_finished_run_leaves_no_process_and_no_shared_memory() -> None:
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children if Path(f"/proc/{pid}").exists()]
     assert not [name for name in names if b"spawn_main" in name]
-    assert set(os.listdir("/dev/shm")) == before
+    assert_no_more_shared_memory(before)
 
 
 def test_when_the_driver_is_killed_its_processes_go_too(tmp_path: Path) -> None:

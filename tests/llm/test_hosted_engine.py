@@ -19,7 +19,7 @@ from patience import patient, slowness, wait_until
 
 torch = pytest.importorskip("torch")
 
-from left_behind import all_children, wait_until_gone  # noqa: E402
+from left_behind import all_children, assert_no_more_shared_memory, wait_until_gone  # noqa: E402
 
 from headway.llm.engine import EngineError, Overdue, Request, Sample, Sampling  # noqa: E402
 from headway.llm.host_process import HostSettings  # noqa: E402
@@ -260,7 +260,7 @@ def test_a_closed_engine_leaves_no_process_no_descriptor_and_no_shared_memory() 
         pids.append(subject.pid)
     wait_until_gone(pids)
     del subject
-    assert set(os.listdir("/dev/shm")) == shared
+    assert_no_more_shared_memory(shared)
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
