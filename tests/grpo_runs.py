@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from patience import patient
+
 from headway.recipes.config import read_values
 from headway.recipes.grpo import GRPOConfig
 from headway.testing.tiny_models import save_tiny_model
@@ -38,6 +40,7 @@ def tiny_values(folder: Path, **changes: Any) -> dict[str, Any]:
         "max_lead": 1,
         "evaluate_every": 0,
         "device": "cpu",
+        "start_deadline_s": patient(120),
         **changes,
     }
 
