@@ -12,7 +12,6 @@ from patience import patient
 from headway.cli import main
 from headway.observe.folder import RunFolder
 
-
 START_S = patient(120)
 
 
