@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import patient
 
 from headway.cli import main
 from headway.observe.folder import RunFolder
+
+START_S = patient(120)
 
 
 def run_of(root: Path, recipe: str, **values: Any) -> RunFolder:
     """A run of the recipe with these settings; its folder."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "tiny.yaml").write_text(yaml.safe_dump({"recipe": recipe, "tensorboard": False, **values}))
+    settings = {"recipe": recipe, "tensorboard": False, "start_deadline_s": START_S, **values}
+    (root / "tiny.yaml").write_text(yaml.safe_dump(settings))
     words = ["--config", str(root / "tiny.yaml"), "--runs", str(root / "runs"), "--quiet", "--report", "false"]
     assert main(["run", *words]) == 0
     return RunFolder(max((root / "runs").iterdir(), key=lambda path: path.stat().st_mtime))

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from patience import patient
+
 from headway.recipes.config import read_values
 from headway.recipes.grpo import GRPOConfig
 from headway.testing.tiny_models import save_tiny_model
 
+START_S = patient(120)
 REWARD = """
 def share_of_digits(prompt, response, truth, info):
     return sum(c.isdigit() for c in response) / max(len(response), 1)
@@ -38,6 +41,7 @@ def tiny_values(folder: Path, **changes: Any) -> dict[str, Any]:
         "max_lead": 1,
         "evaluate_every": 0,
         "device": "cpu",
+        "start_deadline_s": START_S,
         **changes,
     }
 

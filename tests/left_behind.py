@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,6 +28,24 @@ def all_children(pid: int) -> list[int]:
         for child in children:
             found += [int(child), *all_children(int(child))]
     return found
+
+
+def shared_memory() -> set[str]:
+    """The files in /dev/shm, without those that other programs use."""
+    ours = {os.getpid(), *all_children(os.getpid())}
+    theirs: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        if int(maps.parent.name) not in ours:
+            try:
+                theirs.update(re.findall(r" /dev/shm/(\S+)", maps.read_text()))
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+    return set(os.listdir("/dev/shm")) - theirs
+
+
+def assert_no_more_shared_memory(before: set[str]) -> None:
+    """Than there was. What another program has just made may not be known as its own yet."""
+    wait_until(lambda: set(os.listdir("/dev/shm")) <= before or shared_memory() <= before, what="no more shared memory")
 
 
 def title(pid: int) -> str:

@@ -657,22 +657,28 @@ def _signals(coordinator: Coordinator, *, is_apart: bool) -> Iterator[None]:
     """Route the signals to the coordinator, which may be in another thread; put the old handlers back at the end."""
     asked = 0
 
+    def say(line: str) -> None:
+        try:
+            print(line, file=sys.stderr, flush=True)
+        except RuntimeError:  # the signal came in the middle of another line, which has to be whole first
+            coordinator.call_soon(lambda: print(line, file=sys.stderr, flush=True))
+
     def stop(number: int, frame: Any) -> None:
         nonlocal asked
         asked += 1
         name = signal.Signals(number).name
         if asked > 1:
-            print(f"{name} again: ending now", file=sys.stderr)
+            say(f"{name} again: ending now")
             coordinator.abort()
         else:
-            print(f"{name}: saving and ending after this update (again: at once)", file=sys.stderr)
+            say(f"{name}: saving and ending after this update (again: at once)")
             coordinator.call_soon(lambda: coordinator.request_stop(f"{INTERRUPTED} by {name}"))
 
     def explain(number: int, frame: Any) -> None:
         if is_apart:  # in the thread where nothing moves meanwhile
-            coordinator.call_soon(lambda: print(coordinator.why(), file=sys.stderr, flush=True))
+            coordinator.call_soon(lambda: say(coordinator.why()))
         else:
-            print(coordinator.why(), file=sys.stderr, flush=True)
+            say(coordinator.why())
 
     handlers: dict[int, Callable[[int, Any], None]] = {
         signal.SIGINT: stop,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from audit import audit
+from left_behind import assert_no_more_shared_memory
 from patience import patient, wait_until
 
 from headway.coordinate.coordinator import Coordinator, RunResult
@@ -97,18 +98,14 @@ def test_a_learner_that_dies_ends_the_run_with_one_clear_line() -> None:
         run_sabotaged(settings, "land", 5, "learner", signal.SIGKILL)
 
 
-def shared_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("psm_")}  # others are of other programs
-
-
 def test_a_finished_run_leaves_no_process_and_no_shared_memory() -> None:
-    before = shared_memory()
+    before = set(os.listdir("/dev/shm"))
     _, log = run_sabotaged(Settings(plan=Plan(updates=10), max_lead=1), "start", 3, "collector-0", signal.SIGKILL)
     assert not is_running(log.killed)
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children if Path(f"/proc/{pid}").exists()]
     assert not [name for name in names if b"spawn_main" in name]
-    assert shared_memory() == before
+    assert_no_more_shared_memory(before)
 
 
 def test_when_the_driver_is_killed_its_processes_go_too(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from patience import patient, slowness, wait_until
 
 torch = pytest.importorskip("torch")
 
-from left_behind import all_children, wait_until_gone  # noqa: E402
+from left_behind import all_children, assert_no_more_shared_memory, wait_until_gone  # noqa: E402
 
 from headway.llm.engine import EngineError, Overdue, Request, Sample, Sampling  # noqa: E402
 from headway.llm.host_process import HostSettings  # noqa: E402
@@ -250,12 +250,8 @@ def test_kills_at_random_moments_while_weights_change_lose_nothing_and_invent_no
 # -- nothing is left behind -----------------------------------------------------------------------
 
 
-def shared_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("psm_")}  # others are of other programs
-
-
 def test_a_closed_engine_leaves_no_process_no_descriptor_and_no_shared_memory() -> None:
-    descriptors, shared = len(os.listdir("/proc/self/fd")), shared_memory()
+    descriptors, shared = len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
     with engine() as subject:
         pids = [subject.pid]
         subject.apply(1, weights(1))
@@ -264,7 +260,7 @@ def test_a_closed_engine_leaves_no_process_no_descriptor_and_no_shared_memory() 
         pids.append(subject.pid)
     wait_until_gone(pids)
     del subject
-    assert shared_memory() == shared
+    assert_no_more_shared_memory(shared)
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from patience import patient
+from patience import patient, wait_until
 from rich.console import Console
 
 from headway.cli import main
@@ -724,6 +726,32 @@ def test_sigusr1_prints_who_waits_for_what_and_the_run_goes_on(runs: Path) -> No
         assert " (since " in told
         read_until(process, "] learn u=")  # on it goes
         assert process.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM], ids=["SIGUSR1", "SIGTERM"])
+def test_a_signal_in_the_middle_of_a_line_is_answered_after_it(
+    runs: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    with started(runs, "--collect_ms", "0", "--train_ms", "0") as process:
+        assert process.stderr is not None
+        read_until(process, "] learn u=3 ")
+        seen: list[int] = []
+
+        def is_stuck() -> bool:
+            """Nobody reads, so the run waits in the middle of a line until somebody does."""
+            seen.append(int.from_bytes(fcntl.ioctl(process.stderr, termios.FIONREAD, bytes(4)), "little"))
+            return seen[-1] > 60_000 and len(seen) > 50 and len(set(seen[-50:])) == 1
+
+        wait_until(is_stuck)
+        process.send_signal(number)
+        if number == signal.SIGUSR1:
+            read_until(process, " tickets live (")
+            read_until(process, "] learn u=")  # on it goes
+        else:
+            _, err = process.communicate(timeout=WAIT_S)
+            assert process.returncode == 0, err
+            assert "SIGTERM: saving and ending after this update" in err
 
 
 def test_a_second_signal_ends_the_run_at_once(runs: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from left_behind import assert_no_more_shared_memory
 from limits import fill_descriptors, no_descriptor_left
 from patience import patient
 
@@ -142,10 +143,11 @@ def with_roles(*names: str, **settings: float) -> Callable[[Callable[..., Awaita
                 await runtime.close()
 
         def run() -> None:
-            before = left_behind()
+            before, shared = left_behind(), set(os.listdir("/dev/shm"))
             runtime = Processes(**settings)
             runtime.run(main(runtime))
             assert left_behind() == before
+            assert_no_more_shared_memory(shared)
 
         run.__name__, run.__doc__ = test.__name__, test.__doc__
         return run
@@ -153,11 +155,10 @@ def with_roles(*names: str, **settings: float) -> Callable[[Callable[..., Awaita
     return decorate
 
 
-def left_behind() -> tuple[set[str], set[str], list[str], int]:
-    """Open descriptors, shared memory files, child processes, threads."""
+def left_behind() -> tuple[set[str], list[str], int]:
+    """Open descriptors, child processes, threads."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    named = {name for name in os.listdir("/dev/shm") if name.startswith("psm_")}  # others are of other programs
-    return set(os.listdir("/proc/self/fd")), named, children, threading.active_count()
+    return set(os.listdir("/proc/self/fd")), children, threading.active_count()
 
 
 def is_alive(pid: int) -> bool:

@@ -162,7 +162,8 @@ class RankedLearner:
         """Everybody is there and built, so this takes milliseconds."""
         peers, connect_s = self._peers, min(start_s, CONNECT_S)
         store, port = open_store(peers.host, self.size, connect_s)
-        meeting = Meeting(peers.host, port, peers.backend, connect_s, self._deadline_s)
+        sum_s = 2 * self._deadline_s  # who is late is found out here, before those that wait for it give up
+        meeting = Meeting(peers.host, port, peers.backend, connect_s, sum_s)
         peers.call("connect", meeting)
         self._together(start_s, lambda: self._rank.connect(meeting, store, peers.host))
 
