@@ -473,7 +473,7 @@ def _last_score(result: RunResult) -> str:
     if scored and (cut := scored[-1].metrics.get(CUT_EPISODES, 0)):
         remarks.append(f"{cut:g} of {scored[-1].metrics.get('episodes', 0):g} episodes were cut")
     if result.scores and result.scores[-1].value is None:
-        why = next(iter(result.scores[-1].error.splitlines()), "no reason was given")
+        why = next(iter((result.scores[-1].error or "").splitlines()), "no reason was given")
         remarks.append(f"that of version {result.scores[-1].version} failed: {why}")
     remarks += [f"that of version {version} was abandoned" for version in result.evaluations_abandoned]
     number = f"{scored[-1].value:.3f}" if scored else "-"

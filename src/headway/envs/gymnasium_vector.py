@@ -238,7 +238,7 @@ def as_features(observations: Any, space: spaces.Space[Any]) -> np.ndarray:
         return np.concatenate(hot, axis=1)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = [as_features(observations[name], member) for name, member in _members(space)]
-        numbers = [np.float32(part) / np.float32(BRIGHTEST) if part.dtype == np.uint8 else part for part in parts]
+        numbers = [part / np.float32(BRIGHTEST) if part.dtype == np.uint8 else part for part in parts]
         return np.concatenate([part.reshape(len(part), -1) for part in numbers], axis=1)
     if is_picture_of_bytes(space):
         return np.array(observations, np.uint8)  # of its own: an environment may draw into the same array again
