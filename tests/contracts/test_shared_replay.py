@@ -27,6 +27,7 @@ from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.learn.with_replay import WithReplay
 from headway.observe.fingerprint import fingerprint
+from headway.observe.log_file import Mark
 from headway.observe.recorder import EventLog, MemoryRecorder, read_events
 from headway.runtime.processes import Processes
 from headway.runtime.virtual import Fault, Virtual
@@ -259,8 +260,8 @@ class StopAt:
             assert self.coordinator is not None
             self.coordinator.request_stop()
 
-    def flush(self) -> int:
-        return self._log.flush()
+    def mark(self) -> Mark:
+        return self._log.mark()
 
     def close(self) -> None:
         self._log.close()

@@ -345,6 +345,8 @@ class Coordinator:
         statistics = self.ledger.statistics()
         if not statistics.closes:
             raise LedgerError(f"the ledger does not close: {statistics}")
+        for version in self._abandoned():
+            self._record("abandon_evaluation", v=version)
         self._record("end", v=self.version, updates=self.updates, returned=statistics.returned)
         return RunResult(
             stop_reason=self._stop_reason,
@@ -360,8 +362,16 @@ class Coordinator:
             evaluations_skipped=self.evaluations.skipped,
             lead=self.lead,
             metrics=self.metrics,
-            evaluations_abandoned=self.evaluations.unfinished,
+            evaluations_abandoned=self._abandoned(),
         )
+
+    def _abandoned(self) -> tuple[int, ...]:
+        """The versions whose evaluation an interruption cut off or kept from beginning; who resumes makes up for them."""
+        if not self._abandons_evaluations:
+            return ()
+        unfinished = self.evaluations.unfinished
+        is_done = self.evaluations.has_seen(self.version) or self.version in unfinished or self._is_interrupted
+        return unfinished if is_done or not self._evaluates_last else (*unfinished, self.version)
 
     def _way_back(self, error: RoleError) -> str:
         """What to do about a role that took with it what nobody else has."""

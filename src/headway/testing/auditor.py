@@ -51,7 +51,7 @@ RULES = {
     "replay ratio": "samples and inserted steps keep the ratio that was set",
     "evaluations": "each version that is due is evaluated or skipped, once, one at a time",
     "pause": "nothing takes off and nothing is trained during a blocking evaluation",
-    "last evaluation": "a run that ends has evaluated its last version",
+    "last evaluation": "a run that ends has evaluated its last version, or an interruption has abandoned that",
     "nothing left behind": "a run that reaches its updates has learned from or dropped all that it opened",
     "counts": "what the run counted is what the log adds up to",
 }
@@ -174,6 +174,7 @@ class Auditor:
         self._largest_lead = 0.0
         self._due: list[int] = []
         self._evaluating: int | None = None
+        self._abandoned: set[int] = set()
         self._scored: set[int] = set()
         self._uneven_steps = False
         self._readers = {
@@ -695,6 +696,17 @@ class Auditor:
             self._wrong("evaluations", f"version {version} is skipped, {self._due} are due")
         self.tally.evaluations_skipped += 1
 
+    def _on_abandon_evaluation(self, event: Mapping[str, Any]) -> None:
+        """An interruption came before its score. It is said at the end, behind the last checkpoint."""
+        version = event["v"]
+        if version == self._evaluating:
+            self._evaluating = None
+        elif version in self._due:
+            self._due.remove(version)
+        elif version != self._newest or version in self._scored:
+            self._wrong("evaluations", f"version {version} is abandoned, {self._due} are due")
+        self._abandoned.add(version)
+
     # -- the end ------------------------------------------------------------------------------------
 
     def _on_stop(self, event: Mapping[str, Any]) -> None:
@@ -713,7 +725,7 @@ class Auditor:
             if self._run["evaluate_every"]:
                 if self._due or self._evaluating is not None:
                     self._wrong("evaluations", f"versions {self._due} are due at the end")
-                if self._newest not in self._scored:
+                if self._newest not in self._scored | self._abandoned:
                     self._wrong("last evaluation", f"version {self._newest} has no score")
             if told.updates is not None and self._updates >= told.updates and self._replay is None and self._live:
                 self._wrong("nothing left behind", f"tickets {list(self._live)} are live at the end")

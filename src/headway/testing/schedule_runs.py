@@ -38,6 +38,7 @@ from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Stalled
 from headway.core.order import OnStale
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
+from headway.observe.log_file import Mark
 from headway.runtime.virtual import Deadlock, Virtual
 from headway.testing.auditor import Terms, Violation, audit
 from headway.testing.chained import COLLECTORS, FIRST, ChainLearner, Nature, Notes, Weights
@@ -138,8 +139,8 @@ class Log:
         elif count > MOST_EVENTS or time_s > self._latest_s:
             self._over.set_result(Endless())
 
-    def flush(self) -> int:
-        return len(self.events)
+    def mark(self) -> Mark:
+        return Mark.at(len(self.events))
 
     def close(self) -> None:
         self._is_closed = True
