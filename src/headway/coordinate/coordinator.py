@@ -189,8 +189,8 @@ class Coordinator:
     async def run(self) -> RunResult:
         """Start the roles, run the loops, evaluate and save at the end, close everything."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        described = {"runtime": self.runtime.name, **self.settings.describe()}
-        self._record("run", **described, **({} if self._config is None else {"config": dict(self._config)}))
+        told = {} if self._config is None else {"config": dict(self._config)}
+        self._record("run", runtime=self.runtime.name, **self.settings.describe(), **told)
         try:
             await self._begin()
             await self._run_loops()
@@ -366,7 +366,8 @@ class Coordinator:
         )
 
     def _abandoned(self) -> tuple[int, ...]:
-        """The versions whose evaluation an interruption cut off or kept from beginning; who resumes makes up for them."""
+        """The versions whose evaluation an interruption cut off, or kept from beginning: a resumed run makes up for
+        them."""
         if not self._abandons_evaluations:
             return ()
         unfinished = self.evaluations.unfinished

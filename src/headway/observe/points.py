@@ -67,8 +67,11 @@ class Points:
         if event["e"] == "look" and self._alarms is not None:
             for ring in self._alarms.note(point.values):
                 self._say(ring.line())
-                said = {"name": ring.name, "on": ring.on, "value": ring.value, "threshold": ring.threshold}
-                self.record(event["t"], "alarm", said)
+                at_s = event["t"]
+                self._record("alarm", at_s, name=ring.name, on=ring.on, value=ring.value, threshold=ring.threshold)
+
+    def _record(self, kind: str, time_s: float, **fields: Any) -> None:
+        self.record(time_s, kind, fields)
 
     def mark(self) -> Mark:
         mark = Mark()

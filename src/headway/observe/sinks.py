@@ -216,10 +216,12 @@ class MetricsRecorder:
 
     def _take_look(self, time_s: float) -> None:
         seen = self._look()
-        fields = {"lead": seen.lead, "spent": seen.spent, "rss": seen.rss, "memory": seen.memory, "cpu": seen.cpu_s}
-        self._pass_on((time_s, "look", fields))
+        self._record("look", time_s, lead=seen.lead, spent=seen.spent, rss=seen.rss, memory=seen.memory, cpu=seen.cpu_s)
         self._looked_s = time_s
         self._is_updated = False
+
+    def _record(self, kind: str, time_s: float, **fields: Any) -> None:
+        self._pass_on((time_s, kind, fields))
 
 
 def resident_bytes_of(pid: int | str) -> int | None:
