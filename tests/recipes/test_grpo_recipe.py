@@ -290,9 +290,10 @@ def test_an_empty_dataset_is_refused_before_anything_starts(folder: Path) -> Non
 def test_a_reward_function_that_fails_stops_the_run_with_the_sample_named(
     folder: Path, body: str, message: str
 ) -> None:
-    (folder / "broken.py").write_text(f"def reward(prompt, response, truth, info):\n    {body}\n")
+    file = folder / f"broken_{message}.py"  # two of one name, size and second would share their bytecode
+    file.write_text(f"def reward(prompt, response, truth, info):\n    {body}\n")
     with pytest.raises(Exception, match=message) as failed:
-        run(config_of(folder, task_options={"reward": f"{folder / 'broken.py'}:reward"}))
+        run(config_of(folder, task_options={"reward": f"{file}:reward"}))
     assert "prompts/" in str(failed.value)
 
 
