@@ -79,7 +79,7 @@ def test_the_score_of_a_language_model_is_the_one_the_run_found(llm: RunFolder) 
     (again,) = evaluate(llm).scores
     recorded = last_score(llm)
     assert (again.version, again.value, dict(again.metrics)) == (2, recorded["value"], recorded["m"])
-    assert set(again.metrics) == {"pass@1", "pass@2", "reply_tokens"}
+    assert set(again.metrics) == {"pass@1", "pass@2", "prompts", "reply_tokens"}
 
 
 def test_the_best_weights_have_the_best_score(cartpole: RunFolder) -> None:

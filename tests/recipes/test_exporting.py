@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from headway.cli import main  # noqa: E402
 from headway.coordinate.best import kept_weights  # noqa: E402
+from headway.coordinate.checkpoint import CheckpointStore  # noqa: E402
 from headway.exporting import export  # noqa: E402
 from headway.llm.models import ModelError  # noqa: E402
 from headway.llm.saving import save_model  # noqa: E402
@@ -225,7 +227,11 @@ def test_adapters_that_are_kept_only_folded_in_are_refused(material: Path, tmp_p
 
 def test_adapters_newer_than_their_version_are_refused(material: Path, tmp_path: Path, capsys: Output) -> None:
     folder = run_of(tmp_path, "grpo", **tiny_values(material, updates=3, lora_rank=2, publish_every=2))
-    line = refused(capsys, "export", str(folder.path), "--to", str(tmp_path / "last"), "--adapters", "true")
+    words = ["export", str(folder.path), "--adapters", "true", "--to"]
+    assert main([*words, str(tmp_path / "ended")]) == 0, "a run ends with the weights it has, as a version"
+    store = CheckpointStore(folder.checkpoints)
+    store.save(replace(store.load(), last=None))  # as of a run that was interrupted there
+    line = refused(capsys, *words, str(tmp_path / "last"))
     assert line == "the adapters of this checkpoint are newer than version 1, within publish_every"
 
 

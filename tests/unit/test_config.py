@@ -521,9 +521,11 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "evaluate_every": 25,
         "evaluate_first": True,
         "save_every": 26,
+        "save_every_s": 27.0,
         "warmup_s": 27.0,
     }
     deadlines = {"collect": 31.0, "learn": 32.0, "evaluate": 33.0, "publish": 34.0, "start": 35.0, "data": 36.0}
+    deadlines |= {"save": 37.0}
     retries: dict[str, Any] = {
         "attempts_on_error": 41,
         "attempts_on_loss": 42,

@@ -577,7 +577,8 @@ def _adapters(config: GRPOConfig, kept: Kept) -> dict[str, Any]:
         raise ValueError("adapters=true needs a run with lora_rank > 0: this one trained all weights")
     if kept.state is None:
         raise ValueError(f"version {kept.version} is kept with its adapters folded in: export it without adapters=true")
-    if kept.state.updates_in_version:
+    is_last = kept.state.last is not None and kept.state.last[0] == kept.version  # what the run ended with
+    if kept.state.updates_in_version and not is_last:
         raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
     weights: dict[str, Any] = kept.state.learner["weights"]
     return weights
