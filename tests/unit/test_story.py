@@ -378,7 +378,8 @@ def test_a_killed_run_has_a_story_a_trace_and_metrics_up_to_its_last_event(
     assert points[-1].moment.update <= len(story.updates)
     gone = glance(folder)
     assert f"its process is gone after {duration(story.end_s)}; to go on: headway resume {folder}" in gone.headline
-    assert {role.role for role in gone.status.roles} >= {"learner", "collector-0"}
+    assert {interval.role for interval in story.intervals} >= {"learner", "collector-0"}
+    assert {role.role for role in gone.status.roles} == set(story.under_way), "a kill may come between two activities"
     for role in gone.status.roles:
         assert role.words.startswith(("was busy: ", "waited for "))
         assert role.since_s == story.end_s - story.under_way[role.role].begin, "it takes no longer than it took"
