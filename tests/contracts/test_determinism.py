@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from headway.core.rules import ReplayRatio
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
+from headway.runtime.virtual import Virtual
 from headway.testing.fakes import Pause, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
+from headway.testing.workloads import Constant, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
 
@@ -144,3 +148,21 @@ def test_a_pinned_replay_run_is_determined_by_its_seed(lead: int) -> None:
         assert result.ledger.closes
         prints.add(fingerprint(result.weights))
     assert len(prints) == 1
+
+
+@pytest.mark.parametrize("steps", range(18, 30))
+def test_when_a_background_score_comes_does_not_decide_where_a_pinned_run_ends(steps: int) -> None:
+    def batches(evaluate_s: float) -> list[Any]:
+        place, recorder = Virtual(SteadyWorkload(Constant(1.0), Constant(0.3), Constant(evaluate_s))), MemoryRecorder()
+        settings = Settings(
+            plan=Plan(steps=steps, evaluate_every=1),
+            replay=ReplayRatio(1, min_size=4, samples_per_update=6, steps_per_ticket=4),
+            evaluate_in_background=True,
+            max_lead=1,
+        )
+        stations = replace(toy_stations(), learner=partial(ToyReplayLearner, 6))
+        place.run(Coordinator(stations, settings, place, recorder=recorder).run())
+        return [(event["u"], event["v"]) for event in recorder.events if event["e"] == "learn"]
+
+    ends = {len(batches(0.05 + 0.25 * quarters)) for quarters in range(20)}
+    assert len(ends) == 1, ends

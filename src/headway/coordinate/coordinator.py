@@ -1029,7 +1029,8 @@ class Coordinator:
         self.evaluations.end(score)  # not before: the run may end when no evaluation is unfinished
         self._shelf.let_go(version)
         self._record("score", v=version, value=score.value, m=dict(score.metrics), error=score.error)
-        self._stop_reason = self._stop_reason or self._plan_reached()
+        if not self._defers_target:  # whatever else is reached, the learn loop finds out between two updates
+            self._stop_reason = self._stop_reason or self._target_reached()
         self.board.wake(LEARNER)
 
     async def _keep_best(self, best: BestWeights, score: Score) -> None:

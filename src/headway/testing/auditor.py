@@ -114,6 +114,8 @@ class Tally:
     lost: int = 0
     kept_stale: int = 0
     kept_expired: int = 0
+    on_the_line: int = 0
+    """Kept with an age that is max_age_s as far as numbers can tell: counted as expired or not."""
     staleness: Counter[int] = field(default_factory=Counter)
     steps: int = 0
     ages_s: list[float] = field(default_factory=list)
@@ -520,7 +522,9 @@ class Auditor:
             if max_age_s is not None and not keeps and age_s > max_age_s + EPSILON_S:
                 self._wrong("age", f"ticket {index} has waited for {age_s:g} s, max_age_s is {max_age_s:g}")
             tally.kept_stale += max_staleness is not None and keeps and staleness > max_staleness
-            tally.kept_expired += max_age_s is not None and keeps and age_s > max_age_s
+            if max_age_s is not None and keeps:
+                tally.kept_expired += age_s > max_age_s + EPSILON_S
+                tally.on_the_line += abs(age_s - max_age_s) <= EPSILON_S
             ticket.phase, ticket.taken = "taken", (staleness, age_s)
             self._arrived.pop(index, None)
             tally.staleness[staleness] += 1
@@ -541,7 +545,9 @@ class Auditor:
             staleness, age_s = ticket.taken
             ticket.phase = "ready"
             tally.kept_stale -= limit is not None and keeps and staleness > limit
-            tally.kept_expired -= max_age_s is not None and keeps and age_s > max_age_s
+            if max_age_s is not None and keeps:
+                tally.kept_expired -= age_s > max_age_s + EPSILON_S
+                tally.on_the_line -= abs(age_s - max_age_s) <= EPSILON_S
             tally.staleness[staleness] -= 1
             tally.steps -= ticket.steps
             tally.ages_s.remove(age_s)
@@ -729,6 +735,7 @@ class Auditor:
                     self._wrong("last evaluation", f"version {self._newest} has no score")
             if told.updates is not None and self._updates >= told.updates and self._replay is None and self._live:
                 self._wrong("nothing left behind", f"tickets {list(self._live)} are live at the end")
+        on_the_line = min(max(0, result.get("kept_expired", 0) - tally.kept_expired), tally.on_the_line)
         recount: dict[str, Any] = {
             "opened": tally.opened,
             "landed": tally.landed,
@@ -740,7 +747,7 @@ class Auditor:
             "requeued": tally.requeued,
             "lost": tally.lost,
             "kept_stale": tally.kept_stale,
-            "kept_expired": tally.kept_expired,
+            "kept_expired": tally.kept_expired + on_the_line,
             "staleness": {age: n for age, n in tally.staleness.items() if n},
             "mean_age_s": _mean(tally.ages_s),
             "max_age_s": max(tally.ages_s, default=0.0),
