@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from patience import patient, slowness
+from patience import patient, slowness, wait_until
 
 import headway
 from headway.cli import main
@@ -360,14 +360,20 @@ def test_a_killed_run_has_a_story_a_trace_and_metrics_up_to_its_last_event(
             while not (events.exists() and events.read_bytes().count(b'"e":"learn"') >= 50):
                 assert process.poll() is None
                 time.sleep(0.01)
-            assert main(["status", str(folder)]) == 0
-            live = capsys.readouterr().out
+            live = ""
+
+            def shows_the_collector() -> bool:  # unless it is just between two tickets
+                nonlocal live
+                assert main(["status", str(folder)]) == 0
+                live = capsys.readouterr().out
+                return "collector-0" in live
+
+            wait_until(shows_the_collector, what="the collector in the status")
             before = time.time()
         finally:
             process.kill()
     assert process.returncode == -signal.SIGKILL
     assert "running for" in live
-    assert "collector-0" in live
     story = read_story(folder)
     assert not story.is_over
     assert len(story.updates) >= 50

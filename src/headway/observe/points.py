@@ -45,6 +45,10 @@ class Points:
 
     def take(self, event: Brief) -> None:
         self.record_many((whole(event),))
+        self.write()
+
+    def write(self) -> None:
+        self._behind.write()
 
     def record_many(self, events: Sequence[Event]) -> None:
         """An alarm stands in the log right after its look."""
@@ -71,7 +75,7 @@ class Points:
                 self._record("alarm", at_s, name=ring.name, on=ring.on, value=ring.value, threshold=ring.threshold)
 
     def _record(self, kind: str, time_s: float, **fields: Any) -> None:
-        self.record(time_s, kind, fields)
+        self.record_many(({"t": time_s, "e": kind, **fields},))
 
     def mark(self) -> Mark:
         mark = Mark()

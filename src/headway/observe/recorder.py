@@ -51,6 +51,10 @@ class TakesMany(Recorder, Protocol):
 
     def record_many(self, events: Sequence[Event]) -> None: ...
 
+    def write(self) -> None:
+        """What was taken should leave the process now: whoever reads along sees a moment, and not half of one."""
+        ...
+
     def put_mark(self, mark: Mark) -> None:
         """Tell a mark that somebody else made where it is."""
         ...
@@ -134,6 +138,9 @@ class NoRecorder:
     def record_many(self, events: Sequence[Event]) -> None:
         pass
 
+    def write(self) -> None:
+        pass
+
     def mark(self) -> Mark:
         return Mark.at(0)
 
@@ -157,6 +164,9 @@ class MemoryRecorder:
     def record_many(self, events: Sequence[Event]) -> None:
         self.events.extend(events)
 
+    def write(self) -> None:
+        pass
+
     def mark(self) -> Mark:
         return Mark.at(len(self.events))
 
@@ -173,7 +183,7 @@ class PrintingRecorder:
 
     def __init__(self, behind: TakesMany) -> None:
         self._behind = behind
-        self.mark, self.put_mark, self.close = behind.mark, behind.put_mark, behind.close
+        self.write, self.mark, self.put_mark, self.close = behind.write, behind.mark, behind.put_mark, behind.close
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
         self.record_many(({"t": time_s, "e": kind, **fields},))
@@ -258,6 +268,7 @@ class InBackground:
             for begin in range(0, 0 if self._is_off else num, IN_ONE_GO):
                 self._pass_on_some(events[begin : min(num, begin + IN_ONE_GO)])
                 time.sleep(0)  # whoever runs the coordinator goes first
+            self._behind.write()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with recording, the run goes on without it
             self._turn_off(error)
         if self._is_off:
@@ -286,26 +297,34 @@ class EventLog:
         if position is not None:
             go_on_at(path, position, None)
         self._file = LogFile(path, say=say, head=self._head, **limits)
+        self._lines: list[bytes] = []  # not yet handed to the file
         self._run: Event | None = None  # the last event that says with which settings a session began
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
         self.record_many(({"t": round(time_s, 6), "e": kind, **fields},))
+        self.write()
 
     def record_many(self, events: Sequence[Event]) -> None:
-        self._file.write(b"".join(map(line_of, events)))
+        self._lines += map(line_of, events)
         for event in events:
             if event["e"] == "run":
                 self._run = event
 
+    def write(self) -> None:
+        self._file.write(b"".join(self._lines))
+        self._lines.clear()
+
     def mark(self) -> Mark:
         mark = Mark()
-        self._file.sync(mark)
+        self.put_mark(mark)
         return mark
 
     def put_mark(self, mark: Mark) -> None:
+        self.write()
         self._file.sync(mark)
 
     def close(self) -> None:
+        self.write()
         self._file.close()
 
     def _head(self) -> bytes:
