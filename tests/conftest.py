@@ -10,6 +10,17 @@ from patience import patient
 pytest_plugins = ["skip_rules"]
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread: the bits are those of roles that share a machine, and small models are faster."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """The seconds of `timeout`, of the mark and of pyproject.toml, are those of a quiet machine."""

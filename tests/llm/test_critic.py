@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,7 @@ from headway.testing.tiny_models import tiny_model  # noqa: E402
 START = tiny_model()
 KINDS = ("shared", "own")
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def start(adapters: int = 0, checkpointing: bool = False) -> Any:

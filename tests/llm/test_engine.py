@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,13 +26,7 @@ from headway.testing.tiny_models import KINDS, PLAIN_KINDS, RECURRENT_KINDS, tin
 
 STOPS = (0, 7, 90, 91, 92)  # of some 260 tokens
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def engine(model: Any = None, rows: int = 8, context: int = 64, **options: Any) -> TransformersEngine:

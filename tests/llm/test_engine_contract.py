@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,7 @@ from headway.llm.vllm_engine import VLLMEngine, kind_of_log_probs  # noqa: E402
 from headway.testing import bigrams  # noqa: E402
 from headway.testing.engine_contract import EngineContract  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class TestInThisProcess(EngineContract):

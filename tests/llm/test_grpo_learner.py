@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,7 @@ from headway.llm.heads import chosen_log_probs  # noqa: E402
 from headway.llm.trees import hidden_states, lay_out, plant  # noqa: E402
 from headway.testing.tiny_models import PLAIN_KINDS, tiny_model  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def group(number: int, replies: int = 4, version: int = 0, noise: float = 0.0) -> Rollout:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,7 @@ from headway.testing.tiny_models import KINDS, PLAIN_KINDS, ROWS_KINDS, WINDOW, 
 
 CASES = [(kind, layout) for kind in KINDS for layout in ("tree", "rows") if layout == "rows" or kind not in ROWS_KINDS]
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def own_log_probs(model: Any, prompt: np.ndarray, reply: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -46,13 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "own critic": {"estimator": "gae", "critic": CriticSettings(kind="own", learning_rate=1e-2, warmup_updates=1)},
 }
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def start(kind: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,7 @@ from headway.testing.tiny_models import tiny_model  # noqa: E402
 START = {kind: tiny_model(kind) for kind in ("llama", "gpt2")}
 VOCABULARY = START["llama"].config.vocab_size
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def start(kind: str = "llama") -> Any:
