@@ -343,6 +343,7 @@ def launch(
             log = stack.enter_context(TextLog(folder.log))
         if isinstance(recorder, MetricsRecorder) and place.name != "virtual":
             main = _look_by_the_clock(main, coordinator, recorder)
+            stack.callback(main.close)
         if show_status or log is not None:
             latest = _LatestStatus(coordinator, watch)
             stack.enter_context(StatusDisplay(latest.get, log=log, is_shown=show_status))
@@ -408,11 +409,16 @@ async def _look_by_the_clock(
             await asyncio.sleep(LOOK_EVERY_S)
             recorder.look_by_the_clock(coordinator.elapsed_s)
 
-    watching = asyncio.create_task(watch())
+    return await _with_beside(main, watch())
+
+
+async def _with_beside(main: Coroutine[Any, Any, RunResult], endless: Coroutine[Any, Any, None]) -> RunResult:
+    """`main`, and beside it what goes on for as long as that does."""
+    going_on = asyncio.create_task(endless)
     try:
         return await main
     finally:
-        watching.cancel()
+        going_on.cancel()
 
 
 def _best_weights(folder: RunFolder) -> BestWeights:
@@ -514,11 +520,7 @@ class _LatestStatus:
         return self._status
 
     async def follow(self, main: Coroutine[Any, Any, RunResult]) -> RunResult:
-        watching = asyncio.create_task(self._watch())
-        try:
-            return await main
-        finally:
-            watching.cancel()
+        return await _with_beside(main, self._watch())
 
     async def _watch(self) -> None:
         while True:
