@@ -24,7 +24,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.core.parents import die_with_parent
+from headway.children.parents import die_with_parent
 from headway.testing.auditor import RULES
 from headway.testing.fault_schedules import draw
 from headway.testing.schedule_runs import PROMISES, Outcome, run_schedule

@@ -24,9 +24,9 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.story import tell
-from headway.testing.fitting import fit
-from headway.testing.simulation import simulate
+from headway.observe.run_history import tell
+from headway.simulate.fitting import fit
+from headway.simulate.simulation import simulate
 
 
 class SlowCollector:

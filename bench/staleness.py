@@ -161,7 +161,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     import torch
 
     from headway.coordinate.coordinator import Coordinator
-    from headway.coordinate.crew import RunFailed
+    from headway.coordinate.role_calls import RunFailed
     from headway.coordinate.settings import Plan, Settings
     from headway.observe.fingerprint import fingerprint
     from headway.observe.recorder import MemoryRecorder

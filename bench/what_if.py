@@ -30,11 +30,11 @@ from headway.coordinate.settings import Settings
 from headway.core.types import Ticket
 from headway.launching import launch
 from headway.observe.folder import RunFolder
-from headway.observe.story import Story, read_story
+from headway.observe.run_history import Story, read_story
 from headway.recipes.functions import FunctionsConfig
 from headway.recipes.functions import stations as toy_stations
-from headway.testing.fitting import Measured, fit, measure, repeat
-from headway.testing.simulation import Outcome, simulate
+from headway.simulate.fitting import Measured, fit, measure, repeat
+from headway.simulate.simulation import Outcome, simulate
 
 RATE_WITHIN, STALENESS_WITHIN = 0.05, 0.10
 

@@ -9,9 +9,9 @@ from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.story import Story, tell
+from headway.observe.run_history import Story, tell
 from headway.runtime.virtual import Virtual, Workload
-from headway.testing.workloads import (
+from headway.simulate.workloads import (
     Constant,
     Duration,
     SimulatedCollector,

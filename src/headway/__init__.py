@@ -21,11 +21,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headway.moved_modules import find_by_former_names
+
 if TYPE_CHECKING:
     from headway.coordinate.coordinator import Coordinator, RunResult
-    from headway.coordinate.crew import RunFailed
     from headway.coordinate.facade import AsyncTrainingCoordinator
     from headway.coordinate.functions import stations_from_functions
+    from headway.coordinate.role_calls import RunFailed
     from headway.coordinate.roles import Stations
     from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
     from headway.coordinate.waits import Stalled
@@ -37,9 +39,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+find_by_former_names()
+
 _HOMES = {
     "headway.coordinate.coordinator": ("Coordinator", "RunResult"),
-    "headway.coordinate.crew": ("RunFailed",),
+    "headway.coordinate.role_calls": ("RunFailed",),
     "headway.coordinate.facade": ("AsyncTrainingCoordinator",),
     "headway.coordinate.functions": ("stations_from_functions",),
     "headway.coordinate.roles": ("Stations",),

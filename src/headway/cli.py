@@ -40,11 +40,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from headway.coordinate.best import LAST
+from headway.coordinate.best_weights import LAST
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
 from headway.coordinate.coordinator import RunResult
-from headway.coordinate.crew import RunFailed
-from headway.coordinate.replay import ReplayError, replay
+from headway.coordinate.rerun import ReplayError, replay
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.system_failures import SystemFailed
 from headway.coordinate.waits import Stalled
@@ -57,25 +57,26 @@ from headway.evaluating import Measured, Spread
 from headway.evaluating import evaluate as evaluate_again
 from headway.exporting import export as export_run
 from headway.launching import build_sinks, has_tensorboard, launch, statistics_rows
+from headway.names import lightzero_names, nested_names
+from headway.names.known_names import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
+from headway.names.nested_names import PATHS, WITHOUT_EFFECT
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
-from headway.observe.glance import glance
 from headway.observe.recorder import read_events
+from headway.observe.run_history import read_story
 from headway.observe.sample_view import show
 from headway.observe.samples import EVAL, TRAIN, choose, read_samples
 from headway.observe.saying import to_stderr
 from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
-from headway.observe.story import read_story
+from headway.observe.status import glance
 from headway.observe.trace import write_trace
-from headway.recipes import RECIPES, Recipe, lightzero, lightzero_names, load_recipe, nested_names
+from headway.recipes import RECIPES, Recipe, lightzero, load_recipe
 from headway.recipes.config import ConfigError, RunConfig, Said, read_values, understand
-from headway.recipes.known_names import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
-from headway.recipes.nested_names import PATHS, WITHOUT_EFFECT
 from headway.reporting import PORT, ReportServer, examine, leave_report, write_report
-from headway.testing.fitting import fit
-from headway.testing.simulation import Outcome, Workshop, compare, recommend
-from headway.testing.workloads import parse_duration
+from headway.simulate.fitting import fit
+from headway.simulate.simulation import Outcome, Workshop, compare, recommend
+from headway.simulate.workloads import parse_duration
 
 OUT = Console(highlight=False, soft_wrap=True)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.coordinate.best import LAST, Kept, kept_weights
+from headway.coordinate.best_weights import LAST, Kept, kept_weights
 from headway.coordinate.evaluations import evaluation_seed
 from headway.coordinate.roles import EvaluatorRole
 from headway.core.types import Score, Snapshot

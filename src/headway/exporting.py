@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from headway.coordinate.best import BEST, LAST, BestWeights, Kept, kept_weights
+from headway.coordinate.best_weights import BEST, LAST, BestWeights, Kept, kept_weights
 from headway.core.naming import unknown
 from headway.observe.folder import RunFolder
 from headway.observe.whole_files import written_beside

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from headway.coordinate.best import FILE, BestWeights
+from headway.coordinate.best_weights import FILE, BestWeights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
 from headway.coordinate.components import Reports
 from headway.coordinate.coordinator import INTERRUPTED, Coordinator, RunResult, check_same_run

@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.refusals import refusal
-from headway.observe.accounts import Accounts, account
 from headway.observe.advice import MIN_UPDATES, Finding, advise, bottleneck
 from headway.observe.environment import process_is_alive
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import log_size
 from headway.observe.report import Seen, Setting, Simulated, document, page
+from headway.observe.run_history import Story, StoryReader, read_story
 from headway.observe.samples import EVAL, TRAIN, Sample, choose, read_samples
-from headway.observe.story import Story, StoryReader, read_story
+from headway.observe.time_report import Accounts, account
 from headway.observe.whole_files import write_whole
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig
-from headway.testing.fitting import LEFT_OUT, WhatIf, what_if
-from headway.testing.simulation import WORTH_A_VERSION
+from headway.simulate.fitting import LEFT_OUT, WhatIf, what_if
+from headway.simulate.simulation import WORTH_A_VERSION
 
 REPORT = "report.html"
 REFRESH_S = 2.0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from headway.coordinate.best import LAST, kept_weights
+from headway.coordinate.best_weights import LAST, kept_weights
 from headway.envs.colorlines.vector import ColorLines
 from headway.envs.colorlines.view import Frame, Player, animate, human, play
 from headway.observe.folder import RunFolder

@@ -17,7 +17,7 @@ from patience import patient
 from virtual_runs import record
 
 from headway.reporting import ReportServer, write_report
-from headway.testing.workloads import Exponential, Lognormal
+from headway.simulate.workloads import Exponential, Lognormal
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -12,7 +12,7 @@ from patience import slowness
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.replay import replay
+from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.coordinate.waits import Stalled
@@ -24,8 +24,8 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import Constant, Lognormal, SimulatedLearner, SteadyWorkload
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
-from headway.testing.workloads import Constant, Lognormal, SimulatedLearner, SteadyWorkload
 
 
 class Sized:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.replay import ReplayError, replay
+from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
@@ -18,8 +18,8 @@ from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.fakes import Pause, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
-from headway.testing.workloads import Constant, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
 

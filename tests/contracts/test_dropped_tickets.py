@@ -13,8 +13,8 @@ from audit import audit
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
-from headway.coordinate.replay import replay
+from headway.coordinate.rerun import replay
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.types import Rollout, Snapshot, Ticket
@@ -22,8 +22,8 @@ from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.fakes import SIZE, ToyCollector, ToyLearner
-from headway.testing.workloads import Constant, SteadyWorkload
 
 DROPS = Retries(on_failure="drop")
 every_runtime = pytest.mark.parametrize("runtime", ["inline", "threads", "processes", "virtual"])

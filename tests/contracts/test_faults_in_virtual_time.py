@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
@@ -24,7 +24,7 @@ from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
-from headway.testing.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedLearner
+from headway.simulate.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedLearner
 
 SCHEDULES = 5000
 LANE_SCHEDULES = 2500

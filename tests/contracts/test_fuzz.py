@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.desk import Desk
 from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.settings import Settings
+from headway.coordinate.ticket_queue import TicketQueue
 from headway.core import ledger as ledger_module
 from headway.core.ledger import Choice, Entry, Ledger
 from headway.core.order import Expiry
@@ -320,12 +320,12 @@ def a_version_has_an_update_too_many(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("pinned birth", "one ticket a seat", "reason", "ends")
 def pinned_tickets_go_to_whoever_is_idle(patch: pytest.MonkeyPatch) -> None:
-    init = Desk.__init__
+    init = TicketQueue.__init__
 
-    def free(self: Desk, num_collectors: int, *, pinned: bool, lanes: int = 1) -> None:
+    def free(self: TicketQueue, num_collectors: int, *, pinned: bool, lanes: int = 1) -> None:
         init(self, num_collectors, pinned=False, lanes=lanes)
 
-    patch.setattr(Desk, "__init__", free)
+    patch.setattr(TicketQueue, "__init__", free)
 
 
 @mutant("reason")

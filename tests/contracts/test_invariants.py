@@ -16,7 +16,7 @@ from audit import Audit, audit
 from patience import patient, slowness
 
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.coordinate.waits import Stalled
@@ -27,8 +27,8 @@ from headway.launching import build_runtime
 from headway.launching import run as run_functions
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload
 from headway.testing.fakes import Pause, ToyCollector, ToyEvaluator, ToyLearner, toy_stations
-from headway.testing.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes", "virtual"]
 

@@ -23,8 +23,8 @@ from audit import audit
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
-from headway.coordinate.replay import ReplayError, replay
+from headway.coordinate.rerun import ReplayError, replay
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.coordinate.waits import Stalled
@@ -34,10 +34,13 @@ from headway.core.types import Rollout, Snapshot, Span, Ticket
 from headway.launching import build_runtime, look_at, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.story import tell
+from headway.observe.run_history import tell
 from headway.observe.timeline import intervals
 from headway.runtime.processes import Processes
 from headway.runtime.virtual import Fault, Virtual
+from headway.simulate.fitting import fit
+from headway.simulate.simulation import Workshop, simulate
+from headway.simulate.workloads import Constant, Lognormal, SteadyWorkload
 from headway.testing.fakes import (
     Pause,
     ToyCollector,
@@ -47,9 +50,6 @@ from headway.testing.fakes import (
     pinned_loop,
     toy_stations,
 )
-from headway.testing.fitting import fit
-from headway.testing.simulation import Workshop, simulate
-from headway.testing.workloads import Constant, Lognormal, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
 

@@ -15,8 +15,8 @@ from audit import audit
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
-from headway.coordinate.replay import replay
+from headway.coordinate.rerun import replay
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.order import OLDEST, READY
@@ -27,8 +27,8 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.inline import Inline
 from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import Exponential, FaultyWorkload, Lognormal
 from headway.testing.fakes import ToyCollector, ToyLearner, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
-from headway.testing.workloads import Exponential, FaultyWorkload, Lognormal
 
 
 class Ref:

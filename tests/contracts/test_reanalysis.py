@@ -15,8 +15,8 @@ import pytest
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
-from headway.coordinate.replay import ReplayError, replay
+from headway.coordinate.rerun import ReplayError, replay
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.protocols import Runtime
@@ -28,6 +28,7 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Fault, Virtual
+from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 from headway.testing.fakes import Pause
 from headway.testing.reanalysis import (
     ToyReanalyzer,
@@ -35,7 +36,6 @@ from headway.testing.reanalysis import (
     toy_reanalysis_stations,
 )
 from headway.testing.shared_replay import plain_replay_loop, toy_replay_stations
-from headway.testing.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
 RATIO = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)

@@ -28,8 +28,8 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.log_file import Mark
 from headway.observe.recorder import EventLog, read_events
 from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import Constant, Lognormal, SteadyWorkload
 from headway.testing.fakes import Pause, ToyLearner, ToyReplayLearner, pinned_loop, toy_stations
-from headway.testing.workloads import Constant, Lognormal, SteadyWorkload
 
 
 def session(

@@ -16,8 +16,8 @@ import pytest
 
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
-from headway.coordinate.replay import ReplayError, replay
+from headway.coordinate.rerun import ReplayError, replay
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import READY
@@ -31,9 +31,9 @@ from headway.observe.log_file import Mark
 from headway.observe.recorder import EventLog, MemoryRecorder, read_events
 from headway.runtime.processes import Processes
 from headway.runtime.virtual import Fault, Virtual
+from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, Lognormal, SteadyWorkload
 from headway.testing.fakes import Pause, ToyCollector, ToyLearner, ToyReplayLearner, toy_stations
 from headway.testing.shared_replay import ToyDrawLearner, ToyReplay, plain_replay_loop, toy_replay_stations
-from headway.testing.workloads import Constant, Exponential, FaultyWorkload, Lognormal, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
 RATIO = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)

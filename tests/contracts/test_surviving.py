@@ -20,18 +20,18 @@ from command_runs import refused, run_of
 from patience import patient, wait_until
 
 from headway.cli import main
-from headway.coordinate.best import kept_weights
+from headway.coordinate.best_weights import kept_weights
 from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.launching import build_runtime, launch, run
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import FolderInUse, RunFolder
 from headway.observe.recorder import MemoryRecorder, read_events
 from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
-from headway.testing.workloads import Constant, SteadyWorkload
 
 ENOUGH_S = patient(60)
 LONG = ["--updates", "100000", "--collect_ms", "2", "--train_ms", "2", "--evaluate_every", "0"]

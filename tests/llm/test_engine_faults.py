@@ -20,7 +20,7 @@ from left_behind import all_children, title, wait_until_gone
 
 from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.types import Batch, LearnReport

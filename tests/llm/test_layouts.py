@@ -16,7 +16,7 @@ from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.heads import Finish, finish_of  # noqa: E402
 from headway.llm.layouts import choose_layout  # noqa: E402
-from headway.llm.steady import steady  # noqa: E402
+from headway.llm.without_dropout import steady  # noqa: E402
 from headway.testing.tiny_models import KINDS, PLAIN_KINDS, ROWS_KINDS, WINDOW, tiny_model  # noqa: E402
 
 CASES = [(kind, layout) for kind in KINDS for layout in ("tree", "rows") if layout == "rows" or kind not in ROWS_KINDS]

@@ -13,8 +13,8 @@ import pytest
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
-from headway.coordinate.replay import replay
+from headway.coordinate.rerun import replay
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import Runtime

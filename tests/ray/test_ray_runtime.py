@@ -23,7 +23,7 @@ from left_behind import all_children, is_running, title, wait_until_gone
 from patience import patient
 
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.replay import replay
+from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY

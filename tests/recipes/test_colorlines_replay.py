@@ -14,7 +14,7 @@ import pytest
 from headway import cli
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import RunResult
-from headway.coordinate.replay import replay
+from headway.coordinate.rerun import replay
 from headway.core.types import Batch, Snapshot, Ticket
 from headway.launching import launch
 from headway.observe.fingerprint import fingerprint

@@ -15,10 +15,10 @@ from grpo_runs import make_material, tiny  # noqa: E402
 from headway.collect.groups import GroupCollector  # noqa: E402
 from headway.core.types import Snapshot  # noqa: E402
 from headway.launching import launch  # noqa: E402
-from headway.observe.accounts import account  # noqa: E402
 from headway.observe.advice import advise  # noqa: E402
 from headway.observe.folder import RunFolder  # noqa: E402
-from headway.observe.story import Story, read_story  # noqa: E402
+from headway.observe.run_history import Story, read_story  # noqa: E402
+from headway.observe.time_report import account  # noqa: E402
 from headway.recipes.grpo import GRPOConfig, stations  # noqa: E402
 from headway.reporting import examine  # noqa: E402
 

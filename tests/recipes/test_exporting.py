@@ -21,7 +21,7 @@ from peft import PeftModel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from headway.cli import main  # noqa: E402
-from headway.coordinate.best import kept_weights  # noqa: E402
+from headway.coordinate.best_weights import kept_weights  # noqa: E402
 from headway.coordinate.checkpoint import CheckpointStore  # noqa: E402
 from headway.exporting import export  # noqa: E402
 from headway.llm.models import ModelError  # noqa: E402

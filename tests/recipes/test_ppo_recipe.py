@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
-from headway.coordinate.replay import replay
+from headway.coordinate.rerun import replay
+from headway.coordinate.role_calls import RunFailed
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder

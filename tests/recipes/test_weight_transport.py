@@ -17,10 +17,10 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from audit import audit
 from grpo_runs import make_material, tiny
 
-from headway.coordinate.best import BestWeights, kept_weights
+from headway.coordinate.best_weights import BestWeights, kept_weights
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.replay import replay
+from headway.coordinate.rerun import replay
 from headway.llm.weight_link import LinkedWeights
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder

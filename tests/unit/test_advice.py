@@ -14,11 +14,11 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Retries
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
-from headway.observe.accounts import account
 from headway.observe.advice import Finding, advise, bottleneck
-from headway.observe.story import LEARNER, Story, tell
-from headway.testing.simulation import ForgottenCheckpoints
-from headway.testing.workloads import (
+from headway.observe.run_history import LEARNER, Story, tell
+from headway.observe.time_report import account
+from headway.simulate.simulation import ForgottenCheckpoints
+from headway.simulate.workloads import (
     Constant,
     Exponential,
     FaultyWorkload,

@@ -19,7 +19,7 @@ from headway.core.types import Ticket
 from headway.observe.alarms import DEFAULT_ALARMS, KNOWN, Alarms, Ring, check_alarms
 from headway.observe.metrics import MEANINGS
 from headway.observe.recorder import read_events
-from headway.observe.story import read_story
+from headway.observe.run_history import read_story
 from headway.recipes.config import ConfigError, RunConfig, read_values
 
 STALE = "staleness/nonzero"

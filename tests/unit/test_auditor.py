@@ -21,8 +21,7 @@ from headway.coordinate.settings import Retries
 from headway.core.order import READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.runtime.virtual import Workload
-from headway.testing.auditor import RULES, Terms, audit
-from headway.testing.workloads import (
+from headway.simulate.workloads import (
     Constant,
     Exponential,
     FaultyWorkload,
@@ -31,6 +30,7 @@ from headway.testing.workloads import (
     SimulatedReplayLearner,
     SteadyWorkload,
 )
+from headway.testing.auditor import RULES, Terms, audit
 
 Event = dict[str, Any]
 UPDATES = 24

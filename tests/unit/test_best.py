@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headway.cli import main
-from headway.coordinate.best import BestWeights, Kept, kept_weights
+from headway.coordinate.best_weights import BestWeights, Kept, kept_weights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
 from headway.coordinate.coordinator import RunResult
 from headway.core.protocols import PayloadLost

@@ -30,7 +30,7 @@ from headway.collect.first_ready import (
     first_ready_collector,
 )
 from headway.collect.segments import SegmentCollector
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.core.protocols import Stateful
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec, describe_spaces

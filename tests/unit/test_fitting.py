@@ -20,11 +20,11 @@ from headway.core.types import Rollout, Snapshot, Ticket
 from headway.launching import build_runtime, launch
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.story import read_story, tell
+from headway.observe.run_history import read_story, tell
 from headway.recipes.functions import FunctionsConfig, stations
-from headway.testing.fitting import LEADS, MAX_TICKETS, fit, measure, repeat, what_if
-from headway.testing.simulation import ForgottenCheckpoints, simulate
-from headway.testing.workloads import (
+from headway.simulate.fitting import LEADS, MAX_TICKETS, fit, measure, repeat, what_if
+from headway.simulate.simulation import ForgottenCheckpoints, simulate
+from headway.simulate.workloads import (
     Constant,
     Exponential,
     Flights,

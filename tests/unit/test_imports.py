@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 import headway
+from headway.moved_modules import MOVED
 
 SOURCE = Path(headway.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"core"}
 OBSERVE = CORE | {"observe"}
+CHILDREN = OBSERVE | {"children"}
 TOOLS = ("envs", "search", "llm")
 STATIONS = ("collect", "buffer", "learn", "publish", "evaluate")
 TOP = {"launching", "demo", "watching", "evaluating", "exporting", "reporting", "cli"}
@@ -25,17 +27,21 @@ EVERYTHING = {path.name for path in SOURCE.iterdir() if path.is_dir()} | TOP
 MAY_IMPORT: dict[str, set[str]] = {
     "core": CORE,
     "observe": OBSERVE,
-    **{tool: OBSERVE | {tool} for tool in TOOLS},
-    **{station: OBSERVE | set(TOOLS) | {station} for station in STATIONS},
-    "coordinate": OBSERVE | {"coordinate"},
-    "runtime": OBSERVE | {"runtime"},
-    "launching": OBSERVE | {"coordinate", "runtime"},
-    "__init__": OBSERVE | {"coordinate", "launching"},
+    "children": CHILDREN,
+    **{tool: CHILDREN | {tool} for tool in TOOLS},
+    **{station: CHILDREN | set(TOOLS) | {station} for station in STATIONS},
+    "coordinate": CHILDREN | {"coordinate"},
+    "runtime": CHILDREN | {"runtime"},
+    "simulate": CHILDREN | {"coordinate", "runtime", "simulate"},
+    "launching": CHILDREN | {"coordinate", "runtime"},
+    "names": {"core", "names"},
+    "moved_modules": set(),
+    "__init__": OBSERVE | {"coordinate", "launching", "moved_modules"},
     "demo": OBSERVE | {"coordinate", "launching", "recipes", "reporting"},
     "watching": OBSERVE | {"coordinate", "envs", "recipes"},
     "evaluating": OBSERVE | {"coordinate", "recipes"},
     "exporting": OBSERVE | {"coordinate", "recipes"},
-    "reporting": OBSERVE | {"recipes", "testing"},
+    "reporting": OBSERVE | {"recipes", "simulate"},
     "testing": EVERYTHING,
     "recipes": EVERYTHING,
     "cli": EVERYTHING,
@@ -173,7 +179,7 @@ def test_importing_headway_pulls_in_nothing_heavy_and_nothing_of_ours() -> None:
     loaded = set(python(code).split())
     assert "headway" in loaded
     assert not loaded & set(HEAVY)
-    assert not {name for name in loaded if name.startswith("headway.")}
+    assert {name for name in loaded if name.startswith("headway.")} == {"headway.moved_modules"}
 
 
 # -- public names -----------------------------------------------------------------------------------
@@ -243,3 +249,19 @@ def test_star_import_brings_the_public_names() -> None:
     space: dict[str, object] = {}
     exec("from headway import *", space)
     assert set(PUBLIC) <= set(space)
+
+
+# -- what has moved ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(MOVED.items()))
+def test_a_module_that_has_moved_is_found_under_its_former_name_with_one_line(old: str, new: str) -> None:
+    with pytest.warns(FutureWarning, match=rf"{old} is now {new}"):
+        module = import_module(old)
+    assert module is import_module(new)
+    assert sys.modules.pop(old) is module
+
+
+def test_a_module_that_was_never_there_is_not_found() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        import_module("headway.observe.stories")

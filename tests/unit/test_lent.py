@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.best import BestWeights, kept_weights
+from headway.coordinate.best_weights import BestWeights, kept_weights
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.lent import Lent, LentLost, taken

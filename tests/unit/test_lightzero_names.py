@@ -14,12 +14,12 @@ pytest.importorskip("torch")
 pytest.importorskip("gymnasium")
 
 from headway import cli
+from headway.names.known_names import KNOWN_NAMES
+from headway.names.lightzero_names import ALONE, PATHS, WITHOUT_EFFECT
+from headway.names.nested_names import mean
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, read_values, understand
-from headway.recipes.known_names import KNOWN_NAMES
 from headway.recipes.lightzero import merged, read_file, recipe_of, train
-from headway.recipes.lightzero_names import ALONE, PATHS, WITHOUT_EFFECT
-from headway.recipes.nested_names import mean
 
 DOCS = Path(__file__).parents[2] / "docs"
 KINDS = {name: load_recipe(name).config for name in ("muzero", "unizero")}

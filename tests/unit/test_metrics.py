@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from headway.coordinate.coordinator import RunResult
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
@@ -36,8 +36,15 @@ from headway.observe.metrics import (
 )
 from headway.observe.recorder import read_events
 from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import (
+    Constant,
+    Exponential,
+    FaultyWorkload,
+    Lognormal,
+    SimulatedLearner,
+    SteadyWorkload,
+)
 from headway.testing.reanalysis import toy_reanalysis_stations
-from headway.testing.workloads import Constant, Exponential, FaultyWorkload, Lognormal, SimulatedLearner, SteadyWorkload
 
 DOCS = Path(__file__).parents[2] / "docs"
 

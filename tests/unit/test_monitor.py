@@ -16,15 +16,15 @@ import headway
 from headway.cli import main
 from headway.coordinate.components import component_statistics, statistics_lines
 from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import HEALTH, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.observe.monitor import StopRun, Watch, load_monitor
 from headway.recipes.config import ConfigError, RunConfig, read_values
 from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.fakes import toy_stations
-from headway.testing.workloads import Constant, SteadyWorkload
 
 
 def collect(weights: Any, ticket: Any) -> Any:

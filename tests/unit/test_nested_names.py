@@ -13,9 +13,9 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from headway import cli
+from headway.names.nested_names import ESTIMATORS, GROUPS, OUR_WORDS, PATHS, WITHOUT_EFFECT, flatten, mean, resolve
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values, understand
-from headway.recipes.nested_names import ESTIMATORS, GROUPS, OUR_WORDS, PATHS, WITHOUT_EFFECT, flatten, mean, resolve
 
 DOCS = Path(__file__).parents[2] / "docs"
 GRPO, GSM8K = load_recipe("grpo").config, load_recipe("gsm8k").config
@@ -562,7 +562,7 @@ def test_every_path_means_settings_that_exist_or_says_why_not(known: Any) -> Non
 
 
 def test_a_path_is_in_one_table_only_and_no_group_hides_a_known_name() -> None:
-    from headway.recipes.known_names import KNOWN_NAMES
+    from headway.names.known_names import KNOWN_NAMES
 
     assert not set(PATHS) & set(WITHOUT_EFFECT)
     assert not GROUPS & set(KNOWN_NAMES)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.coordinate.desk import Desk
 from headway.coordinate.lanes import Post
+from headway.coordinate.ticket_queue import TicketQueue
 from headway.core.ledger import Ledger
 from headway.core.naming import seat_name
 from headway.core.protocols import Role
@@ -40,7 +40,7 @@ def test_a_role_without_a_lane_is_refused() -> None:
 
 
 def test_with_lanes_a_ticket_goes_to_the_collector_with_the_most_idle_ones() -> None:
-    desk = Desk(2, pinned=False, lanes=3)
+    desk = TicketQueue(2, pinned=False, lanes=3)
     for seat in (0, 2, 1, 3, 5):  # two lanes of collector 0, three of collector 1
         desk.note_idle(seat)
     woken = [desk.put(Ticket(index, index)) for index in range(6)]
@@ -48,7 +48,7 @@ def test_with_lanes_a_ticket_goes_to_the_collector_with_the_most_idle_ones() -> 
 
 
 def test_whoever_may_not_have_a_ticket_names_somebody_else() -> None:
-    desk = Desk(2, pinned=False, lanes=2)
+    desk = TicketQueue(2, pinned=False, lanes=2)
     for seat in (0, 1):
         desk.note_idle(seat)
     assert desk.another_idle() is None, "nothing to take"
@@ -57,7 +57,7 @@ def test_whoever_may_not_have_a_ticket_names_somebody_else() -> None:
     assert desk.first(0) == desk.first(3) == first
     assert desk.another_idle() == 1
     assert desk.another_idle() is None, "nobody else is idle"
-    pinned = Desk(1, pinned=True, lanes=2)
+    pinned = TicketQueue(1, pinned=True, lanes=2)
     pinned.put(Ticket(0, 0, collector=0))
     pinned.note_idle(1)
     assert (pinned.first(0), pinned.first(1)) == (Ticket(0, 0, collector=0), None)

@@ -28,7 +28,6 @@ from virtual_runs import record, story_of
 import headway
 from headway.cli import main
 from headway.core.types import Ticket
-from headway.observe.accounts import account
 from headway.observe.activities import CAUSES
 from headway.observe.environment import describe_environment, git_commit
 from headway.observe.folder import RunFolder
@@ -47,11 +46,12 @@ from headway.observe.report import (
     page,
     state,
 )
+from headway.observe.run_history import read_story, tell
 from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, titles, training
 from headway.observe.slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
-from headway.observe.story import read_story, tell
+from headway.observe.time_report import account
 from headway.reporting import UP_TO_BYTES, ReportServer, Watch, examine, leave_report, look, see, write_report
-from headway.testing.workloads import Constant, Exponential, Lognormal, SteadyWorkload
+from headway.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 
 Output = pytest.CaptureFixture[str]
 

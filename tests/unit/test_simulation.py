@@ -16,11 +16,11 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.story import tell
+from headway.observe.run_history import tell
 from headway.runtime.virtual import Fault, Virtual
-from headway.testing.fitting import fit
-from headway.testing.simulation import Outcome, Workshop, compare, recommend, simulate
-from headway.testing.workloads import (
+from headway.simulate.fitting import fit
+from headway.simulate.simulation import Outcome, Workshop, compare, recommend, simulate
+from headway.simulate.workloads import (
     Constant,
     Duration,
     Empirical,

@@ -24,10 +24,10 @@ from patience import patient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headway.cli import main
-from headway.coordinate.best import BestWeights
+from headway.coordinate.best_weights import BestWeights
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.functions import stations_from_functions
-from headway.coordinate.replay import ReplayError, replay
+from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Rollout, Score, Snapshot, Ticket
@@ -36,12 +36,12 @@ from headway.observe.folder import RunFolder
 from headway.observe.metrics import ALIASES, Moment, Point, metrics_of
 from headway.observe.prometheus_sink import PrometheusSink, exposition
 from headway.observe.recorder import read_events
+from headway.observe.run_history import read_story
 from headway.observe.sinks import QUEUE_POINTS, Deliveries, JsonLines, resident_bytes
-from headway.observe.story import read_story
 from headway.observe.tensorboard_sink import TensorBoardSink
 from headway.recipes.functions import FunctionsConfig
 from headway.runtime.virtual import Virtual
-from headway.testing.workloads import Constant, SimulatedLearner, SteadyWorkload
+from headway.simulate.workloads import Constant, SimulatedLearner, SteadyWorkload
 
 WAIT_S = patient(30)
 AT_ONCE = ["--collect_ms", "0", "--train_ms", "0", "--evaluate_ms", "0", "--quiet"]

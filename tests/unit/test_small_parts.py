@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.coordinate.desk import Desk
 from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.functions import stations_from_functions
 from headway.coordinate.roles import LEARNER, Stations
-from headway.coordinate.shelf import Shelf
+from headway.coordinate.snapshots import HeldSnapshots
+from headway.coordinate.ticket_queue import TicketQueue
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 
 stable = settings(max_examples=150, deadline=None, derandomize=True)
@@ -24,24 +24,24 @@ def ticket(index: int, collector: int | None = None) -> Ticket:
     return Ticket(index, seed=index, collector=collector)
 
 
-# -- Desk -------------------------------------------------------------------------------------------
+# -- TicketQueue -------------------------------------------------------------------------------------------
 
 
 def test_in_a_free_run_whoever_comes_first_takes_the_first_ticket() -> None:
-    desk = Desk(3, pinned=False)
+    desk = TicketQueue(3, pinned=False)
     for index in range(3):
         assert desk.put(ticket(index)) is None  # nobody waits
     assert [desk.take(collector).index for collector in (2, 0, 1)] == [0, 1, 2]  # type: ignore[union-attr]
 
 
 def test_in_a_free_run_the_one_who_waited_longest_is_woken() -> None:
-    desk = Desk(3, pinned=False)
+    desk = TicketQueue(3, pinned=False)
     assert [desk.take(collector) for collector in (1, 2, 0)] == [None] * 3
     assert [desk.put(ticket(index)) for index in range(4)] == [1, 2, 0, None]
 
 
 def test_in_a_pinned_run_every_collector_has_its_own_line() -> None:
-    desk = Desk(2, pinned=True)
+    desk = TicketQueue(2, pinned=True)
     assert desk.take(1) is None
     assert desk.put(ticket(0, 0)) is None  # collector 0 does not wait
     assert desk.put(ticket(1, 1)) == 1
@@ -53,7 +53,7 @@ def test_in_a_pinned_run_every_collector_has_its_own_line() -> None:
 
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_ticket_that_flies_again_goes_to_the_front(pinned: bool) -> None:
-    desk = Desk(1, pinned=pinned)
+    desk = TicketQueue(1, pinned=pinned)
     desk.put(ticket(4, 0))
     desk.put(ticket(3, 0), first=True)
     assert [desk.take(0), desk.take(0)] == [ticket(3, 0), ticket(4, 0)]
@@ -61,7 +61,7 @@ def test_a_ticket_that_flies_again_goes_to_the_front(pinned: bool) -> None:
 
 @pytest.mark.parametrize("pinned", [True, False])
 def test_tickets_that_fly_again_keep_their_order(pinned: bool) -> None:
-    desk = Desk(1, pinned=pinned)
+    desk = TicketQueue(1, pinned=pinned)
     desk.put(ticket(7, 0))
     for index in (3, 5, 4):
         desk.put(ticket(index, 0), first=True)
@@ -69,14 +69,14 @@ def test_tickets_that_fly_again_keep_their_order(pinned: bool) -> None:
 
 
 def test_after_a_pause_as_many_are_woken_as_have_work() -> None:
-    free = Desk(3, pinned=False)
+    free = TicketQueue(3, pinned=False)
     for index in range(2):
         free.put(ticket(index))
     for collector in (2, 0, 1):
         free.note_idle(collector)
     assert free.idle_with_work() == [2, 0]
     assert free.put(ticket(2)) == 1  # the third is still noted as idle
-    pinned = Desk(3, pinned=True)
+    pinned = TicketQueue(3, pinned=True)
     pinned.put(ticket(0, 0))
     pinned.put(ticket(2, 2))
     for collector in (0, 1, 2):
@@ -94,7 +94,7 @@ def test_no_ticket_waits_while_a_collector_that_may_have_it_is_idle(
     actions: list[tuple[str, int]], pinned: bool
 ) -> None:
     """A collector that was told to wake takes its ticket, or is idle again; nothing is lost or handed out twice."""
-    desk = Desk(4, pinned=pinned)
+    desk = TicketQueue(4, pinned=pinned)
     lines: dict[int, deque[int]] = {number: deque() for number in range(4)}  # a model: the line(s) by hand
     idle: list[int] = []
     number = 0
@@ -122,12 +122,12 @@ def test_no_ticket_waits_while_a_collector_that_may_have_it_is_idle(
         assert not (line and [c for c in idle if c == collector or not pinned])
 
 
-# -- Shelf ------------------------------------------------------------------------------------------
+# -- HeldSnapshots ------------------------------------------------------------------------------------------
 
 
 def test_the_newest_snapshot_stays_and_the_one_before_goes() -> None:
     released: list[Any] = []
-    shelf = Shelf(released.append)
+    shelf = HeldSnapshots(released.append)
     for version in range(3):
         shelf.put(Snapshot(version, f"w{version}"))
         assert shelf.newest == Snapshot(version, f"w{version}")
@@ -136,7 +136,7 @@ def test_the_newest_snapshot_stays_and_the_one_before_goes() -> None:
 
 def test_a_held_snapshot_stays_until_the_last_one_lets_go() -> None:
     released: list[Any] = []
-    shelf = Shelf(released.append)
+    shelf = HeldSnapshots(released.append)
     shelf.put(Snapshot(0, "w0"))
     assert shelf.hold(0) == shelf.hold(0) == Snapshot(0, "w0")
     shelf.put(Snapshot(1, "w1"))
@@ -151,7 +151,7 @@ def test_a_held_snapshot_stays_until_the_last_one_lets_go() -> None:
 
 def test_letting_go_of_the_newest_does_not_release_it() -> None:
     released: list[Any] = []
-    shelf = Shelf(released.append)
+    shelf = HeldSnapshots(released.append)
     shelf.put(Snapshot(0, "w0"))
     shelf.hold(0)
     shelf.let_go(0)
@@ -159,7 +159,7 @@ def test_letting_go_of_the_newest_does_not_release_it() -> None:
 
 
 def test_letting_go_of_what_nobody_holds_is_a_bug_and_says_so() -> None:
-    shelf = Shelf(lambda payload: None)
+    shelf = HeldSnapshots(lambda payload: None)
     shelf.put(Snapshot(0, "w0"))
     with pytest.raises(RuntimeError, match="nobody holds version 0"):
         shelf.let_go(0)
@@ -167,7 +167,7 @@ def test_letting_go_of_what_nobody_holds_is_a_bug_and_says_so() -> None:
 
 def test_a_resumed_shelf_keeps_what_is_held_and_forgets_the_rest() -> None:
     released: list[Any] = []
-    shelf = Shelf(released.append)
+    shelf = HeldSnapshots(released.append)
     for version in (3, 4):
         shelf.put_older(Snapshot(version, f"w{version}"))
     shelf.put(Snapshot(5, "w5"))
@@ -181,7 +181,7 @@ def test_a_resumed_shelf_keeps_what_is_held_and_forgets_the_rest() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["put", "hold", "let_go"]), st.integers(0, 5)), max_size=60))
 def test_a_snapshot_is_released_exactly_once_when_nobody_needs_it(actions: list[tuple[str, int]]) -> None:
     released: list[int] = []
-    shelf = Shelf(released.append)
+    shelf = HeldSnapshots(released.append)
     shelf.put(Snapshot(0, 0))
     holders: Counter[int] = Counter()
     newest = 0

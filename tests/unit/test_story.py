@@ -22,23 +22,23 @@ from patience import patient, slowness, wait_until
 import headway
 from headway.cli import main
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.observe import story as story_module
-from headway.observe.accounts import Spread, account
+from headway.observe import run_history as story_module
 from headway.observe.activities import BETWEEN, CAUSES, in_words
 from headway.observe.console import duration
-from headway.observe.glance import glance, glance_at_all, glance_at_end
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder, read_events
-from headway.observe.story import Story, StoryReader, read_story, role_order, tell
+from headway.observe.run_history import Story, StoryReader, read_story, role_order, tell
+from headway.observe.status import glance, glance_at_all, glance_at_end
+from headway.observe.time_report import Spread, account
 from headway.observe.trace import trace_text, write_trace
 from headway.runtime.virtual import Virtual
-from headway.testing.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedEvaluator, SimulatedLearner
+from headway.simulate.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedEvaluator, SimulatedLearner
 
 Events = list[dict[str, Any]]
 
@@ -539,8 +539,8 @@ def quick_train(weights: float, rollouts: list[float]) -> float:
 def test_a_status_of_a_long_log_reads_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     headway.run(quick, quick_train, weights=0.0, updates=20, folder=tmp_path)
     known = glance(tmp_path).status
-    monkeypatch.setattr("headway.observe.glance.UP_TO_BYTES", 100)
-    monkeypatch.setattr("headway.observe.glance.glance_at_all", None)
+    monkeypatch.setattr("headway.observe.status.UP_TO_BYTES", 100)
+    monkeypatch.setattr("headway.observe.status.glance_at_all", None)
     assert glance(tmp_path).status.done == known.done == 20
 
 

@@ -15,16 +15,16 @@ import pytest
 import headway
 from headway.cli import main
 from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.story import Story, tell
+from headway.observe.run_history import Story, tell
 from headway.observe.trace import ROLLOUT, VERSIONS, WEIGHTS, trace_events, trace_text
 from headway.runtime.virtual import Virtual
-from headway.testing.workloads import (
+from headway.simulate.workloads import (
     Constant,
     Exponential,
     Lognormal,

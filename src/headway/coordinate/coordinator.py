@@ -7,7 +7,7 @@
       +--------------- slots freed ---------------+
 
 One asyncio task group in one thread: whatever stands between two awaits happens at once, so there are no
-locks. The coordinator decides and waits; it never computes. All work is a call to a role (`Crew`), all
+locks. The coordinator decides and waits; it never computes. All work is a call to a role (`RoleCalls`), all
 waiting is on the `Board`, all counting in the `Ledger`.
 
     loop       consumes          produces            waits for                     woken by
@@ -34,16 +34,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headway.coordinate.best import BestWeights
+from headway.coordinate.best_weights import BestWeights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
-from headway.coordinate.crew import Crew, RunFailed, end_if_final
-from headway.coordinate.desk import Desk
 from headway.coordinate.draws import Draws
 from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.lanes import Post
+from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
 from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, REPLAY, STATISTICS, Stations, publisher_name
 from headway.coordinate.settings import Settings
-from headway.coordinate.shelf import Shelf
+from headway.coordinate.snapshots import HeldSnapshots
+from headway.coordinate.ticket_queue import TicketQueue
 from headway.coordinate.waits import Board, Stalled, TimeSpent
 from headway.core.lead import Interval
 from headway.core.ledger import WAIT, LedgerError, LedgerStatistics
@@ -142,15 +142,15 @@ class Coordinator:
         self._lead_rule = MaxLead(self._lead.current, settings.tickets_per_version)
         self._lead_watch = _LeadWatch(settings)
         self.ledger = settings.build_ledger(self._lead_rule)
-        self._shelf = Shelf(self._release_weights)
+        self._shelf = HeldSnapshots(self._release_weights)
         self._recorder = recorder or NoRecorder()
         self._is_recorded = recorder is not None
         self._record: Callable[..., None] = self._write_down if recorder else _ignore
         self._append, self._look_if_due = in_brief(self._recorder)  # for what comes with every ticket
-        self._crew = Crew(runtime, self.board, settings, self._record)
+        self._crew = RoleCalls(runtime, self.board, settings, self._record)
         self._seat_names = self._crew.names
         self._has_lanes = settings.lanes > 1
-        self._desk = Desk(settings.collectors, pinned=settings.is_pinned, lanes=settings.lanes)
+        self._desk = TicketQueue(settings.collectors, pinned=settings.is_pinned, lanes=settings.lanes)
         self._draws = Draws(
             self._crew,
             self.board,

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from headway.coordinate.crew import Crew, RunFailed
+from headway.coordinate.role_calls import RoleCalls, RunFailed
 from headway.coordinate.roles import LEARNER
 from headway.coordinate.waits import Board
 from headway.core.types import Batch, LearnReport, Rollout
@@ -34,7 +34,7 @@ class Draws:
     """All that is asked of the replay: rollouts in, draws out, and back what the learner says about them."""
 
     def __init__(
-        self, crew: Crew, board: Board, release: Callable[[Any], None], *, is_shared: bool, deadline_s: float
+        self, crew: RoleCalls, board: Board, release: Callable[[Any], None], *, is_shared: bool, deadline_s: float
     ) -> None:
         self.is_shared = is_shared
         self._crew = crew

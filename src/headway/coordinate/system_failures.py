@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.crew import RunFailed
+from headway.coordinate.role_calls import RunFailed
 from headway.core.refusals import refusal
 
 

@@ -41,7 +41,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from headway.core.memory import create_memory
+from headway.children.memory import create_memory
 from headway.envs.gymnasium_vector import Continuous, Spec, as_features_of_one, choices_of, describe_spaces
 
 GRACE_S = 1.0

@@ -30,8 +30,8 @@ from typing import Any
 
 import torch
 
-from headway.core.memory import create_memory
-from headway.core.parents import die_with_parent
+from headway.children.memory import create_memory
+from headway.children.parents import die_with_parent
 from headway.learn.rank import Backend, Device, Rank
 from headway.learn.ranks import Answer, MakeLearner, RankHost, raised
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from headway.core.memory import create_memory
+from headway.children.memory import create_memory
 from headway.llm.vllm_host import HEADER, Layout, pack
 
 CLOSE_S = 2.0

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from headway.core.rules import slots_for
-from headway.observe.accounts import Accounts
 from headway.observe.alarms import DEFAULT_ALARMS
-from headway.observe.story import LEARNER, Story
+from headway.observe.run_history import LEARNER, Story
+from headway.observe.time_report import Accounts
 
 NEGLIGIBLE = 0.02
 NOTICEABLE = 0.05

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from headway.observe.alarms import KNOWN, Ring
+from headway.observe.run_history import EVALUATOR, Evaluation, Story
 from headway.observe.statistics import seconds
-from headway.observe.story import EVALUATOR, Evaluation, Story
 
 MarkKind = Literal["alarm", "alarm over", "failed evaluation", "restart", "publish retry", "lead"]
 

@@ -19,14 +19,14 @@ from importlib.resources import files
 from typing import Any
 
 from headway.observe import series
-from headway.observe.accounts import Accounts, RoleAccount
 from headway.observe.advice import Finding
 from headway.observe.environment import not_known
 from headway.observe.marks import notices
+from headway.observe.run_history import LEARNER, Story
 from headway.observe.samples import Sample, in_words
 from headway.observe.slices import Palette, time_by_role, timeline
 from headway.observe.statistics import seconds
-from headway.observe.story import LEARNER, Story
+from headway.observe.time_report import Accounts, RoleAccount
 
 MAX_AGES = 24  # bars in the histogram
 MAX_TEXT = 2000  # characters of a prompt or a reply

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from headway.observe.story import Story, Ticket
+from headway.observe.run_history import Story, Ticket
 
 MAX_POINTS = 300
 MIB = 2**20

@@ -14,7 +14,7 @@ from typing import Any
 
 from headway.observe.activities import CAUSES
 from headway.observe.marks import marks
-from headway.observe.story import Interval, Story
+from headway.observe.run_history import Interval, Story
 
 BUDGET = 16_000
 MAX_COLLECTORS = 40  # with a track of their own

@@ -17,7 +17,7 @@ from typing import Any
 
 from headway.core.naming import seat_name
 from headway.observe.recorder import parse_event
-from headway.observe.story import EVALUATOR, LEARNER, Story, tell_end
+from headway.observe.run_history import EVALUATOR, LEARNER, Story, tell_end
 
 TAIL_BYTES = 1 << 18
 OTHERS = (LEARNER, EVALUATOR, "reanalyzer", "replay")

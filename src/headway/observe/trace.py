@@ -23,7 +23,7 @@ from typing import Any
 from headway.observe.activities import WAITS_FOR
 from headway.observe.folder import RunFolder
 from headway.observe.marks import marks
-from headway.observe.story import Interval, Story, read_story
+from headway.observe.run_history import Interval, Story, read_story
 from headway.observe.whole_files import write_whole
 
 Event = dict[str, Any]

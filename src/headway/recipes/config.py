@@ -19,12 +19,12 @@ from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.naming import unknown
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
+from headway.names import nested_names
+from headway.names.known_names import KNOWN_NAMES, SYSTEMS, translate
+from headway.names.lightzero_names import path_of
 from headway.observe.alarms import DEFAULT_ALARMS, check_alarms
 from headway.observe.folder import check_name
 from headway.observe.monitor import load_monitor
-from headway.recipes import nested_names
-from headway.recipes.known_names import KNOWN_NAMES, SYSTEMS, translate
-from headway.recipes.lightzero_names import path_of
 
 
 class ConfigError(ValueError):

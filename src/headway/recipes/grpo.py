@@ -23,7 +23,7 @@ import torch
 from pydantic import Field, model_validator
 
 from headway.collect.groups import GroupCollector, GroupSettings
-from headway.coordinate.best import Kept
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
 from headway.core.protocols import Learner, Placement

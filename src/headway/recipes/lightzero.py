@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.loading import in_a_line
 from headway.core.naming import unknown
+from headway.names.lightzero_names import RECIPES
 from headway.observe.folder import read_config
 from headway.recipes import load_recipe
-from headway.recipes.lightzero_names import RECIPES
 
 if TYPE_CHECKING:
     from headway.coordinate.coordinator import RunResult

@@ -29,7 +29,7 @@ from functools import partial
 from multiprocessing import spawn
 from typing import Any, NamedTuple
 
-from headway.core.parents import die_with_parent
+from headway.children.parents import die_with_parent
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
 from headway.runtime.channel import LOST, Channel, Frame

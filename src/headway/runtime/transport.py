@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.core.memory import create_memory
+from headway.children.memory import create_memory
 
 INLINE_BYTES = 1024
 """Values up to this size travel in the ref: frames stay small, and most calls need no block at all."""

@@ -17,8 +17,8 @@ from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.runtime.virtual import Fault
+from headway.simulate.workloads import Constant, Duration, Exponential, Lognormal, unit
 from headway.testing.chained import COLLECTORS, SAMPLES, Nature
-from headway.testing.workloads import Constant, Duration, Exponential, Lognormal, unit
 
 
 @dataclass(frozen=True)

@@ -32,18 +32,18 @@ from typing import Any
 
 from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator, RunResult
-from headway.coordinate.crew import RunFailed
-from headway.coordinate.replay import ReplayError, replay
+from headway.coordinate.rerun import ReplayError, replay
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Stalled
 from headway.core.order import OnStale
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 from headway.observe.log_file import Mark
 from headway.runtime.virtual import Deadlock, Virtual
+from headway.simulate.workloads import Constant
 from headway.testing.auditor import Terms, Violation, audit
 from headway.testing.chained import COLLECTORS, FIRST, ChainLearner, Nature, Notes, Weights
 from headway.testing.fault_schedules import Ending, Faults, Schedule, draw, traits
-from headway.testing.workloads import Constant
 
 MOST_SESSIONS = 6
 MOST_EVENTS = 60_000

@@ -26,8 +26,8 @@ from headway.core.naming import unknown
 from headway.learn.grpo.advantages import at_the_end, token_gae
 from headway.learn.grpo.loss import Loss, value_loss
 from headway.learn.ragged import Ragged
-from headway.llm.steady import steady
 from headway.llm.trees import TreeBatch, body_of, hidden_states
+from headway.llm.without_dropout import steady
 
 Kind = Literal["shared", "own"]
 KINDS = ("shared", "own")

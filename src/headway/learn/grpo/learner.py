@@ -47,8 +47,8 @@ from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
 from headway.llm.layouts import choose_layout
 from headway.llm.rewards import part_means
-from headway.llm.steady import steady
 from headway.llm.trees import pair_price
+from headway.llm.without_dropout import steady
 
 __all__ = ["GRPOLearner", "GRPOSettings"]
 

@@ -21,9 +21,9 @@ from statistics import mean, median, pstdev
 from typing import Literal, TypeVar
 
 from headway.core.rules import ReplayRatio
-from headway.observe.story import LEARNER, Story, Ticket
-from headway.testing.simulation import NO_TIME, WORTH_A_VERSION, Outcome, Workshop, recommend, simulate
-from headway.testing.workloads import Duration, Flights, Recorded
+from headway.observe.run_history import LEARNER, Story, Ticket
+from headway.simulate.simulation import NO_TIME, WORTH_A_VERSION, Outcome, Workshop, recommend, simulate
+from headway.simulate.workloads import Duration, Flights, Recorded
 
 MAX_TICKETS = 800  # a simulated ticket takes about 0.15 ms, and there are seven leads
 MIN_UPDATES = 100  # a run with many tickets an update is not thinned further

@@ -25,10 +25,10 @@ from typing import Any
 import yaml
 
 from headway.core.naming import unknown
-from headway.recipes import known_paths, lightzero_names
-from headway.recipes.known_names import KNOWN_NAMES
-from headway.recipes.known_paths import KnownPath, Meaning, Theirs, only
-from headway.recipes.nested_corrections import CORRECTION_PATHS, NEW, find_meaning
+from headway.names import known_paths, lightzero_names
+from headway.names.known_names import KNOWN_NAMES
+from headway.names.known_paths import KnownPath, Meaning, Theirs, only
+from headway.names.nested_corrections import CORRECTION_PATHS, NEW, find_meaning
 
 # -- ways to translate ------------------------------------------------------------------------------
 

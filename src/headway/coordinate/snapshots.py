@@ -13,7 +13,7 @@ from typing import Any
 from headway.core.types import Snapshot
 
 
-class Shelf:
+class HeldSnapshots:
     """Counts who holds which version."""
 
     def __init__(self, release: Callable[[Any], None]) -> None:

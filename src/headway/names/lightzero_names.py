@@ -17,8 +17,8 @@ from collections.abc import Collection
 from typing import Any
 
 from headway.core.naming import unknown
-from headway.recipes.known_names import KNOWN_NAMES
-from headway.recipes.known_paths import KnownPath, Meaning, Theirs, Translate, only, same
+from headway.names.known_names import KNOWN_NAMES
+from headway.names.known_paths import KnownPath, Meaning, Theirs, Translate, only, same
 
 RECIPES = {"muzero": "muzero", "gumbel_muzero": "muzero", "unizero": "unizero"}
 """By `create_config.policy.type`."""

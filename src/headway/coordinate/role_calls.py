@@ -41,7 +41,7 @@ def end_if_final(error: RoleError) -> None:
         raise RunFailed(f"{error.role} cannot go on: {error.what}") from error
 
 
-class Crew:
+class RoleCalls:
     """Speaks to the roles; knows what each collector carries and which version it holds."""
 
     def __init__(self, runtime: Runtime, board: Board, settings: Settings, record: Callable[..., None]) -> None:

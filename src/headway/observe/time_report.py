@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.observe.activities import CAUSES
-from headway.observe.story import Story
+from headway.observe.run_history import Story
 
 LAST_UPDATES = 100  # what the learner reported over these many
 

@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict, deque
 from headway.core.types import Ticket
 
 
-class Desk:
+class TicketQueue:
     """The line (or lines) of open tickets. With lanes, those who are called collectors here are seats."""
 
     def __init__(self, num_collectors: int, *, pinned: bool, lanes: int = 1) -> None:

@@ -16,7 +16,7 @@ from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Collector, Learner
 from headway.core.rules import ReplayRatio
 from headway.runtime.virtual import Virtual
-from headway.testing.workloads import (
+from headway.simulate.workloads import (
     Constant,
     Duration,
     Flights,
