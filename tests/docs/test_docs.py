@@ -26,9 +26,9 @@ import headway
 from headway import cli
 from headway.coordinate.facade import AsyncTrainingCoordinator
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.core.events import KINDS, WRITTEN
 from headway.core.types import DropReason, Rollout
 from headway.demo import demo
-from headway.observe.recorder import WHOLE
 from headway.recipes.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -214,7 +214,7 @@ def test_a_name_in_the_glossary_exists(name: str) -> None:
         lambda: bare in RunConfig.model_fields or bare in Rollout.__dataclass_fields__,
         lambda: bare in inspect.signature(headway.run).parameters,
         lambda: any(hasattr(place, bare) for place in NAMESPACES),
-        lambda: bare in EVENT_KINDS,
+        lambda: bare in KINDS,
         lambda: resolves(bare),
         lambda: (ROOT / "src/headway" / bare).exists(),
     ]
@@ -239,25 +239,15 @@ def resolves(dotted: str) -> bool:
 
 # -- the event log ------------------------------------------------------------------------------------------------
 
-SOURCES = [ROOT / "src/headway/coordinate" / name for name in ("coordinator.py", "crew.py")]
-SOURCES += [ROOT / "src/headway/observe" / name for name in ("sinks.py", "points.py")]
-OF_THE_LOG = {"gap": {"why"}, "part": {"run"}}  # what whoever writes the log has to say about the log itself
-EVENT_KINDS = {kind for path in SOURCES for kind in re.findall(r"_record\(\s*\"(\w+)\"", path.read_text())}
-EVENT_KINDS |= {*WHOLE, *OF_THE_LOG}
-
 
 def test_the_page_on_events_lists_exactly_the_kinds_that_are_written() -> None:
     rows = [line for line in (ROOT / "docs/events.md").read_text().splitlines() if line.startswith("| `")]
-    assert {re.findall(r"`([^`]+)`", row)[0] for row in rows} == EVENT_KINDS
+    assert {re.findall(r"`([^`]+)`", row)[0] for row in rows} == set(KINDS)
 
 
 def test_the_page_on_events_lists_exactly_the_fields_that_are_written() -> None:
-    written: dict[str, set[str]] = {kind: set() for kind in EVENT_KINDS} | OF_THE_LOG
-    written |= {kind: set(make((0.0, kind, *range(9)))) - {"t", "e"} for kind, make in WHOLE.items()}
-    for path in SOURCES:
-        for kind, rest in re.findall(r"_record\(\s*\"(\w+)\",?((?:[^()]|\([^()]*\))*)\)", path.read_text()):
-            written[kind] |= set(re.findall(r"(?<![\w.])(\w+)=(?!=)", rest))
-    written["run"] |= {"config", *Settings(plan=Plan(updates=1)).describe()}
+    written = {kind: set(WRITTEN[event][1:]) for kind, event in KINDS.items()}
+    written["run"] |= {"runtime", "config", *Settings(plan=Plan(updates=1)).describe()}
     for line in (ROOT / "docs/events.md").read_text().splitlines():
         if line.startswith("| `"):
             cells = [re.findall(r"`([^`]+)`", cell) for cell in line.split("|")]

@@ -38,6 +38,7 @@ from headway.coordinate.best_weights import BestWeights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
 from headway.coordinate.draws import Draws
 from headway.coordinate.evaluations import Evaluations
+from headway.coordinate.journal import Journal
 from headway.coordinate.lanes import Post
 from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
 from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, REPLAY, STATISTICS, Stations, publisher_name
@@ -45,6 +46,38 @@ from headway.coordinate.settings import Settings
 from headway.coordinate.snapshots import HeldSnapshots
 from headway.coordinate.ticket_queue import TicketQueue
 from headway.coordinate.waits import Board, Stalled, TimeSpent
+from headway.core.events import (
+    BegunAnew,
+    BestKept,
+    Dropped,
+    Ended,
+    EvaluationAbandoned,
+    EvaluationBegan,
+    EvaluationSkipped,
+    Failed,
+    Inserted,
+    Landed,
+    LeadMoved,
+    Lost,
+    Opened,
+    Published,
+    Refreshed,
+    Reissued,
+    Requeued,
+    Restaged,
+    Resumed,
+    RoleBusy,
+    RoleWaits,
+    RunBegan,
+    Saved,
+    Scored,
+    Settled,
+    Started,
+    Stopped,
+    UpdateBegan,
+    Updated,
+    WorkGiven,
+)
 from headway.core.lead import Interval
 from headway.core.ledger import WAIT, LedgerError, LedgerStatistics
 from headway.core.lent import Lent, LentLost
@@ -66,7 +99,7 @@ from headway.core.types import (
     map_payloads,
 )
 from headway.observe.activities import WAITS
-from headway.observe.recorder import NoRecorder, Recorder, in_brief, settled
+from headway.observe.recorder import Recorder, settled
 from headway.observe.samples import SampleLog
 
 INTERRUPTED = "interrupted"
@@ -143,11 +176,8 @@ class Coordinator:
         self._lead_watch = _LeadWatch(settings)
         self.ledger = settings.build_ledger(self._lead_rule)
         self._shelf = HeldSnapshots(self._release_weights)
-        self._recorder = recorder or NoRecorder()
-        self._is_recorded = recorder is not None
-        self._record: Callable[..., None] = self._write_down if recorder else _ignore
-        self._append, self._look_if_due = in_brief(self._recorder)  # for what comes with every ticket
-        self._crew = RoleCalls(runtime, self.board, settings, self._record)
+        self._journal = Journal(recorder, runtime.now, begin_s=resume.events_s if resume else 0.0)
+        self._crew = RoleCalls(runtime, self.board, settings, self._journal)
         self._seat_names = self._crew.names
         self._has_lanes = settings.lanes > 1
         self._desk = TicketQueue(settings.collectors, pinned=settings.is_pinned, lanes=settings.lanes)
@@ -178,9 +208,8 @@ class Coordinator:
         self._paused = False
         self._is_saved = False
         self._saves_at = math.inf  # by the clock, if nobody saves before
-        self._created_at = self._first_ticket_at = runtime.now()
+        self._first_ticket_at = runtime.now()
         self._earlier_wall_s = resume.wall_s if resume else 0.0
-        self._clock_offset = (resume.events_s if resume else 0.0) - self._created_at
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -189,14 +218,13 @@ class Coordinator:
     async def run(self) -> RunResult:
         """Start the roles, run the loops, evaluate and save at the end, close everything."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        told = {} if self._config is None else {"config": dict(self._config)}
-        self._record("run", runtime=self.runtime.name, **self.settings.describe(), **told)
+        self._journal.write(RunBegan, {"runtime": self.runtime.name, **self.settings.describe()}, self._config)
         try:
             await self._begin()
             await self._run_loops()
             return await self._finish()
         except (RoleError, RunFailed, Stalled, ConnectionError) as error:
-            self._record("fail", why=str(error))
+            self._journal.write(Failed, str(error))
             if isinstance(error, ConnectionError):  # the runtime found no place to run in
                 raise RunFailed(str(error)) from error
             if isinstance(error, RoleError):
@@ -204,12 +232,12 @@ class Coordinator:
             raise
         except (OSError, MemoryError, RuntimeError) as error:
             if (why := refusal(error)) is not None:  # `launch` says how to go on: here the way back may be shut too
-                self._record("fail", why=why)
+                self._journal.write(Failed, why)
             raise
         finally:
             self.board.stop_checking()
             await self.runtime.close()
-            self._recorder.close()
+            self._journal.close()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Run `callback` in the coordinator's thread, at once if it is waiting. For signal handlers."""
@@ -253,7 +281,7 @@ class Coordinator:
     @property
     def elapsed_s(self) -> float:
         """The clock of the event log: it goes on where the last session's checkpoint left it."""
-        return self._now() + self._clock_offset
+        return self._journal.time_s
 
     @property
     def lead(self) -> float:
@@ -278,7 +306,7 @@ class Coordinator:
         self._saves_at = self._first_ticket_at + (self.settings.plan.save_every_s or math.inf)
         if self._resume is None:
             self._shelf.put(await self._crew.stage(0))
-            self._record("publish", v=0)
+            self._journal.write(Published, 0)
             if self._stations.evaluator is not None and self.settings.plan.evaluate_first:
                 self._hold_for_evaluation()
         else:
@@ -331,7 +359,7 @@ class Coordinator:
 
     async def _finish(self) -> RunResult:
         """Evaluate the last version, save, close the ledger."""
-        self._record("stop", reason=self._stop_reason)
+        self._journal.write(Stopped, self._stop_reason)
         if self._evaluates_last and not self._abandons_evaluations:
             if not self.evaluations.has_seen(self.version):
                 self._hold_for_evaluation()
@@ -346,8 +374,8 @@ class Coordinator:
         if not statistics.closes:
             raise LedgerError(f"the ledger does not close: {statistics}")
         for version in self._abandoned():
-            self._record("abandon_evaluation", v=version)
-        self._record("end", v=self.version, updates=self.updates, returned=statistics.returned)
+            self._journal.write(EvaluationAbandoned, version)
+        self._journal.write(Ended, self.version, self.updates, statistics.returned)
         return RunResult(
             stop_reason=self._stop_reason,
             version=self.version,
@@ -428,8 +456,7 @@ class Coordinator:
             version = ticket.version if ticket.version is not None else self.version
             ticket = self.ledger.start(ticket.index, version, number)
             snapshot = self._shelf.get(version) if self._is_pinned else self._shelf.hold(version)
-            if self._is_recorded:
-                self._append((self._now() + self._clock_offset, "start", ticket.index, number, version))
+            self._journal.write(Started, ticket.index, number, version)
             try:
                 rollout = await self._crew.collect(number, ticket, snapshot)
             except RoleError as error:
@@ -510,7 +537,7 @@ class Coordinator:
 
     def _land(self, ticket: Ticket, rollout: Rollout) -> None:
         index = ticket.index
-        length = float(rollout.steps) if rollout.length is None else rollout.length
+        length = float(rollout.steps if rollout.length is None else rollout.length)
         size = rollout.size or 0
         now = self._now()
         try:
@@ -524,20 +551,13 @@ class Coordinator:
             self._failures.pop(self._crew.post(ticket.collector or 0).role, None)
         if HEALTH in rollout.info:
             self.engines[self._crew.post(ticket.collector or 0).role] = self.runtime.now(), rollout.info[HEALTH]
-        if self._is_recorded:
-            self._record_landing(now, index, [span.oldest, span.newest], rollout.steps, length, size)
+        self._journal.write_at(now, Landed, index, [span.oldest, span.newest], int(rollout.steps), length, size)
         if rollout.filtered and not self._is_pinned:
             self._drop(index, DropReason.FILTERED)
         elif self.settings.queue_bytes_limit is not None:
             self._admit()  # how big it is may be news, or smaller than was expected
         if self._paused or self.settings.replay is not None or self.ledger.may_choose():
             self.board.wake(LEARNER)
-
-    def _record_landing(self, now: float, index: int, span: list[int], steps: int, length: float, size: int) -> None:
-        if type(steps) is type(size) is int and type(length) is float:
-            self._append((now + self._clock_offset, "land", index, span, steps, length, size))
-        else:  # a number of numpy's, say
-            self._record("land", k=index, v=span, n=steps, l=length, b=size)
 
     async def _collect_failed(self, number: int, ticket: Ticket, snapshot: Snapshot, error: RoleError) -> None:
         """Fly the ticket again, or give it up; then bring the collector back."""
@@ -556,7 +576,7 @@ class Coordinator:
                 self._shelf.let_go(snapshot.version)
                 if again.version is not None:
                     self._shelf.hold(again.version)
-            self._record("reissue", k=ticket.index, c=number, a=again.attempt, why=error.what)
+            self._journal.write(Reissued, ticket.index, number, again.attempt, error.what)
             self._put(again, first=True)
         elif retries.on_failure == "drop":
             assert ticket.version is not None
@@ -587,7 +607,7 @@ class Coordinator:
                 end_if_final(again)
                 error = again
             else:
-                return self._record("anew", k=ticket.index, c=number, a=attempt)
+                return self._journal.write(BegunAnew, ticket.index, number, attempt)
 
     def _admit(self) -> None:
         """Open tickets while the rule allows. Called exactly where slots come free."""
@@ -596,8 +616,7 @@ class Coordinator:
         while (ticket := self.ledger.open(self.version)) is not None:
             if ticket.version is not None:
                 self._shelf.hold(ticket.version)
-            if self._is_recorded:
-                self._append((self._now() + self._clock_offset, "open", ticket.index))
+            self._journal.write(Opened, ticket.index)
             self._put(ticket)
 
     def _put(self, ticket: Ticket, *, first: bool = False) -> None:
@@ -715,7 +734,7 @@ class Coordinator:
             self._put_back(batch, lost)
             return False
         seconds = self.runtime.now() - now
-        self._record("insert", k=indices, v=self.version, d=round(seconds, 6))
+        self._journal.write(Inserted, indices, self.version, round(seconds, 6))
         return True
 
     async def _wait_for_rollouts(self, explain: Callable[[], str]) -> None:
@@ -739,8 +758,7 @@ class Coordinator:
         completes = self._updates_in_version + 1 >= self.settings.publish_every
         tickets = [] if self._draws.is_shared else [rollout.ticket for rollout in batch.rollouts]
         began = self._now()
-        if self._is_recorded:
-            self._append((began + self._clock_offset, "update", self.updates + 1, batch.version, tickets))
+        self._journal.write_at(began, UpdateBegan, self.updates + 1, batch.version, tickets)
         learning = self._crew.learn(batch, self.version + 1 if completes else None)
         if self._may_draw_ahead(batch):
             learning = self._draws.beside(learning, self.version)
@@ -755,10 +773,9 @@ class Coordinator:
         self._account(batch, report)
         if self._samples is not None:
             self._samples.learned(self.updates, batch)
-        if self._is_recorded:
+        if self._journal.is_on:
             seconds, metrics = round(ended - began, 6), settled(self.metrics)
-            event = ended + self._clock_offset, "learn", self.updates, batch.version, tickets, seconds, metrics
-            self._append(event)
+            self._journal.write_at(ended, Updated, self.updates, batch.version, tickets, seconds, metrics)
         if self._draws.is_shared or report.feedback is not None:
             self._draws.give_back(batch, report)
         if completes and snapshot is None:  # not before the update is recorded: others may ask for these weights
@@ -766,7 +783,7 @@ class Coordinator:
         if snapshot is not None:
             await self._publish(snapshot)
         else:
-            self._look_if_due(self.elapsed_s)
+            self._journal.look_if_due()
 
     def _may_draw_ahead(self, batch: Batch) -> bool:
         """Is the next update sure to come, and may its draw depend on when? A pinned run draws in turn."""
@@ -793,10 +810,8 @@ class Coordinator:
         self.version = snapshot.version
         self._updates_in_version = 0
         self._shelf.put(snapshot)
-        if self._is_recorded:
-            now_s = self._now() + self._clock_offset
-            self._append((now_s, "publish", self.version))
-            self._look_if_due(now_s)
+        self._journal.write(Published, self.version)
+        self._journal.look_if_due()
         if self.settings.replay is None or not self.ledger.rule.may_learn(self.ledger.tally):
             self._settle()
         evaluates = self.evaluations.is_due(self.version)
@@ -822,8 +837,8 @@ class Coordinator:
             rollout = self._rollouts.pop(index, None)  # none if it was taken before the run was resumed
             if rollout is not None:
                 self.runtime.release(rollout.payload)
-        if settled and self._is_recorded:
-            self._append((self._now() + self._clock_offset, "settle", settled))
+        if settled:
+            self._journal.write(Settled, settled)
 
     def _expire(self, index: int, now: float) -> None:
         """A rollout is too old to be taken."""
@@ -832,7 +847,7 @@ class Coordinator:
         if self.settings.on_stale is OnStale.DROP:
             self._drop(index, reason)
         else:
-            self._record("requeue", k=index, reason=reason.value)
+            self._journal.write(Requeued, index, reason.value)
             self._fly_again(self.ledger.requeue(index, self.version))
 
     def _fly_again(self, ticket: Ticket) -> None:
@@ -861,7 +876,7 @@ class Coordinator:
 
     def _lose(self, index: int, why: str) -> None:
         """A rollout that had landed is gone."""
-        self._record("lose", k=index, why=why)
+        self._journal.write(Lost, index, why)
         self._fly_again(self.ledger.lose(index, self.version))
 
     async def _stage_again(self, role: str, lost: Snapshot) -> None:
@@ -875,7 +890,7 @@ class Coordinator:
         if self._shelf.newest is not lost:
             self._release_weights(snapshot.payload)
             return
-        self._record("restage", v=snapshot.version)
+        self._journal.write(Restaged, snapshot.version)
         if self._shelf.replace(snapshot) > self.settings.retries.publish_attempts:
             raise RunFailed(f"version {snapshot.version} was lost more than publish_attempts times")
 
@@ -914,7 +929,7 @@ class Coordinator:
         rollout = self._rollouts.pop(index, None)
         if rollout is not None:
             self.runtime.release(rollout.payload)
-        self._record("drop", k=index, reason=reason.value, why=why)
+        self._journal.write(Dropped, index, reason.value, why)
         self._admit()
 
     def _retune(self) -> None:
@@ -926,7 +941,7 @@ class Coordinator:
         if interval is not None:
             lead = self._lead.observe(interval)
             if lead != self._lead_rule.max_lead:
-                self._record("lead", v=self.version, lead=lead)
+                self._journal.write(LeadMoved, self.version, lead)
                 self._lead_rule.retune(lead)
 
     async def _warm_up(self, seconds: float) -> None:
@@ -967,7 +982,7 @@ class Coordinator:
         skipped = self.evaluations.ask(self.version)
         if skipped is not None:
             self._shelf.let_go(skipped)
-            self._record("skip_evaluation", v=skipped)
+            self._journal.write(EvaluationSkipped, skipped)
 
     async def _wait_until_landed(self) -> None:
         while any(entry.phase is Phase.IN_FLIGHT for entry in self.ledger.live()) and not self._stop_reason:
@@ -1009,7 +1024,7 @@ class Coordinator:
 
     async def _evaluate(self) -> None:
         version = self.evaluations.begin()
-        self._record("evaluate", v=version)
+        self._journal.write(EvaluationBegan, version)
         self._evaluating = asyncio.create_task(self._crew.evaluate(self._shelf.get(version)))
         try:
             score = await self._evaluating
@@ -1028,7 +1043,7 @@ class Coordinator:
             await self._keep_best(self._best, score)
         self.evaluations.end(score)  # not before: the run may end when no evaluation is unfinished
         self._shelf.let_go(version)
-        self._record("score", v=version, value=score.value, m=dict(score.metrics), error=score.error)
+        self._journal.write(Scored, version, score.value, dict(score.metrics), score.error)
         if not self._defers_target:  # whatever else is reached, the learn loop finds out between two updates
             self._stop_reason = self._stop_reason or self._target_reached()
         self.board.wake(LEARNER)
@@ -1041,7 +1056,8 @@ class Coordinator:
             return  # gone with their node since the evaluation: the best before stays
         what = f"best weights so far, version {score.version}"
         await self._write_file(EVALUATOR, what, lambda: best.save(score, weights))
-        self._record("best", v=score.version, value=score.value)
+        assert score.value is not None
+        self._journal.write(BestKept, score.version, score.value)
 
     # -- reanalyze ----------------------------------------------------------------------------------
 
@@ -1065,7 +1081,7 @@ class Coordinator:
     async def _reanalyze(self, work: Rollout, asked_at: int) -> None:
         """Make the targets of `work` again with the newest weights, and hand them back. The replay was asked for it at
         version `asked_at`."""
-        self._record("work", v=asked_at, n=work.steps, f=self._draws.delivered)
+        self._journal.write(WorkGiven, asked_at, work.steps, self._draws.delivered)
         began, version = self.runtime.now(), self.version
         snapshot = self._shelf.hold(version)
         try:
@@ -1079,7 +1095,7 @@ class Coordinator:
             self._shelf.let_go(version)
             self.runtime.release(work.payload)
         seconds = self.runtime.now() - began
-        self._record("refresh", v=version, n=work.steps, d=round(seconds, 6), f=self._draws.delivered)
+        self._journal.write(Refreshed, version, work.steps, round(seconds, 6), self._draws.delivered)
         self.runtime.release(targets.payload)
 
     async def _reanalyze_loop(self) -> None:
@@ -1144,7 +1160,7 @@ class Coordinator:
             replay=replay,
             last=None if last is None else (last.version, last_weights),
         )
-        mark = self._recorder.mark()  # nothing happens between the ledger's state and this
+        mark = self._journal.mark()  # nothing happens between the ledger's state and this
         store = self._checkpoints
 
         def write() -> None:
@@ -1155,7 +1171,7 @@ class Coordinator:
         now = self.runtime.now()
         if self.settings.plan.save_every_s:
             self._saves_at = now + max(self.settings.plan.save_every_s, (now - began) / MAX_SHARE_OF_SAVING)
-        self._record("save", v=self.version)
+        self._journal.write(Saved, self.version)
         return last
 
     async def _stage_last(self, version: int) -> tuple[Snapshot | None, Any]:
@@ -1230,15 +1246,11 @@ class Coordinator:
             self._shelf.hold(version)
         self.evaluations.waiting = list(due)
         self._shelf.forget_unheld()
-        self._record("resume", v=self.version, updates=self.updates)
-
-    def _write_down(self, kind: str, **fields: Any) -> None:
-        self._recorder.record(self._now() + self._clock_offset, kind, fields)
+        self._journal.write(Resumed, self.version, self.updates)
 
     def _tell(self, role: str, activity: str) -> None:
         """A role turns to something that no other event tells of."""
-        kind = "wait" if activity in WAITS else "busy"
-        self._append((self._now() + self._clock_offset, kind, role, activity))
+        self._journal.write(RoleWaits if activity in WAITS else RoleBusy, role, activity)
 
 
 def check_same_run(state: RunState, settings: Settings) -> None:
@@ -1255,10 +1267,6 @@ def check_same_run(state: RunState, settings: Settings) -> None:
                 f"the checkpoint was written with {name}={state.settings[name]!r}; it cannot be resumed "
                 f"with {name}={now[name]!r}"
             )
-
-
-def _ignore(kind: str, **fields: Any) -> None:
-    """Nobody records."""
 
 
 class _LeadWatch:

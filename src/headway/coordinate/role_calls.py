@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from headway.coordinate.evaluations import evaluation_seed
+from headway.coordinate.journal import Journal
 from headway.coordinate.lanes import Post
 from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, REPLAY, Stations, Traits, collector_name
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board
+from headway.core.events import Drawn, PublishRetried, Restarted
 from headway.core.naming import seat_name
 from headway.core.protocols import PayloadLost, Role, RoleDied, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
@@ -44,11 +45,11 @@ def end_if_final(error: RoleError) -> None:
 class RoleCalls:
     """Speaks to the roles; knows what each collector carries and which version it holds."""
 
-    def __init__(self, runtime: Runtime, board: Board, settings: Settings, record: Callable[..., None]) -> None:
+    def __init__(self, runtime: Runtime, board: Board, settings: Settings, journal: Journal) -> None:
         self._runtime = runtime
         self._board = board
         self._settings = settings
-        self._record = record
+        self._journal = journal
         self.names = [seat_name(seat, settings.collectors, settings.lanes) for seat in range(settings.seats)]
         """Of the seats, on the board."""
         self._posts = [
@@ -297,7 +298,7 @@ class RoleCalls:
 
     async def sample(self, version: int) -> Rollout:
         """A draw of the replay with its own role, recorded in the order in which the replay sees its calls."""
-        self._record("draw", v=version)
+        self._journal.write(Drawn, version)
         draw = await self.call(REPLAY, "sample", f"version {version}", self._settings.deadlines.learn_s, version)
         assert isinstance(draw, Rollout)
         return draw
@@ -406,7 +407,7 @@ class RoleCalls:
 
     def _note_retry(self, role: str, version: int, why: str) -> None:
         self.publish_retries += 1
-        self._record("publish_retry", role=role, v=version, why=why)
+        self._journal.write(PublishRetried, role, version, why)
 
     # -- keeping them alive -------------------------------------------------------------------------
 
@@ -429,7 +430,7 @@ class RoleCalls:
             if self.restarts[role] >= budget:
                 raise RunFailed(f"{error} (restarted {self.restarts[role]} times, max_restarts={budget})")
             self.restarts[role] += 1
-            self._record("restart", role=role, why=error.what)
+            self._journal.write(Restarted, role, error.what)
             self._board.begin(name, "restart", "restarting", limit)
             try:
                 async with asyncio.timeout(limit):

@@ -24,6 +24,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
+from headway.core.events import written_fields
 from headway.observe.log_file import LogFile, Mark
 from headway.observe.log_parts import go_on_at, lines_from
 from headway.observe.saying import Say, to_stderr
@@ -31,7 +32,7 @@ from headway.observe.saying import Say, to_stderr
 Event = dict[str, Any]
 """`t` seconds, `e` kind, and the fields of that kind."""
 Brief = tuple[Any, ...]
-"""Time, kind, and then a dictionary of fields, or, for the kinds in `WHOLE`, the values of its fields."""
+"""Time, the class of a typed event and the values of its fields; or time, the name of a kind and a dictionary."""
 
 
 class Recorder(Protocol):
@@ -60,26 +61,12 @@ class TakesMany(Recorder, Protocol):
         ...
 
 
-WHOLE: dict[str, Callable[[Brief], Event]] = {
-    "open": lambda e: {"t": e[0], "e": "open", "k": e[2]},
-    "start": lambda e: {"t": e[0], "e": "start", "k": e[2], "c": e[3], "v": e[4]},
-    "land": lambda e: {"t": e[0], "e": "land", "k": e[2], "v": e[3], "n": e[4], "l": e[5], "b": e[6]},
-    "update": lambda e: {"t": e[0], "e": "update", "u": e[2], "v": e[3], "k": e[4]},
-    "learn": lambda e: {"t": e[0], "e": "learn", "u": e[2], "v": e[3], "k": e[4], "d": e[5], "m": e[6]},
-    "publish": lambda e: {"t": e[0], "e": "publish", "v": e[2]},
-    "settle": lambda e: {"t": e[0], "e": "settle", "k": e[2]},
-    "wait": lambda e: {"t": e[0], "e": "wait", "r": e[2], "w": e[3]},
-    "busy": lambda e: {"t": e[0], "e": "busy", "r": e[2], "w": e[3]},
-}
-"""The kinds that come with every ticket, and how one in brief becomes whole: names in place of order."""
-
-
 def whole(event: Brief) -> Event:
-    """The event with the names of its fields. None of the values of one in brief that stand first is a dictionary."""
-    fields = event[2]
-    made = {"t": event[0], "e": event[1], **fields} if type(fields) is dict else WHOLE[event[1]](event)
-    made["t"] = round(made["t"], 6)
-    return made
+    """The event with the names of its fields."""
+    time_s, kind, fields = event
+    if isinstance(kind, str):
+        return {"t": round(time_s, 6), "e": kind, **fields}
+    return written_fields(time_s, kind, fields)
 
 
 @runtime_checkable

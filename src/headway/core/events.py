@@ -1,0 +1,498 @@
+"""What happens in a run, as typed events, and the one table of their written names.
+
+    coordinator --> Opened(time_s, ticket) --> {"t": 0.028, "e": "open", "k": 3} --> events.jsonl
+    events.jsonl --> {"t": 0.028, "e": "open", "k": 3} --> Opened(time_s, ticket) --> RunHistory
+
+`time_s` is on the clock of the event log, which begins with the run and goes on with each resume. `line` names the line
+an event belongs to; the first line of a run has the empty name, and where a run has several, what a flight used of the
+other lines stands in `others`. Whoever adds an event adds its class and its row here, and its meaning in `history.py`.
+
+Events are named tuples: they cannot be changed, and making one costs little, for several come with every ticket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Metrics = Mapping[str, Any]
+
+
+# -- a ticket's life ----------------------------------------------------------------------------------
+
+
+class Opened(NamedTuple):
+    """A ticket occupies a slot of its line."""
+
+    time_s: float
+    ticket: int
+    line: str = ""
+
+
+class Started(NamedTuple):
+    """A ticket takes off on a seat with the snapshot of a version (of each line)."""
+
+    time_s: float
+    ticket: int
+    seat: int
+    version: int
+    others: Mapping[str, int] | None = None
+
+
+class Landed(NamedTuple):
+    """The rollout of a ticket is here; `span` holds the oldest and the newest version that made it."""
+
+    time_s: float
+    ticket: int
+    span: Sequence[int]
+    steps: int
+    length: float
+    size: int = 0
+    others: Mapping[str, Sequence[int]] | None = None
+
+
+class Reissued(NamedTuple):
+    """A flight failed, and the same ticket flies again as this attempt (from 0)."""
+
+    time_s: float
+    ticket: int
+    seat: int
+    attempt: int
+    why: str
+
+
+class Requeued(NamedTuple):
+    """A rollout is too old for its line, and the same ticket is collected again."""
+
+    time_s: float
+    ticket: int
+    reason: str
+    line: str = ""
+
+
+class Lost(NamedTuple):
+    """A rollout that had landed is gone with the node that held it; the same ticket is collected again."""
+
+    time_s: float
+    ticket: int
+    why: str
+
+
+class Dropped(NamedTuple):
+    """A ticket ends without being learned from in its line."""
+
+    time_s: float
+    ticket: int
+    reason: str
+    why: str
+    line: str = ""
+
+
+class BegunAnew(NamedTuple):
+    """The collector of a ticket that was dropped as failed has begun new episodes, on this attempt to do so."""
+
+    time_s: float
+    ticket: int
+    seat: int
+    attempt: int
+
+
+class Settled(NamedTuple):
+    """These tickets are learned in their line, and their slots are free."""
+
+    time_s: float
+    tickets: Sequence[int]
+    line: str = ""
+
+
+# -- learning and versions ----------------------------------------------------------------------------
+
+
+class UpdateBegan(NamedTuple):
+    """An update begins on these tickets (none where a replay draws), while `version` is the newest of its line."""
+
+    time_s: float
+    update: int
+    version: int
+    tickets: Sequence[int]
+    line: str = ""
+
+
+class Updated(NamedTuple):
+    """An update is done."""
+
+    time_s: float
+    update: int
+    version: int
+    tickets: Sequence[int]
+    seconds: float
+    metrics: Metrics
+    line: str = ""
+
+
+class Inserted(NamedTuple):
+    """These tickets are in the replay of their line."""
+
+    time_s: float
+    tickets: Sequence[int]
+    version: int
+    seconds: float = 0.0
+    line: str = ""
+
+
+class Drawn(NamedTuple):
+    """A replay with its own role is asked for a draw."""
+
+    time_s: float
+    version: int
+    line: str = ""
+
+
+class WorkGiven(NamedTuple):
+    """A replay gave the reanalyzer its oldest targets; it had the feedback of so many updates of this session."""
+
+    time_s: float
+    version: int
+    targets: int
+    feedback: int | None = None
+
+
+class Refreshed(NamedTuple):
+    """Targets were made again with this version and are in the replay."""
+
+    time_s: float
+    version: int
+    targets: int
+    seconds: float = 0.0
+    feedback: int | None = None
+
+
+class Published(NamedTuple):
+    """A version of a line exists."""
+
+    time_s: float
+    version: int
+    line: str = ""
+
+
+class Restaged(NamedTuple):
+    """The weights of the newest version were lost, and the learner has staged them again as it has them now."""
+
+    time_s: float
+    version: int
+    line: str = ""
+
+
+class PublishRetried(NamedTuple):
+    """Handing a version on failed once."""
+
+    time_s: float
+    role: str
+    version: int
+    why: str
+
+
+class LeadMoved(NamedTuple):
+    """The auto lead of a line moved."""
+
+    time_s: float
+    version: int
+    lead: float
+    line: str = ""
+
+
+# -- evaluation ---------------------------------------------------------------------------------------
+
+
+class EvaluationBegan(NamedTuple):
+    """An evaluation of a version (and of these of other lines) begins."""
+
+    time_s: float
+    version: int
+    others: Mapping[str, int] | None = None
+
+
+class Scored(NamedTuple):
+    """An evaluation is over; a failed one has no value and an error."""
+
+    time_s: float
+    version: int
+    value: float | None
+    metrics: Metrics
+    error: str | None = None
+
+
+class BestKept(NamedTuple):
+    """No evaluation had a better score, and the weights are kept."""
+
+    time_s: float
+    version: int
+    value: float
+
+
+class EvaluationAbandoned(NamedTuple):
+    """The run was interrupted before the score of this version."""
+
+    time_s: float
+    version: int
+
+
+class EvaluationSkipped(NamedTuple):
+    """A later version took the place of this one, which waited for its evaluation."""
+
+    time_s: float
+    version: int
+
+
+# -- roles --------------------------------------------------------------------------------------------
+
+
+class RoleBusy(NamedTuple):
+    """A role begins with something."""
+
+    time_s: float
+    role: str
+    what: str
+
+
+class RoleWaits(NamedTuple):
+    """A role begins to wait for something."""
+
+    time_s: float
+    role: str
+    what: str
+
+
+class Restarted(NamedTuple):
+    """A role died or was late, and is built anew."""
+
+    time_s: float
+    role: str
+    why: str
+
+
+# -- the run ------------------------------------------------------------------------------------------
+
+
+class RunBegan(NamedTuple):
+    """A session begins with these settings; `config` is the recipe with its own, where there is one."""
+
+    time_s: float
+    settings: Mapping[str, Any]
+    config: Mapping[str, Any] | None = None
+
+
+class GapFound(NamedTuple):
+    """What came before is missing, or a part of it is."""
+
+    time_s: float
+    why: str
+
+
+class PartBegan(NamedTuple):
+    """A new part of a long log begins; `run` is the last line of a session's beginning, as it was written."""
+
+    time_s: float
+    run: Mapping[str, Any]
+
+
+class Resumed(NamedTuple):
+    """A checkpoint is restored; `others` holds version and updates of the other lines."""
+
+    time_s: float
+    version: int
+    updates: int
+    others: Mapping[str, Sequence[int]] | None = None
+
+
+class Saved(NamedTuple):
+    """A checkpoint is on disk."""
+
+    time_s: float
+    version: int
+
+
+class Looked(NamedTuple):
+    """The run looked at itself: the lead, seconds by kind of role and activity, memory, processor time."""
+
+    time_s: float
+    lead: float
+    spent: Mapping[str, Mapping[str, float]]
+    rss: float
+    memory: Mapping[str, float] = {}
+    cpu_s: float | None = None
+    others: Mapping[str, float] | None = None
+
+
+class Alarmed(NamedTuple):
+    """A threshold was passed (`on`), or all is well again."""
+
+    time_s: float
+    name: str
+    on: bool
+    value: float
+    threshold: float
+
+
+class Stopped(NamedTuple):
+    """The learn loop of the first line has ended."""
+
+    time_s: float
+    reason: str
+
+
+class Ended(NamedTuple):
+    """The ledgers are closed; `returned` tickets were still live in the first line, in `others` in those."""
+
+    time_s: float
+    version: int
+    updates: int
+    returned: int
+    others: Mapping[str, Sequence[int]] | None = None
+
+
+class Failed(NamedTuple):
+    """The run cannot go on."""
+
+    time_s: float
+    why: str
+
+
+class Unknown(NamedTuple):
+    """An event that this version of Headway does not know: it is kept and means nothing."""
+
+    time_s: float
+    kind: str
+    fields: Mapping[str, Any]
+
+
+Event = (
+    Opened
+    | Started
+    | Landed
+    | Reissued
+    | Requeued
+    | Lost
+    | Dropped
+    | BegunAnew
+    | Settled
+    | UpdateBegan
+    | Updated
+    | Inserted
+    | Drawn
+    | WorkGiven
+    | Refreshed
+    | Published
+    | Restaged
+    | PublishRetried
+    | LeadMoved
+    | EvaluationBegan
+    | Scored
+    | BestKept
+    | EvaluationAbandoned
+    | EvaluationSkipped
+    | RoleBusy
+    | RoleWaits
+    | Restarted
+    | RunBegan
+    | GapFound
+    | PartBegan
+    | Resumed
+    | Saved
+    | Looked
+    | Alarmed
+    | Stopped
+    | Ended
+    | Failed
+    | Unknown
+)
+
+WRITTEN: dict[type[Any], tuple[str, ...]] = {
+    Opened: ("open", "k"),
+    Started: ("start", "k", "c", "v"),
+    Landed: ("land", "k", "v", "n", "l", "b"),
+    Reissued: ("reissue", "k", "c", "a", "why"),
+    Requeued: ("requeue", "k", "reason"),
+    Lost: ("lose", "k", "why"),
+    Dropped: ("drop", "k", "reason", "why"),
+    BegunAnew: ("anew", "k", "c", "a"),
+    Settled: ("settle", "k"),
+    UpdateBegan: ("update", "u", "v", "k"),
+    Updated: ("learn", "u", "v", "k", "d", "m"),
+    Inserted: ("insert", "k", "v", "d"),
+    Drawn: ("draw", "v"),
+    WorkGiven: ("work", "v", "n", "f"),
+    Refreshed: ("refresh", "v", "n", "d", "f"),
+    Published: ("publish", "v"),
+    Restaged: ("restage", "v"),
+    PublishRetried: ("publish_retry", "role", "v", "why"),
+    LeadMoved: ("lead", "v", "lead"),
+    EvaluationBegan: ("evaluate", "v"),
+    Scored: ("score", "v", "value", "m", "error"),
+    BestKept: ("best", "v", "value"),
+    EvaluationAbandoned: ("abandon_evaluation", "v"),
+    EvaluationSkipped: ("skip_evaluation", "v"),
+    RoleBusy: ("busy", "r", "w"),
+    RoleWaits: ("wait", "r", "w"),
+    Restarted: ("restart", "role", "why"),
+    RunBegan: ("run",),
+    GapFound: ("gap", "why"),
+    PartBegan: ("part", "run"),
+    Resumed: ("resume", "v", "updates"),
+    Saved: ("save", "v"),
+    Looked: ("look", "lead", "spent", "rss", "memory", "cpu"),
+    Alarmed: ("alarm", "name", "on", "value", "threshold"),
+    Stopped: ("stop", "reason"),
+    Ended: ("end", "v", "updates", "returned"),
+    Failed: ("fail", "why"),
+}
+"""Event -> the kind it is written as and the names of its fields, in their order. `line` and `others` come last under
+their own names, and only where there is something to say."""
+
+KINDS: dict[str, type[Any]] = {row[0]: event for event, row in WRITTEN.items()}
+_OPTIONAL = ("line", "others")
+_NAMES: dict[type[Any], tuple[str, ...]] = {
+    event: ("t", "e", *row[1:], *(name for name in event._fields if name in _OPTIONAL))
+    for event, row in WRITTEN.items()
+}
+_DIGITS = 6  # of a second
+
+
+def written(event: Event) -> dict[str, Any]:
+    """The event as it stands in the log."""
+    return written_fields(event[0], type(event), event[1:])
+
+
+def written_fields(time_s: float, kind: type[Any], fields: Sequence[Any]) -> dict[str, Any]:
+    """The same from the values of its fields, for whoever has not made the event; the last ones may be left out."""
+    if kind is RunBegan:
+        told = {"config": dict(fields[1])} if len(fields) > 1 and fields[1] is not None else {}
+        return {"t": round(time_s, _DIGITS), "e": "run", **fields[0], **told}
+    if kind is Unknown:
+        return {"t": round(time_s, _DIGITS), "e": fields[0], **fields[1]}
+    names = _NAMES[kind]
+    line = dict(zip(names, (round(time_s, _DIGITS), WRITTEN[kind][0], *fields), strict=False))
+    if names[-1] in _OPTIONAL and not line.get(names[-1], True):
+        del line[names[-1]]
+    return line
+
+
+def read_event(line: Mapping[str, Any]) -> Event:
+    """The event that stands in the log as `line`; ValueError if it is not one."""
+    try:
+        time_s, kind = line["t"], KINDS.get(line["e"])
+    except KeyError as missing:
+        raise ValueError(f"not an event: it has no {missing}") from None
+    if kind is None or kind is RunBegan:
+        fields = {name: value for name, value in line.items() if name not in ("t", "e")}
+        if kind is None:
+            return Unknown(time_s, line["e"], fields)
+        return RunBegan(time_s, fields, fields.pop("config", None))
+    values: dict[str, Any] = {}
+    for name, field in zip(_NAMES[kind][2:], kind._fields[1:], strict=True):
+        if name in line:
+            values[field] = line[name]
+        elif field not in kind._field_defaults:
+            raise ValueError(f"not a {line['e']!r} event of a run: it has no {name!r}")
+    event: Event = kind(time_s, **values)
+    return event
