@@ -81,7 +81,7 @@ def test_events_come_through_in_order_and_marks_stand_where_they_were_put(tmp_pa
     recorder = InBackground(EventLog(tmp_path / "events.jsonl"))
     marks = []
     for number in range(5000):
-        recorder.append((number / 1000, "open", number))
+        recorder.append((number / 1000, KINDS["open"], (number,)))
         if number % 700 == 0:
             marks.append((number, recorder.mark()))
     recorder.close()
