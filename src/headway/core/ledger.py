@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headway.core.ledger_counts import LedgerCounts, LedgerStatistics
 from headway.core.order import OLDEST, Expiry, OnStale, Order, required_by_age
 from headway.core.rules import MaxLead, Rule, Tally
 from headway.core.types import DropReason, Phase, Span, Ticket, derive_seed
@@ -57,60 +58,19 @@ WAIT = Choice()
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerStatistics:
-    """An immutable copy of the counts. `closes` is the promise that nothing was lost."""
+class LedgerTerms:
+    """What a ledger was told, and never changes."""
 
-    opened: int
-    landed: int
-    """Rollouts that came in; a ticket that was requeued or whose rollout was lost counts each time."""
-    learned: int
-    dropped: dict[str, int]
-    returned: int
-    live: int
-    reissued: int
-    requeued: int
-    lost: int
-    """Rollouts that were here and are gone, with the node that held them; their tickets were collected again."""
-    kept_stale: int
-    kept_expired: int
-    """Taken in spite of `max_age_s`."""
-    staleness: dict[int, int]
-    """Histogram of the age, in versions, of everything taken."""
-    mean_age_s: float
-    """Mean seconds from landing to being taken."""
-    max_age_s: float
-    offered_length: float
-    """Mean length of the rollouts that came in."""
-    trained_length: float
-    """Mean length of the rollouts that were taken."""
-    steps: float
+    order: Order
+    expiry: Expiry
+    tickets_per_batch: int
+    updates_per_version: int
+    pinned_collectors: int | None
+    every: int
 
     @property
-    def closes(self) -> bool:
-        return self.opened == self.learned + sum(self.dropped.values()) + self.returned + self.live
-
-    @property
-    def mean_staleness(self) -> float:
-        total = sum(self.staleness.values())
-        return sum(age * n for age, n in self.staleness.items()) / total if total else 0.0
-
-    @property
-    def max_staleness(self) -> int:
-        return max(self.staleness, default=0)
-
-    def staleness_quantile(self, q: float) -> int:
-        """The age below which a share `q` of the taken rollouts lies."""
-        left = q * sum(self.staleness.values())
-        for age in sorted(self.staleness):
-            left -= self.staleness[age]
-            if left <= 1e-9:
-                return age
-        return self.max_staleness
-
-    @property
-    def length_bias(self) -> float:
-        """How much shorter the trained rollouts are than the offered ones: 0 is none, -0.2 a fifth."""
-        return self.trained_length / self.offered_length - 1 if self.offered_length else 0.0
+    def discards(self) -> bool:
+        return self.expiry.discards
 
 
 class Ledger:
@@ -120,6 +80,7 @@ class Ledger:
     version and the collector of a ticket are fixed when it opens (ticket k goes to collector
     k mod pinned_collectors; with lanes these are seats, and a resumed run may have more or fewer of them): as
     openings happen only at points fixed by the order of learning, the whole run is then determined by its seed.
+    With `every` only the tickets 0, every, 2 * every, ... are opened: those of a line that takes part of the rollouts.
     """
 
     def __init__(
@@ -132,35 +93,50 @@ class Ledger:
         updates_per_version: int = 1,
         seed: int = 0,
         pinned_collectors: int | None = None,
+        every: int = 1,
     ) -> None:
         if tickets_per_batch < 1 or updates_per_version < 1:
             raise ValueError(
                 f"tickets_per_batch and updates_per_version must be >= 1, received "
                 f"{tickets_per_batch!r} and {updates_per_version!r}"
             )
+        if every < 1:
+            raise ValueError(f"every must be >= 1, received {every!r}")
         if pinned_collectors is not None and not order.is_strict:
             raise ValueError(f"a pinned run consumes in ticket order; order={order} cannot be pinned")
         self.rule = rule
-        self.order = order
-        self.expiry = expiry or Expiry()
-        self.tickets_per_batch = tickets_per_batch
-        self.updates_per_version = updates_per_version
+        self.terms = LedgerTerms(
+            order, expiry or Expiry(), tickets_per_batch, updates_per_version, pinned_collectors, every
+        )
         self.seed = seed
-        self.pinned_collectors = pinned_collectors
         self.tally = Tally()
-        self._discards = self.expiry.discards
+        self.counts = LedgerCounts()
         self._next_index = 0
         self._entries: dict[int, Entry] = {}  # live, in index order
         self._untaken: dict[int, Entry] = {}  # open, in flight or ready, in index order
         self._arrived: dict[int, Entry] = {}  # ready, in order of arrival
         self._taken: list[int] = []  # with the learner
         self._births: Counter[int] = Counter()  # untaken tickets that have taken off, by birth version
-        self._drops: Counter[DropReason] = Counter()
-        self._staleness: Counter[int] = Counter()
-        self._reissued = self._requeued = self._lost = self._kept_stale = self._kept_expired = 0
-        self._returned = self._offered = 0
-        self._offered_length = self._trained_length = 0.0
-        self._ages_s = self._max_age_s = 0.0  # of what was taken and can no longer be put back
+
+    @property
+    def order(self) -> Order:
+        return self.terms.order
+
+    @property
+    def expiry(self) -> Expiry:
+        return self.terms.expiry
+
+    @property
+    def tickets_per_batch(self) -> int:
+        return self.terms.tickets_per_batch
+
+    @property
+    def updates_per_version(self) -> int:
+        return self.terms.updates_per_version
+
+    @property
+    def pinned_collectors(self) -> int | None:
+        return self.terms.pinned_collectors
 
     # -- opening ------------------------------------------------------------------------------------
 
@@ -172,7 +148,7 @@ class Ledger:
         if not self.rule.may_open(self.tally):
             return None
         index = self._next_index
-        self._next_index += 1
+        self._next_index += self.terms.every
         if self.pinned_collectors is None:
             ticket = Ticket(index, derive_seed(self.seed, "ticket", index))
         else:
@@ -234,8 +210,8 @@ class Ledger:
         tally.waiting_bytes += size
         tally.landed += 1
         tally.landed_bytes += size
-        self._offered += 1
-        self._offered_length += length
+        self.counts.offered += 1
+        self.counts.offered_length += length
         return span
 
     def reissue(self, index: int, version: int | None = None, *, is_attempt: bool = True) -> Ticket:
@@ -245,14 +221,14 @@ class Ledger:
         """
         entry = self._entry(index, Phase.IN_FLIGHT, "reissue")
         self._forget_birth(entry)
-        self._reissued += 1
+        self.counts.reissued += 1
         return self._reopen(entry, entry.ticket.attempt + is_attempt, version)
 
     # -- taking -------------------------------------------------------------------------------------
 
     def may_choose(self) -> bool:
         """A quick look whether `choose` could find a batch or something expired; no means no."""
-        if self._discards:
+        if self.terms.discards:
             return self.tally.ready > 0
         if self.tally.ready < self.tickets_per_batch:
             return False
@@ -269,7 +245,7 @@ class Ledger:
         Changes nothing: the caller drops or requeues `expired`, takes `batch`, or waits.
         """
         wanted = self.tickets_per_batch
-        if self.tally.ready < wanted and not self._discards:
+        if self.tally.ready < wanted and not self.terms.discards:
             return WAIT
         batch: list[int] = []
         if self.expiry.waits:
@@ -284,7 +260,7 @@ class Ledger:
                 break
             if entry.ticket.index in chosen:
                 continue
-            if self._discards and self._too_old(entry, version, now_s) is not None:
+            if self.terms.discards and self._too_old(entry, version, now_s) is not None:
                 expired.append(entry.ticket.index)
             else:
                 batch.append(entry.ticket.index)
@@ -313,7 +289,7 @@ class Ledger:
         batch: list[int] = []
         expired: list[int] = []
         for entry in self._arrived.values():
-            is_old = self._discards and self._too_old(entry, version, now_s) is not None
+            is_old = self.terms.discards and self._too_old(entry, version, now_s) is not None
             (expired if is_old else batch).append(entry.ticket.index)
         return Choice(tuple(sorted(batch)), tuple(expired))
 
@@ -333,14 +309,14 @@ class Ledger:
                         f"ticket {index} is {staleness} versions old at version {version}, over "
                         f"max_staleness={self.expiry.max_staleness}"
                     )
-                self._kept_stale += 1
+                self.counts.kept_stale += 1
             age_s = now_s - entry.landed_s
             if self.expiry.is_expired(age_s):
                 if self.expiry.on_stale is not OnStale.KEEP:
                     raise LedgerError(
                         f"ticket {index} landed {age_s:.3f} s ago, over max_age_s={self.expiry.max_age_s:g}"
                     )
-                self._kept_expired += 1
+                self.counts.kept_expired += 1
             entry.age_s = age_s
             self._leave_buffer(entry)
             self._forget_birth(entry)
@@ -349,8 +325,8 @@ class Ledger:
             self._taken.append(index)
             self.tally.taken += 1
             self.tally.inserted += entry.steps
-            self._staleness[staleness] += 1
-            self._trained_length += entry.length
+            self.counts.staleness[staleness] += 1
+            self.counts.trained_length += entry.length
 
     def put_back(self, indices: Iterable[int], version: int) -> None:
         """The learner could not be given what it took at `version`: all of it is ready again, as if never taken.
@@ -362,13 +338,10 @@ class Ledger:
             assert entry.span is not None
             staleness = version - entry.span.oldest
             if self.expiry.is_stale(staleness):
-                self._kept_stale -= 1
+                self.counts.kept_stale -= 1
             if self.expiry.is_expired(entry.age_s):
-                self._kept_expired -= 1
-            self._staleness[staleness] -= 1
-            if not self._staleness[staleness]:
-                del self._staleness[staleness]
-            self._trained_length -= entry.length
+                self.counts.kept_expired -= 1
+            self.counts.untake(staleness, entry.length)
             self._taken.remove(entry.ticket.index)
             self.tally.taken -= 1
             self.tally.inserted -= entry.steps
@@ -396,7 +369,7 @@ class Ledger:
         for index in done:
             entry = self._entries.pop(index)
             entry.phase = Phase.LEARNED
-            self._note_age(entry)
+            self.counts.note_age(entry.age_s)
         self.tally.live -= len(done)
         self.tally.taken -= len(done)
         self.tally.learned += len(done)
@@ -415,7 +388,7 @@ class Ledger:
                 raise LedgerError(f"ticket {index} cannot be dropped as {reason.value}: the learner has it")
             self._taken.remove(index)
             self.tally.taken -= 1
-            self._note_age(entry)
+            self.counts.note_age(entry.age_s)
         else:
             if entry.phase is Phase.READY:
                 self._leave_buffer(entry)
@@ -426,7 +399,7 @@ class Ledger:
         entry.phase = Phase.DROPPED
         self.tally.live -= 1
         self.tally.dropped += 1
-        self._drops[reason] += 1
+        self.counts.drops[reason] += 1
 
     def requeue(self, index: int, version: int) -> Ticket:
         """The rollout came too late: it is thrown away and the same ticket is collected again.
@@ -435,7 +408,7 @@ class Ledger:
         """
         entry = self._entry(index, Phase.READY, "requeue")
         self._withdraw(entry)
-        self._requeued += 1
+        self.counts.requeued += 1
         return self._reopen(entry, 0, version)
 
     def lose(self, index: int, version: int) -> Ticket:
@@ -446,15 +419,15 @@ class Ledger:
         """
         entry = self._entry(index, Phase.READY, "lose")
         self._withdraw(entry)
-        self._lost += 1
+        self.counts.lost += 1
         return self._reopen(entry, entry.ticket.attempt + 1, version)
 
     def close(self) -> tuple[int, ...]:
         """The run is over; what is still live is returned, to be collected again if the run is resumed."""
         returned = tuple(self._entries)
-        self._returned = len(returned)
+        self.counts.returned = len(returned)
         for index in self._taken:
-            self._note_age(self._entries[index])
+            self.counts.note_age(self._entries[index].age_s)
         self._entries.clear()
         self._untaken.clear()
         self._arrived.clear()
@@ -478,27 +451,7 @@ class Ledger:
         return index in self._entries
 
     def statistics(self) -> LedgerStatistics:
-        taken = sum(self._staleness.values())
-        ages = [self._entries[index].age_s for index in self._taken]
-        return LedgerStatistics(
-            opened=self.tally.opened,
-            landed=self.tally.landed,
-            learned=self.tally.learned,
-            dropped={reason.value: n for reason, n in self._drops.items()},
-            returned=self._returned,
-            live=self.tally.live,
-            reissued=self._reissued,
-            requeued=self._requeued,
-            lost=self._lost,
-            kept_stale=self._kept_stale,
-            kept_expired=self._kept_expired,
-            mean_age_s=(self._ages_s + sum(ages)) / taken if taken else 0.0,
-            max_age_s=max([self._max_age_s, *ages]),
-            staleness=dict(sorted(self._staleness.items())),
-            offered_length=self._offered_length / self._offered if self._offered else 0.0,
-            trained_length=self._trained_length / taken if taken else 0.0,
-            steps=self.tally.inserted,
-        )
+        return self.counts.statistics(self.tally, (self._entries[index].age_s for index in self._taken))
 
     # -- surviving a restart ------------------------------------------------------------------------
 
@@ -514,13 +467,8 @@ class Ledger:
             "learned": self.tally.learned,
             "inserted": self.tally.inserted,
             "sampled": self.tally.sampled,
-            "drops": {reason.value: n for reason, n in self._drops.items()},
-            "staleness": dict(self._staleness),
-            "counts": [self._reissued, self._requeued, self._lost, self._offered],
-            "kept": [self._kept_stale, self._kept_expired],
-            "lengths": [self._offered_length, self._trained_length],
             "sizes": [self.tally.landed, self.tally.landed_bytes],
-            "ages": [self._ages_s, self._max_age_s],
+            **self.counts.state_dict(),
             "live": [
                 {
                     "index": entry.ticket.index,
@@ -546,18 +494,13 @@ class Ledger:
             raise LedgerError("a ledger that has opened tickets cannot be loaded into")
         self._next_index = state["next_index"]
         self.seed = state["seed"]
-        self._drops = Counter({DropReason(name): n for name, n in state["drops"].items()})
-        self._staleness = Counter({int(age): n for age, n in state["staleness"].items()})
-        self._reissued, self._requeued, self._lost, self._offered = state["counts"]
-        self._kept_stale, self._kept_expired = state["kept"]
-        self._offered_length, self._trained_length = state["lengths"]
-        self._ages_s, self._max_age_s = state["ages"]
+        self.counts.load_state_dict(state)
         tally = self.tally
         tally.landed, tally.landed_bytes = state["sizes"]
         tally.learned = state["learned"]
         tally.inserted = state["inserted"]
         tally.sampled = state["sampled"]
-        tally.dropped = sum(self._drops.values())
+        tally.dropped = sum(self.counts.drops.values())
         pinned = self.pinned_collectors
         for saved in state["live"]:
             landed = saved["span"] is not None
@@ -606,8 +549,8 @@ class Ledger:
 
     def _withdraw(self, entry: Entry) -> None:
         """A ready rollout leaves the buffer without being taken, and will be offered again: counted once."""
-        self._offered -= 1
-        self._offered_length -= entry.length
+        self.counts.offered -= 1
+        self.counts.offered_length -= entry.length
         self._leave_buffer(entry)
         self._forget_birth(entry)
 
@@ -630,12 +573,6 @@ class Ledger:
         self.tally.waiting_steps -= entry.steps
         self.tally.waiting_bytes -= entry.size
 
-    def _note_age(self, entry: Entry) -> None:
-        """It can no longer be put back: how long it had waited when it was taken is final."""
-        self._ages_s += entry.age_s
-        if entry.age_s > self._max_age_s:
-            self._max_age_s = entry.age_s
-
     def _forget_birth(self, entry: Entry) -> None:
         if self.expiry.waits:
             assert entry.version is not None
@@ -654,7 +591,7 @@ class Ledger:
             return
         missing: int | None = None  # the oldest ticket whose rollout is still to come
         for index, entry in self._untaken.items():
-            if missing is not None and index >= missing + self.order.window:
+            if missing is not None and index >= missing + self.order.window * self.terms.every:
                 return
             if entry.phase is Phase.READY:
                 yield entry
