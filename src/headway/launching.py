@@ -34,7 +34,7 @@ from headway.coordinate.functions import (
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.coordinate.system_failures import system_failed, way_back
-from headway.core.ledger import LedgerStatistics
+from headway.core.ledger_counts import LedgerStatistics
 from headway.core.naming import unknown
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Runtime

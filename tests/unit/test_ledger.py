@@ -26,7 +26,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headway.core.ledger import WAIT, Choice, Ledger, LedgerError, LedgerStatistics, check_expiry
+from headway.core.ledger import WAIT, Choice, Ledger, LedgerError, check_expiry
+from headway.core.ledger_counts import LedgerStatistics
 from headway.core.order import OLDEST, READY, Expiry, OnStale, Order, window
 from headway.core.rules import AllOf, Budget, Capacity, MaxLead
 from headway.core.types import DropReason, Phase, Span, Ticket, derive_seed

@@ -79,7 +79,8 @@ from headway.core.events import (
     WorkGiven,
 )
 from headway.core.lead import Interval
-from headway.core.ledger import WAIT, LedgerError, LedgerStatistics
+from headway.core.ledger import WAIT, LedgerError
+from headway.core.ledger_counts import LedgerStatistics
 from headway.core.lent import Lent, LentLost
 from headway.core.order import OnStale
 from headway.core.protocols import PayloadLost, RoleError, RoleRaised, Runtime
