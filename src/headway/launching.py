@@ -23,8 +23,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from headway.coordinate.best_weights import FILE, BestWeights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
+from headway.coordinate.checkpointing import check_same_run
 from headway.coordinate.components import Reports
-from headway.coordinate.coordinator import INTERRUPTED, Coordinator, RunResult, check_same_run
+from headway.coordinate.control import INTERRUPTED
+from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.coordinate.functions import (
     CollectFunction,
     EvaluateFunction,

@@ -34,6 +34,21 @@ class CheckpointError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class LineState:
+    """One line between two updates; see `RunState`, which holds the first one."""
+
+    version: int
+    updates: int
+    updates_in_version: int
+    ledger: dict[str, Any]
+    lead: dict[str, Any]
+    learner: Any
+    snapshots: dict[int, Any]
+    replay: Any = None
+    last: tuple[int, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunState:
     """A run between two updates: what was taken has been trained on, so nothing is half done."""
 
@@ -65,6 +80,10 @@ class RunState:
     """CRC-32 of the last bytes of the event log before `events_position`."""
     metrics: bytes | None = None
     """The metrics of the run so far, pickled."""
+    lines: dict[str, LineState] | None = None
+    """The other lines of the run, if it has any."""
+    companions: tuple[Any, Any, Any] | None = None
+    """Which versions of the other lines go with a ticket, with the newest version, with an evaluation that is due."""
 
 
 class CheckpointStore:

@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from headway.coordinate.role_calls import RoleCalls, RunFailed
-from headway.coordinate.roles import LEARNER
+from headway.coordinate.learner_calls import LearnerCalls
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.waits import Board
 from headway.core.types import Batch, LearnReport, Rollout
 
@@ -34,10 +34,9 @@ class Draws:
     """All that is asked of the replay: rollouts in, draws out, and back what the learner says about them."""
 
     def __init__(
-        self, crew: RoleCalls, board: Board, release: Callable[[Any], None], *, is_shared: bool, deadline_s: float
+        self, learner: LearnerCalls, board: Board, release: Callable[[Any], None], *, deadline_s: float
     ) -> None:
-        self.is_shared = is_shared
-        self._crew = crew
+        self._learner = learner
         self._board = board
         self._release = release
         self._deadline_s = deadline_s
@@ -47,10 +46,15 @@ class Draws:
         """Reports whose feedback the replay has seen, in this session."""
         self._turn = asyncio.Lock()  # two loops ask: one call at a time, feedback first
 
+    @property
+    def is_shared(self) -> bool:
+        """Has the replay a role of its own?"""
+        return self._learner.shares_replay
+
     async def insert(self, batch: Batch) -> None:
         async with self._turn:
             await self._deliver()
-            await self._crew.insert(batch)
+            await self._learner.insert(batch)
 
     async def batch(self, version: int) -> Batch:
         """For an update at `version`: the draw that was made ahead, or one made now."""
@@ -58,11 +62,11 @@ class Draws:
             return Batch(version, ())
         draw, self._ahead = self._ahead, None
         if draw is None:
-            self._board.begin(LEARNER, "draw", f"from the replay, at version {version}", self._deadline_s)
+            self._board.begin(self._learner.role, "draw", f"from the replay, at version {version}", self._deadline_s)
             try:
                 draw = await self._sample(version)
             finally:
-                self._board.end(LEARNER)
+                self._board.end(self._learner.role)
         return Batch(version, (draw,))
 
     async def beside(self, learning: Coroutine[Any, Any, T], version: int) -> T:
@@ -95,19 +99,19 @@ class Draws:
         """What is to be reanalyzed, if anything is."""
         async with self._turn:
             await self._deliver()
-            return await self._crew.oldest(version)
+            return await self._learner.oldest(version)
 
     async def refresh(self, targets: Rollout) -> None:
         """Newer targets for what `oldest` gave."""
         async with self._turn:
             await self._deliver()
-            await self._crew.refresh(targets)
+            await self._learner.refresh(targets)
 
     async def _deliver(self) -> None:
         """Before anything else is asked of the replay."""
         while self._reports:
             report = self._reports.popleft()
-            await self._crew.give_feedback(report)
+            await self._learner.give_feedback(report)
             self.delivered += 1
             self._release(report.feedback)
 
@@ -115,9 +119,9 @@ class Draws:
         """What the replay holds; none of it is here if the learner has it."""
         async with self._turn:
             await self._deliver()
-            return await self._crew.replay_state() if self.is_shared else None
+            return await self._learner.replay_state() if self.is_shared else None
 
     async def _sample(self, version: int) -> Rollout:
         async with self._turn:
             await self._deliver()
-            return await self._crew.sample(version)
+            return await self._learner.sample(version)

@@ -18,6 +18,10 @@ that is applied or about to be; an incarnation is restarted once, however many o
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
+
+Versions = int | tuple[int, ...]
+"""A version of the policy, or one of each line in a run with several; later ones compare as greater."""
 
 
 class Post:
@@ -28,8 +32,8 @@ class Post:
         self.seats = seats
         self.drains = False
         """Does another version wait until all has landed?"""
-        self.applied: int | None = None
-        """The version it acknowledged, if it holds weights."""
+        self.applied: Versions | None = None
+        """The version (of each line) it acknowledged, if it holds weights."""
         self.newest = -1
         """The newest it was given, acknowledged or not."""
         self.is_applying = False
@@ -38,10 +42,10 @@ class Post:
         self.incarnation = 0
         self.waiting: dict[str, None] = {}
         """Names on the board of those who wait for a change here."""
-        self._version = -1  # of what is in flight, if it drains
+        self._version: Versions = -1  # of what is in flight, if it drains
         self._given_up = -1  # the incarnation that was ended because one of its calls was late
 
-    def may_take_off(self, version: int, wanted: Collection[int]) -> bool:
+    def may_take_off(self, version: Versions, wanted: Collection[Any]) -> bool:
         """May a ticket with `version` take off, when the next tickets of all seats here have the versions `wanted`?
 
         The version it holds goes on while anybody wants it, then the oldest is next: so a pinned run comes back to a
@@ -55,18 +59,18 @@ class Post:
             return version == self._version
         return version == (self.applied if self.applied in wanted else min(wanted))
 
-    def take_off(self, version: int) -> None:
+    def take_off(self, version: Versions) -> None:
         self._version = version
         self.in_flight += 1
 
     def land(self) -> None:
         self.in_flight -= 1
 
-    def has(self, version: int) -> bool:
+    def has(self, version: Any) -> bool:
         """Are its weights good for a ticket with `version`? Newer ones are, where they may change in the middle."""
         if self.applied is None:
             return False
-        return self.applied == version if self.drains else self.applied >= version
+        return bool(self.applied == version if self.drains else self.applied >= version)
 
     def go_down(self) -> None:
         """What ran here is gone, and the weights with it."""
@@ -81,7 +85,7 @@ class Post:
     def was_given_up(self, incarnation: int) -> bool:
         return self._given_up == incarnation
 
-    def why_not(self, version: int) -> str:
+    def why_not(self, version: Versions) -> str:
         """In words, what a ticket with `version` waits for."""
         if not self.is_up:
             return f"{self.role} to be restarted"

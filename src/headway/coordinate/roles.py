@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import math
 import numbers
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ from headway.core.protocols import (
     Evaluator,
     Learner,
     OffersTargets,
-    OwnReanalyzer,
     Placement,
     Reanalyzer,
     ReplayLearner,
@@ -35,6 +34,16 @@ DEFAULT_PLACEMENT = Placement()
 
 
 @dataclass(frozen=True, slots=True)
+class LineStations:
+    """How to build the stations of one more line: its learner and, where it has a role of its own, its replay."""
+
+    learner: Callable[[], Learner]
+    replay: Callable[[], SharedReplay] | None = None
+    learner_placement: Placement = DEFAULT_PLACEMENT
+    replay_placement: Placement = DEFAULT_PLACEMENT
+
+
+@dataclass(frozen=True, slots=True)
 class Stations:
     """How to build each station, and where. Factories are called in the place where the role runs.
 
@@ -45,18 +54,24 @@ class Stations:
     collector: Callable[[int], Collector]
     learner: Callable[[], Learner]
     evaluator: Callable[[], Evaluator] | None = None
-    reanalyzer: Callable[[], Reanalyzer | OwnReanalyzer] | None = None
+    reanalyzer: Callable[[], Reanalyzer] | None = None
     replay: Callable[[], SharedReplay] | None = None
     collector_placement: Placement = DEFAULT_PLACEMENT
     learner_placement: Placement = DEFAULT_PLACEMENT
     evaluator_placement: Placement = DEFAULT_PLACEMENT
     replay_placement: Placement = DEFAULT_PLACEMENT
+    lines: Mapping[str, LineStations] = field(default_factory=dict)
+    """The other lines of the run, under the names they have in the settings."""
 
     def roles(self, num_collectors: int, lanes: int = 1) -> list[Role]:
-        """Learner first: it makes the snapshot everybody else starts with."""
+        """Learners first: they make the snapshots everybody else starts with."""
         roles = [Role(LEARNER, partial(LearnerRole, self.learner), self.learner_placement)]
         if self.replay is not None:
             roles.append(Role(REPLAY, partial(ReplayRole, self.replay), self.replay_placement))
+        for name, line in self.lines.items():
+            roles.append(Role(learner_name(name), partial(LearnerRole, line.learner), line.learner_placement))
+            if line.replay is not None:
+                roles.append(Role(replay_name(name), partial(ReplayRole, line.replay), line.replay_placement))
         for number in range(num_collectors):
             factory = partial(CollectorRole, partial(self.collector, number))
             roles.append(Role(collector_name(number), factory, self.collector_placement, lanes))
@@ -69,6 +84,16 @@ class Stations:
 
 LEARNER, EVALUATOR, REANALYZER, REPLAY = "learner", "evaluator", "reanalyzer", "replay"
 STATISTICS = "replay_statistics"  # in the info of a draw
+
+
+def learner_name(line: str) -> str:
+    """The role of a line's learner; that of the first line is `learner`."""
+    return f"{line}/{LEARNER}" if line else LEARNER
+
+
+def replay_name(line: str) -> str:
+    """The role of a line's replay, where it has one of its own."""
+    return f"{line}/{REPLAY}" if line else REPLAY
 
 
 def collector_name(number: int) -> str:
@@ -118,7 +143,15 @@ class CollectorRole:
             span = Span(ticket.version, ticket.version)
         size = size_of(rollout.payload) if rollout.size is None else rollout.size
         stamped = Rollout(
-            rollout.payload, rollout.steps, rollout.length, span, rollout.info, rollout.filtered, ticket.index, size
+            rollout.payload,
+            rollout.steps,
+            rollout.length,
+            span,
+            rollout.info,
+            rollout.filtered,
+            ticket.index,
+            size,
+            rollout.spans,
         )
         return stamped, None if self._stateful is None else self.state()
 
@@ -251,13 +284,10 @@ class EvaluatorRole:
 
 
 class ReanalyzerRole:
-    """A reanalyzer: of work that a replay gave, or of what it finds itself."""
+    """A reanalyzer of work that a replay gave."""
 
-    def __init__(self, build: Callable[[], Reanalyzer | OwnReanalyzer]) -> None:
-        self.reanalyzer: Any = build()
-
-    def reanalyze(self, snapshot: Snapshot) -> bool:
-        return bool(self.reanalyzer.reanalyze(snapshot))
+    def __init__(self, build: Callable[[], Reanalyzer]) -> None:
+        self.reanalyzer = build()
 
     def reanalyze_work(self, snapshot: Snapshot, work: Rollout) -> Rollout:
         targets = self.reanalyzer.reanalyze(snapshot, work)

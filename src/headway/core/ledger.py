@@ -450,6 +450,14 @@ class Ledger:
     def is_live(self, index: int) -> bool:
         return index in self._entries
 
+    def has_opened(self, index: int) -> bool:
+        """Was this ticket opened, whatever became of it?"""
+        return index < self._next_index
+
+    def is_done_with(self, index: int) -> bool:
+        """Was this ticket opened, and has it settled?"""
+        return index < self._next_index and index not in self._entries
+
     def statistics(self) -> LedgerStatistics:
         return self.counts.statistics(self.tally, (self._entries[index].age_s for index in self._taken))
 

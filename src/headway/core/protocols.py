@@ -95,15 +95,6 @@ class Reanalyzer(Protocol):
     def reanalyze(self, snapshot: Snapshot, work: Rollout) -> Rollout: ...
 
 
-class OwnReanalyzer(Protocol):
-    """Recomputes targets that it reaches by means of its own, beside collection and learning.
-
-    Returns False when there was nothing to do.
-    """
-
-    def reanalyze(self, snapshot: Snapshot) -> bool: ...
-
-
 @runtime_checkable
 class Stateful(Protocol):
     """A collector or evaluator that carries something from one call to the next (open episodes, say).

@@ -87,10 +87,11 @@ class Ticket:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The immutable weights of one version. `payload` is the weights, a runtime's reference to them, or a handle of
-    the learner's own (`Lent`)."""
+    the learner's own (`Lent`). In a run with several lines it is of the first one, and brings those of the others."""
 
     version: int
     payload: Any
+    others: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
 HEALTH = "health"
@@ -118,6 +119,8 @@ class Rollout:
     filtered: bool = False
     ticket: int = -1
     size: int | None = None
+    spans: Mapping[str, Span] = field(default_factory=dict)
+    """Those of the other lines of a run, where weights may change in the middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,9 @@ def carriers(value: Any) -> Iterator[Rollout | Snapshot]:
     """Every Rollout and Snapshot in `value`, tuples and batches too: what `map_payloads` changes the payloads of."""
     if isinstance(value, Rollout | Snapshot) and not isinstance(value.payload, Lent):
         yield value
+    if isinstance(value, Snapshot):
+        for other in value.others.values():
+            yield from carriers(other)
     for item in value.rollouts if isinstance(value, Batch) else value if type(value) is tuple else ():
         yield from carriers(item)
 
@@ -208,6 +214,9 @@ def map_payloads(value: Any, change: Callable[[Any], Any]) -> Any:
     This is how runtimes put references in place of big values and back, without knowing the stations. What is lent is
     a reference already and stays as it is.
     """
+    if isinstance(value, Snapshot) and value.others:
+        others = {name: map_payloads(other, change) for name, other in value.others.items()}
+        return replace(map_payloads(Snapshot(value.version, value.payload), change), others=others)
     if isinstance(value, Rollout | Snapshot):
         return value if isinstance(value.payload, Lent) else replace(value, payload=change(value.payload))
     if isinstance(value, Batch):

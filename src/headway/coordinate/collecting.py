@@ -1,0 +1,235 @@
+"""The collect loop, one for each seat, and the push loop, one for each collector whose weights change in flight.
+
+    queue --ticket--> collect --rollout--> land
+              ^          |
+              +- reissue-+ failed: fly again, or drop and begin anew
+
+A seat is a lane of a collector; a collector with one lane is one seat. Where collectors hold weights, a seat also waits
+until its collector may change them (`lanes.py`); only with on_publish=partial there is a push loop for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from headway.coordinate.collector_calls import CollectorCalls
+from headway.coordinate.control import RunControl
+from headway.coordinate.feed import AnyFeed
+from headway.coordinate.flights import Flights
+from headway.coordinate.lanes import Post, Versions
+from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
+from headway.coordinate.roles import publisher_name
+from headway.core.events import BegunAnew
+from headway.core.protocols import PayloadLost, RoleError, RoleRaised
+from headway.core.types import HEALTH, Rollout, Snapshot, Ticket, anew_seed
+
+
+class Collecting:
+    """Brings tickets to collectors and rollouts back."""
+
+    def __init__(self, flights: Flights, collectors: CollectorCalls, calls: RoleCalls, control: RunControl) -> None:
+        self.flights = flights
+        self._queue = flights.queue
+        self.feeds: Mapping[str, AnyFeed] = {}
+        """Line -> where its batches come from; it is woken when that has news."""
+        self._collectors = collectors
+        self._calls = calls
+        self._settings = calls.settings
+        self._board = calls.board
+        self._control = control
+        self.names = collectors.names
+        self._has_lanes = calls.settings.lanes > 1
+        self._patience_s = calls.settings.patience_s
+        self._failures: Counter[str] = Counter()  # collector -> tickets in a row that were dropped as failed
+        self.engines: dict[str, tuple[float, Mapping[str, float]]] = {}
+        """Collector -> when it landed, and its health then."""
+
+    async def check(self) -> None:
+        """Find out what the collectors are like, and refuse settings that do not fit them."""
+        await self._collectors.check()
+
+    def open_first(self) -> None:
+        """The first tickets of a session."""
+        if all(feed.opens_when_resumed() for feed in self.feeds.values()):
+            self.flights.admit()  # else nothing has come free: a run that was not interrupted would open nothing either
+
+    async def loop(self, seat: int) -> None:
+        """Consumes open tickets, produces rollouts. Waits for: a ticket it may have; with lanes, its collector to be
+        ready for the ticket's version. Woken by: a publish or a drop that frees a slot, a reissued ticket, the end of
+        a pause; the last landing of another version. Ends: with the learn loop of the first line.
+        """
+        next_start = -math.inf
+        pacing_s, now = self._settings.pacing_s, self._calls.runtime.now
+        while True:
+            if pacing_s:
+                await self._pace(seat, next_start)
+            ticket = self._ticket_nowait(seat) or await self._next_ticket(seat)
+            if pacing_s:
+                next_start = now() + pacing_s
+            ticket, snapshot = self.flights.start(ticket, seat)
+            try:
+                rollout = await self._collectors.collect(seat, ticket, snapshot)
+            except RoleError as error:
+                await self._failed(seat, ticket, snapshot, error)
+            else:
+                self._land(ticket, snapshot, rollout)
+
+    def _ticket_nowait(self, seat: int) -> Ticket | None:
+        """A ticket, if there is one this seat may have now; otherwise it is noted as idle, or as waiting."""
+        if self._control.is_paused or self._control.stop_reason:
+            self._queue.note_idle(seat)
+            return None
+        if self._has_lanes and not self._may_take_off(seat):
+            return None
+        return self._queue.take(seat)
+
+    def _may_take_off(self, seat: int) -> bool:
+        """Is its collector ready for the seat's next ticket? If not, somebody else may have it meanwhile."""
+        ticket = self._queue.first(seat)
+        post = self._collectors.post(seat)
+        if ticket is None or post.may_take_off(self.flights.versions_for(ticket), self._wanted(post)):
+            return True
+        post.waiting[self.names[seat]] = None
+        other = self._queue.another_idle()
+        if other is not None:
+            self._board.wake(self.names[other])
+        return False
+
+    def _wanted(self, post: Post) -> set[Versions]:
+        """The versions of the next tickets of all seats of one collector."""
+        if not self._settings.is_pinned:
+            return {self.flights.newest_versions}
+        tickets = map(self._queue.first, post.seats)
+        return {self.flights.versions_for(ticket) for ticket in tickets if ticket is not None}
+
+    def _why_not_yet(self, seat: int) -> str:
+        ticket, flights = self._queue.first(seat), self.flights
+        return self._collectors.post(seat).why_not(
+            flights.newest_versions if ticket is None else flights.versions_for(ticket)
+        )
+
+    async def _next_ticket(self, seat: int) -> Ticket:
+        role = self.names[seat]
+        turns = self._patience_s * self._settings.seats  # slots may be fewer than seats
+        while True:
+            if self._has_lanes and role in self._collectors.post(seat).waiting:
+                await self._board.wait(role, "drain", lambda: self._why_not_yet(seat), self._patience_s)
+                self._collectors.post(seat).waiting.pop(role, None)
+            else:
+                await self._board.wait(role, self._blocked_by(), self.why_no_ticket, turns)
+            ticket = self._ticket_nowait(seat)
+            if ticket is not None:
+                return ticket
+
+    async def _pace(self, seat: int, next_start: float) -> None:
+        """Keep the collector's distance between two starts."""
+        pause_s = next_start - self._calls.runtime.now()
+        if pause_s > 0:
+            self._board.begin(self.names[seat], "pacing", f"pacing_s={self._settings.pacing_s:g}", pause_s)
+            await asyncio.sleep(pause_s)
+            self._board.end(self.names[seat])
+
+    def _blocked_by(self) -> str:
+        """The cause of waiting for a ticket."""
+        tally = self.flights.first.ledger.tally
+        if self._control.stop_reason or tally.learned + tally.live >= self.feeds[""].max_tickets:
+            return "ending"
+        return "paused" if self._control.is_paused else "slot"
+
+    def why_no_ticket(self) -> str:
+        if self._control.stop_reason:
+            return f"the end of the run ({self._control.stop_reason})"
+        if self._control.is_paused:
+            return "the evaluation to finish"
+        whys = (line.ledger.rule.why_not_open(line.ledger.tally) for line in self.flights.lines)
+        return f"a ticket: {next(filter(None, whys), 'all are under way')}"
+
+    def _land(self, ticket: Ticket, snapshot: Snapshot, rollout: Rollout) -> None:
+        now = self._calls.runtime.now()
+        self.flights.land(ticket, snapshot, rollout, now)
+        role = self._collectors.post(ticket.collector or 0).role
+        if self._failures:
+            self._failures.pop(role, None)
+        if HEALTH in rollout.info:
+            self.engines[role] = now, rollout.info[HEALTH]
+        for line in self.flights.lines:
+            if self._control.is_paused or self.feeds[line.name].has_news():
+                self._board.wake(line.role)
+
+    def _wake_learners(self) -> None:
+        for line in self.flights.lines:
+            self._board.wake(line.role)
+
+    async def _failed(self, seat: int, ticket: Ticket, snapshot: Snapshot, error: RoleError) -> None:
+        """Fly the ticket again, or give it up; then bring the collector back."""
+        end_if_final(error)
+        retries = self._settings.retries
+        is_lost = isinstance(error, PayloadLost)
+        raised = isinstance(error, RoleRaised) and not is_lost
+        allowed = retries.attempts_on_error if raised else retries.attempts_on_loss
+        is_innocent = self._collectors.is_innocent(seat, error)  # a node takes its idle collectors along, a lane others
+        attempts = ticket.attempt + 1
+        if is_innocent or attempts < allowed:
+            if isinstance(error, PayloadLost):
+                await self._stage_again(self.names[seat], snapshot, error)
+            self.flights.reissue(ticket, snapshot, seat, error.what, is_attempt=not is_innocent, anew=is_lost)
+        elif retries.on_failure == "drop":
+            self.flights.give_up(ticket, snapshot, error.what)
+            if not is_lost:
+                self._wake_learners()
+                return await self._begin_anew(seat, ticket, error)
+        else:
+            tries = "" if attempts == 1 else f" after {attempts} attempts"
+            raise RunFailed(f"{ticket} failed on {self.names[seat]}{tries}: {error.what}") from error
+        self._wake_learners()
+        await self._collectors.recover(seat, error)
+
+    async def _stage_again(self, role: str, snapshot: Snapshot, lost: PayloadLost) -> None:
+        """Have the weights that are gone staged again, of whichever line they were."""
+        for line in self.flights.lines:
+            part = snapshot.others[line.name] if line.name else snapshot
+            if not snapshot.others or part.version in lost.versions:
+                await line.publishing.stage_again(role, part)
+
+    async def _begin_anew(self, seat: int, ticket: Ticket, error: RoleError) -> None:
+        """A ticket was dropped: its collector begins new episodes, for what it did would only fail again."""
+        role, limit = self._collectors.post(seat).role, self._settings.retries.max_failures_in_a_row
+        for attempt in itertools.count():
+            self._failures[role] += 1
+            if self._failures[role] >= limit:
+                raise RunFailed(
+                    f"{role} failed {limit} times in a row (max_failures_in_a_row={limit}), the last time on {ticket}: "
+                    f"{error.what}"
+                ) from error
+            try:
+                await self._collectors.begin_anew(seat, anew_seed(ticket.seed, attempt), error)
+            except RoleError as again:
+                end_if_final(again)
+                error = again
+            else:
+                return self._calls.journal.write(BegunAnew, ticket.index, seat, attempt)
+
+    async def push_loop(self, number: int) -> None:
+        """Consumes snapshots, applies each to a collector in the middle of its work. Waits for: a newer version. Woken
+        by: publish. Ends: with the learn loop of the first line.
+        """
+        name = publisher_name(number)
+        while True:
+            snapshot = self.flights.hold_newest()
+            try:
+                await self._collectors.push(number, name, snapshot)
+                is_done = True
+            except PayloadLost as lost:
+                await self._stage_again(name, snapshot, lost)
+                is_done = False
+            except RoleError as error:
+                await self._collectors.revive(number, name, error)
+                is_done = False
+            finally:
+                self.flights.let_go(snapshot)
+            while is_done and self.flights.are_newest(snapshot):
+                await self._board.wait(name, "version", "a newer version", float("inf"))

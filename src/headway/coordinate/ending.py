@@ -1,0 +1,61 @@
+"""When a run is over: its plan of updates, steps, seconds or a score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headway.coordinate.control import RunControl
+from headway.coordinate.evaluations import Evaluations
+from headway.coordinate.line import Line
+from headway.coordinate.settings import Settings
+
+
+class Ending:
+    """Looks between two updates of the first line whether its plan is reached."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        control: RunControl,
+        first: Line,
+        evaluations: Evaluations,
+        wall_s: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._control = control
+        self._first = first
+        self._evaluations = evaluations
+        self._wall_s = wall_s
+
+    def look(self) -> bool:
+        """Stop the run if its plan is reached. Returns whether it is stopped."""
+        self._control.stop(self.plan_reached())
+        return bool(self._control.stop_reason)
+
+    def look_at_score(self) -> None:
+        """Stop the run if the best score reaches the target."""
+        self._control.stop(self.target_reached())
+
+    def plan_reached(self) -> str:
+        """Why the run is over, or nothing."""
+        plan = self._settings.plan
+        if plan.updates is not None and self._first.updates >= plan.updates:
+            return f"reached {plan.updates} updates"
+        if plan.steps is not None and self._first.ledger.tally.inserted >= plan.steps:
+            return f"reached {plan.steps} steps"
+        if not self.defers_target and self.target_reached():
+            return self.target_reached()
+        if plan.wall_s is not None and self._wall_s() >= plan.wall_s:
+            return f"reached {plan.wall_s:g} seconds"
+        return ""
+
+    def target_reached(self) -> str:
+        target, best = self._settings.plan.target_score, self._evaluations.best
+        if target is None or best is None or best < target:
+            return ""
+        return f"reached a score of {best:g} (target {target:g})"
+
+    @property
+    def defers_target(self) -> bool:
+        """A pinned run looks at a background score when the next evaluation is due, not when it arrives."""
+        return self._settings.is_pinned and self._settings.evaluate_in_background

@@ -1,0 +1,395 @@
+"""Tickets across the lines of a run: each flies once, for all the lines that have opened it.
+
+    line a   open 5 ---------\\                      /--> ready 5 --> taken --> settled
+                              start 5 ---> land 5 <
+    line b   ........ open 5 -/                      \\--> ready 5 --> dropped
+
+A ticket is put on the queue when every line that takes its rollout has opened it, and takes off with a snapshot of each
+line. In a pinned run a line opens a ticket at a moment that depends on its own learning alone, so the version of every
+line is a function of the ticket's index. The rollout is kept until the last of its lines is done with it.
+
+With one line all of this is the plain life of a ticket. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from headway.coordinate.control import RunControl
+from headway.coordinate.lanes import Versions
+from headway.coordinate.line import Line
+from headway.coordinate.role_calls import RoleCalls, RunFailed
+from headway.coordinate.ticket_queue import TicketQueue
+from headway.coordinate.waits import Board
+from headway.core.events import Dropped, Landed, Lost, Opened, Reissued, Requeued, Settled, Started
+from headway.core.ledger import LedgerError
+from headway.core.order import OnStale
+from headway.core.protocols import PayloadLost
+from headway.core.types import Batch, DropReason, Phase, Rollout, Snapshot, Span, Ticket, map_payloads
+
+
+class Flights:
+    """Opens, starts, lands, reopens, drops and settles tickets in every line they belong to."""
+
+    def __init__(self, lines: Sequence[Line], queue: TicketQueue, calls: RoleCalls, control: RunControl) -> None:
+        self.lines = lines
+        self.first = lines[0]
+        self.queue = queue
+        self._others = lines[1:]
+        self._settings = calls.settings
+        self._is_pinned = calls.settings.is_pinned
+        self._journal = calls.journal
+        self._runtime = calls.runtime
+        self._board = calls.board
+        self._control = control
+        self._seat_names: Sequence[str] = ()
+        self.rollouts: dict[int, Rollout] = {}
+        """Landed, and needed by some line."""
+        self.companions: dict[int, Mapping[str, int]] = {}
+        """Of a pinned run with several lines: ticket of the first line -> the versions of the others it flew with."""
+        self.published_with: Mapping[str, int] = {line.name: 0 for line in lines[1:]}
+        """The companions of the last ticket that the newest version of the first line was made from."""
+        self._admits_when_landed = any(line.settings.queue_bytes_limit is not None for line in lines)
+
+    def wake_seats_by(self, names: Sequence[str]) -> None:
+        """How the seats are called on the board."""
+        self._seat_names = names
+
+    # -- opening ------------------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Open tickets while the rules allow. Called exactly where slots come free."""
+        if self._control.stop_reason:
+            return
+        for line in self.lines:
+            while (ticket := line.ledger.open(line.version)) is not None:
+                if ticket.version is not None:
+                    line.snapshots.hold(ticket.version)
+                self._journal.write(Opened, ticket.index, line.name)
+                if not self._others:
+                    self.put(ticket)
+                elif self.is_open_everywhere(ticket.index):
+                    self.put(self._as_collected(ticket.index))
+
+    def is_open_everywhere(self, index: int) -> bool:
+        """Has every line that takes this rollout opened its ticket?"""
+        return all(line.ledger.has_opened(index) for line in self.lines if line.takes(index))
+
+    def _as_collected(self, index: int) -> Ticket:
+        """The ticket as its collector sees it: that of the first line, unless that one needs the rollout no more."""
+        for line in self.lines:
+            if line.ledger.is_live(index) and line.ledger.entry(index).phase is Phase.OPEN:
+                return line.ledger.entry(index).ticket
+        raise LedgerError(f"ticket {index} is open in no line")
+
+    def put(self, ticket: Ticket, *, first: bool = False) -> None:
+        """Whoever is idle takes it; `first` is for a ticket that flies again."""
+        collector = self.queue.put(ticket, first=first)
+        if collector is not None:
+            self._board.wake(self._seat_names[collector])
+
+    # -- flying -------------------------------------------------------------------------------------
+
+    def versions_for(self, ticket: Ticket) -> Versions:
+        """What it will take off with: its own version (pinned) or the newest (free), of each line."""
+        if not self._others:
+            return self.first.version if ticket.version is None else ticket.version
+        return tuple(self._version_of(line, ticket.index) for line in self.lines)
+
+    @property
+    def newest_versions(self) -> Versions:
+        return tuple(line.version for line in self.lines) if self._others else self.first.version
+
+    def _version_of(self, line: Line, index: int) -> int:
+        if self._is_pinned and _is_in(line, index, Phase.OPEN):
+            version = line.ledger.entry(index).ticket.version
+            assert version is not None
+            return version
+        return line.version
+
+    def hold_newest(self) -> Snapshot:
+        """The newest weights of every line; `let_go` must follow."""
+        return self.joined({line.name: line.snapshots.hold(line.version) for line in self.lines})
+
+    def joined(self, parts: dict[str, Snapshot]) -> Snapshot:
+        """The snapshot of each line as one; of a single line, that one as it is."""
+        first = parts.pop("")
+        return Snapshot(first.version, first.payload, parts) if parts else first
+
+    def let_go(self, snapshot: Snapshot) -> None:
+        self.first.snapshots.let_go(snapshot.version)
+        for line in self._others:
+            line.snapshots.let_go(snapshot.others[line.name].version)
+
+    def are_newest(self, snapshot: Snapshot) -> bool:
+        others = snapshot.others
+        return self.first.version == snapshot.version and all(
+            line.version == others[line.name].version for line in self._others
+        )
+
+    def start(self, ticket: Ticket, seat: int) -> tuple[Ticket, Snapshot]:
+        """The ticket takes off in all its lines; returns it as it flies, and the weights it flies with."""
+        first = self.first
+        if not self._others:
+            version = first.version if ticket.version is None else ticket.version
+            ticket = first.ledger.start(ticket.index, version, seat)
+            self._journal.write(Started, ticket.index, seat, version)
+            return ticket, first.snapshots.get(version) if self._is_pinned else first.snapshots.hold(version)
+        index = ticket.index
+        parts: dict[str, Snapshot] = {}
+        for line in self.lines:
+            version = self._version_of(line, index)
+            is_part = _is_in(line, index, Phase.OPEN)
+            is_held = is_part and self._is_pinned
+            parts[line.name] = line.snapshots.get(version) if is_held else line.snapshots.hold(version)
+            if is_part:
+                line.ledger.start(index, version, seat)
+        snapshot = self.joined(parts)
+        ticket = Ticket(index, ticket.seed, snapshot.version, seat, ticket.attempt)
+        others = {name: part.version for name, part in snapshot.others.items()}
+        self._journal.write(Started, index, seat, snapshot.version, others)
+        return ticket, snapshot
+
+    def land(self, ticket: Ticket, snapshot: Snapshot, rollout: Rollout, now: float) -> None:
+        """The rollout is here, for every line that waits for it."""
+        index = ticket.index
+        steps, size = int(rollout.steps), rollout.size or 0
+        length = float(rollout.steps if rollout.length is None else rollout.length)
+        span, spans = rollout.span or Span(snapshot.version, snapshot.version), None
+        parts = self.lines
+        if self._others:
+            parts = [line for line in self.lines if _is_in(line, index, Phase.IN_FLIGHT)]
+            spans = {
+                name: rollout.spans.get(name, Span(at.version, at.version)) for name, at in snapshot.others.items()
+            }
+        for line in parts:
+            its_span = span if not line.name or spans is None else spans[line.name]
+            try:
+                line.ledger.land(index, span=its_span, steps=steps, length=length, size=size, now_s=now)
+            except LedgerError as error:
+                raise RunFailed(f"{ticket} on {self._seat_names[ticket.collector or 0]}: {error}") from error
+        self.rollouts[index] = rollout
+        if spans is None:
+            self.first.snapshots.let_go(snapshot.version)
+            self._journal.write_at(now, Landed, index, [span.oldest, span.newest], steps, length, size)
+        else:
+            self._land_with_others(index, snapshot)
+            others = {name: [one.oldest, one.newest] for name, one in spans.items()}
+            self._journal.write_at(now, Landed, index, [span.oldest, span.newest], steps, length, size, others)
+        if rollout.filtered and not self._is_pinned:
+            for line in list(parts):
+                self.drop(line, index, DropReason.FILTERED)
+        elif self._admits_when_landed:
+            self.admit()  # how big it is may be news, or smaller than was expected
+
+    def _land_with_others(self, index: int, snapshot: Snapshot) -> None:
+        """Let go of what it flew with. In a pinned run what the first line was accompanied by stays until it settles:
+        an evaluation of the version it makes uses the same."""
+        self.first.snapshots.let_go(snapshot.version)
+        keeps = self._is_accompanied and self.first.ledger.is_live(index)
+        if keeps:
+            self._forget_companions(index)
+            self.companions[index] = {name: part.version for name, part in snapshot.others.items()}
+        for line in self._others:
+            if not keeps:
+                line.snapshots.let_go(snapshot.others[line.name].version)
+
+    def _forget_companions(self, index: int) -> None:
+        for name, version in self.companions.pop(index, {}).items():
+            next(line for line in self._others if line.name == name).snapshots.let_go(version)
+
+    def reissue(self, ticket: Ticket, snapshot: Snapshot, seat: int, why: str, *, is_attempt: bool, anew: bool) -> None:
+        """The flight failed: the ticket flies again. With `anew` a pinned one is born again with the newest version."""
+        index = ticket.index
+        again = ticket
+        for line in self.lines:
+            held = snapshot.others[line.name].version if line.name else snapshot.version
+            version: int | None = None
+            if _is_in(line, index, Phase.IN_FLIGHT):
+                again = line.ledger.reissue(index, line.version if anew else None, is_attempt=is_attempt)
+                version = again.version
+            if version != held:
+                line.snapshots.let_go(held)
+                if version is not None:
+                    line.snapshots.hold(version)
+        if self._others:
+            again = self._as_collected(index)
+        self._journal.write(Reissued, index, seat, again.attempt, why)
+        self.put(again, first=True)
+
+    def give_up(self, ticket: Ticket, snapshot: Snapshot, why: str) -> None:
+        """The flight failed for good: every line that waits for it drops it."""
+        self.let_go(snapshot)
+        for line in self.lines:
+            if _is_in(line, ticket.index, Phase.IN_FLIGHT):
+                self.drop(line, ticket.index, DropReason.FAILED, why)
+
+    def wake_idle(self) -> None:
+        """A pause is over: whoever is idle and could go on does."""
+        for seat in self.queue.idle_with_work():
+            self._board.wake(self._seat_names[seat])
+
+    # -- with the learners ----------------------------------------------------------------------------
+
+    def take(self, line: Line, indices: Sequence[int], now: float) -> Batch:
+        """`now` is when they were chosen: what was young enough then is young enough."""
+        line.ledger.take(indices, line.version, now_s=now)
+        self.admit()  # a place in the buffer is free, if that was what held tickets back
+        return Batch(line.version, tuple(self.rollouts[index] for index in indices))
+
+    def settle(self, line: Line) -> None:
+        """A version of this line was published: what it was made from is learned."""
+        settled = line.ledger.settle()
+        if self._is_accompanied and settled and not line.name:
+            self._note_companions(settled[-1])
+        for index in settled:
+            self._let_go_of(index)
+        if settled:
+            self._journal.write(Settled, settled, line.name)
+
+    @property
+    def _is_accompanied(self) -> bool:
+        """Does it matter which versions of the other lines a rollout of the first one was made with?"""
+        return self._is_pinned and bool(self._others)
+
+    def _note_companions(self, index: int) -> None:
+        """The first line has published what was made from tickets up to this one."""
+        before, self.published_with = self.published_with, self.companions.get(index, self.published_with)
+        for line in self._others:
+            line.snapshots.hold(self.published_with[line.name])
+            line.snapshots.let_go(before[line.name])
+
+    def expire(self, line: Line, index: int, now: float) -> None:
+        """A rollout is too old to be taken."""
+        reason = line.ledger.too_old(index, line.version, now_s=now)
+        assert reason is not None
+        if line.settings.on_stale is OnStale.DROP:
+            self.drop(line, index, reason)
+        else:
+            self._journal.write(Requeued, index, reason.value, line.name)
+            again = line.ledger.requeue(index, line.version)
+            self._fly_again(again, [(line, again)])
+
+    def drop_filtered(self, line: Line, indices: Sequence[int]) -> list[int]:
+        """Those of a pinned run that carry no signal; it drops them in their turn."""
+        filtered = [index for index in indices if self.rollouts[index].filtered]
+        for index in filtered:
+            self.drop(line, index, DropReason.FILTERED)
+        return filtered
+
+    def drop(self, line: Line, index: int, reason: DropReason, why: str = "") -> None:
+        line.ledger.drop(index, reason)
+        self._let_go_of(index)
+        self._journal.write(Dropped, index, reason.value, why, line.name)
+        self.admit()
+
+    def _let_go_of(self, index: int) -> None:
+        """A line is done with this rollout; the last one gives its memory back."""
+        if self._others:
+            if index in self.companions and not self.first.ledger.is_live(index):
+                self._forget_companions(index)
+            if any(line.takes(index) and not line.ledger.is_done_with(index) for line in self.lines):
+                return
+        rollout = self.rollouts.pop(index, None)  # none if it was taken before the run was resumed
+        if rollout is not None:
+            self._runtime.release(rollout.payload)
+
+    def put_back(self, line: Line, batch: Batch, lost: PayloadLost) -> None:
+        """Some rollouts of a batch are gone, so nobody got it: those are collected again, the rest is ready again."""
+        indices = [rollout.ticket for rollout in batch.rollouts]
+        gone = sorted(set(indices).intersection(lost.tickets), reverse=True)  # the oldest is put in line last: first
+        if not gone:
+            raise lost  # not a ticket's rollout, but a draw from the replay: that cannot be collected again
+        line.ledger.put_back(indices, batch.version)
+        retries = self._settings.retries
+        for index in gone:
+            ticket = line.ledger.entry(index).ticket
+            if ticket.attempt + 1 < retries.attempts_on_loss:
+                self.lose(index, lost.what)
+            elif retries.on_failure == "drop":
+                for one in [one for one in self.lines if _is_in(one, index, Phase.READY)]:
+                    self.drop(one, index, DropReason.FAILED, lost.what)
+            else:
+                raise RunFailed(f"{ticket} failed after {ticket.attempt + 1} attempts: {lost.what}") from lost
+
+    def lose(self, index: int, why: str) -> None:
+        """A rollout that had landed is gone: whoever still waits for it gets it collected again."""
+        self._journal.write(Lost, index, why)
+        again = [
+            (line, line.ledger.lose(index, line.version)) for line in self.lines if _is_in(line, index, Phase.READY)
+        ]
+        self._fly_again(again[0][1], again)
+
+    def _fly_again(self, ticket: Ticket, again: Sequence[tuple[Line, Ticket]]) -> None:
+        """Its rollout is of no use: the same ticket is collected again, before those that opened later."""
+        self._runtime.release(self.rollouts.pop(ticket.index).payload)
+        if ticket.index in self.companions:
+            self._forget_companions(ticket.index)
+        for line, its in again:
+            if its.version is not None:
+                line.snapshots.hold(its.version)
+        self.put(ticket, first=True)
+
+    @asynccontextmanager
+    async def others_between_updates(self, board: Board, patience_s: float) -> AsyncIterator[None]:
+        """The learner of the first line waits until no other line is in the middle of an update, and keeps it so."""
+        async with AsyncExitStack() as stack:
+            for line in self._others:
+                board.begin(self.first.role, "lines", f"the update of line {line.name} to end", patience_s)
+                try:
+                    await stack.enter_async_context(line.between_updates)
+                finally:
+                    board.end(self.first.role)
+            yield
+
+    # -- surviving a restart --------------------------------------------------------------------------
+
+    def fetch_ready(self) -> dict[int, Rollout]:
+        """The rollouts that wait for a learner, payloads and all. What turns out to be lost is collected again."""
+        fetched: dict[int, Rollout] = {}
+        lost: dict[int, str] = {}
+        for index, rollout in self.rollouts.items():
+            if any(_is_in(line, index, Phase.READY) for line in self.lines):
+                try:
+                    fetched[index] = map_payloads(rollout, self._runtime.fetch)
+                except PayloadLost as error:
+                    lost[index] = error.what
+        for index in sorted(lost, reverse=True):
+            self.lose(index, lost[index])
+        return fetched
+
+    def begin(self) -> None:
+        """Version 0 of every line is there."""
+        for line in self._others if self._is_accompanied else ():
+            line.snapshots.hold(0)
+
+    def restore(
+        self,
+        rollouts: Mapping[int, Rollout],
+        companions: Mapping[int, Mapping[str, int]],
+        published_with: Mapping[str, int],
+    ) -> None:
+        """What waited waits again; what was open or in flight is put on the queue again."""
+        self.rollouts = dict(rollouts)
+        if self._is_accompanied:
+            self.companions = {index: dict(versions) for index, versions in companions.items()}
+            self.published_with = dict(published_with)
+            for versions in (*self.companions.values(), self.published_with):
+                for line in self._others:
+                    line.snapshots.hold(versions[line.name])
+        open_tickets: dict[int, None] = {}
+        for line in self.lines:
+            for entry in line.ledger.live():
+                if entry.phase is Phase.OPEN:
+                    open_tickets[entry.ticket.index] = None
+                    if entry.ticket.version is not None:
+                        line.snapshots.hold(entry.ticket.version)
+        for index in sorted(open_tickets) if self._others else open_tickets:
+            if self.is_open_everywhere(index):
+                self.put(self._as_collected(index))
+
+
+def _is_in(line: Line, index: int, phase: Phase) -> bool:
+    """Has this line a live ticket of that index in this phase?"""
+    return line.ledger.is_live(index) and line.ledger.entry(index).phase is phase

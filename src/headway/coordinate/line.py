@@ -1,0 +1,55 @@
+"""A line: one learner with its ledger, its lead, its versions and its snapshots.
+
+A run has one or more lines. Collectors collect once and use a snapshot of every line; a rollout is offered to each line
+that takes it (`LineSettings.every`), and each of these has a ticket of its own for it, under the same index, which
+settles exactly once in its own ledger. The first line has the empty name: it says when the run is over, and what is
+evaluated are its versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headway.coordinate.learner_calls import LearnerCalls
+from headway.coordinate.line_lead import LineLead
+from headway.coordinate.publishing import Publishing
+from headway.coordinate.role_calls import RoleCalls
+
+
+class Line:
+    """What belongs to one learner."""
+
+    def __init__(self, name: str, calls: RoleCalls) -> None:
+        run = calls.settings
+        self.name = name
+        self.settings = run.all_lines[name]
+        self.learner = LearnerCalls(calls, name)
+        self.role = self.learner.role
+        self.lead = LineLead(self.settings, run.seats, self.role)
+        self.ledger = run.build_ledger(self.lead.rule, name)
+        self.publishing = Publishing(name, self.learner, calls)
+        self.snapshots = self.publishing.snapshots
+        self.updates = 0
+        self.updates_in_version = 0
+        self.metrics: dict[str, Any] = {}
+        """Those of the last update."""
+        self.between_updates = asyncio.Lock()
+        """Held during an update and the publish that follows it: whoever has it finds nothing half done."""
+
+    @property
+    def version(self) -> int:
+        return self.publishing.version
+
+    def takes(self, index: int) -> bool:
+        """Is this line offered the rollout of ticket `index`?"""
+        return index % self.settings.every == 0
+
+    def why(self) -> str:
+        """One line: where this line is."""
+        tally = self.ledger.tally
+        prefix = f"line {self.name}: " if self.name else ""
+        return (
+            f"{prefix}version {self.version}, update {self.updates}, lead {self.lead.current:g}: {tally.live} tickets "
+            f"live ({tally.ready} ready, {tally.taken} with the learner)"
+        )
