@@ -119,11 +119,6 @@ def _engine(holds_weights: bool, filters: bool, makers: Makers, number: int) -> 
     return Engine(holds_weights, filters, makers)
 
 
-class Refresher:
-    def reanalyze(self, snapshot: Snapshot) -> bool:
-        return False
-
-
 def draw_settings(rng: random.Random) -> Settings:
     """Any combination that the constructor accepts."""
     while True:
@@ -184,7 +179,6 @@ def run_schedule(seed: int) -> tuple[Settings, MemoryRecorder, RunResult | RunFa
         collector=partial(_engine, rng.random() < 0.3, filters, makers),
         learner=partial(ReplayTrainer if settings.replay else Trainer, seed, rng.choice([0, 0.1])),
         evaluator=partial(Judge, seed, makers),
-        reanalyzer=Refresher if rng.random() < 0.2 else None,
     )
     runtime, recorder = Virtual(workload), MemoryRecorder()
     try:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.evaluations import Evaluations
+from headway.coordinate.feed import QueueFeed
+from headway.coordinate.line import Line
 from headway.coordinate.settings import Settings
 from headway.coordinate.ticket_queue import TicketQueue
 from headway.core import ledger as ledger_module
@@ -243,14 +244,13 @@ def the_time_a_run_is_down_makes_rollouts_young(patch: pytest.MonkeyPatch) -> No
 
 @mutant("settles when published", "slots", "life")
 def slots_come_free_before_the_version_is_published(patch: pytest.MonkeyPatch) -> None:
-    account = Coordinator._account
+    account = QueueFeed.account
 
-    def early(self: Coordinator, batch: Batch, report: Any) -> None:
-        account(self, batch, report)
-        if self.settings.replay is None:
-            self._settle()
+    def early(self: QueueFeed, batch: Batch, report: Any) -> Any:
+        self._flights.settle(self._line)
+        return account(self, batch, report)
 
-    patch.setattr(Coordinator, "_account", early)
+    patch.setattr(QueueFeed, "account", early)
 
 
 @mutant("newest snapshot", "pinned birth", "stations", "reason")
@@ -283,7 +283,7 @@ def a_requeued_ticket_is_not_counted(patch: pytest.MonkeyPatch) -> None:
 
     def silent(self: Ledger, index: int, version: int) -> Ticket:
         ticket = requeue(self, index, version)
-        self._requeued -= 1
+        self.counts.requeued -= 1
         return ticket
 
     patch.setattr(Ledger, "requeue", silent)
@@ -309,13 +309,13 @@ def the_last_version_is_not_evaluated(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("versions", "reason")
 def a_version_has_an_update_too_many(patch: pytest.MonkeyPatch) -> None:
-    init = Coordinator.__init__
+    init = Line.__init__
 
-    def begin_late(self: Coordinator, *args: Any, **more: Any) -> None:
+    def begin_late(self: Line, *args: Any, **more: Any) -> None:
         init(self, *args, **more)
-        self._updates_in_version = -1
+        self.updates_in_version = -1
 
-    patch.setattr(Coordinator, "__init__", begin_late)
+    patch.setattr(Line, "__init__", begin_late)
 
 
 @mutant("pinned birth", "one ticket a seat", "reason", "ends")

@@ -16,6 +16,7 @@ from audit import Audit, audit
 from patience import patient, slowness
 
 from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.flights import Flights
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
@@ -320,18 +321,13 @@ def test_every_wait_has_a_deadline_and_can_say_what_it_waits_for() -> None:
     assert "collector-0 is busy: collect, ticket 0 at version 0 (since 50.0 s, at most 600 s)" in text
 
 
-class Forgetful(Coordinator):
-    """A coordinator that loses rollouts: the kind of bug that deadlines are for."""
-
-    def _land(self, ticket: Ticket, rollout: Rollout) -> None:
-        pass
-
-
-def test_even_a_bug_in_the_coordinator_ends_with_an_explanation() -> None:
+def test_even_a_bug_in_the_coordinator_ends_with_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loses rollouts: the kind of bug that deadlines are for."""
+    monkeypatch.setattr(Flights, "land", lambda self, ticket, snapshot, rollout, now: None)
     place = Virtual(SteadyWorkload(Constant(1.0), Constant(1.0)))
     settings = Settings(plan=Plan(updates=10), max_lead=2)
     with pytest.raises(Stalled, match="collector-0 waits for a ticket: all 3 slots of max_lead=2 are occupied"):
-        place.run(Forgetful(toy_stations(), settings, place).run())
+        place.run(Coordinator(toy_stations(), settings, place).run())
 
 
 @pytest.mark.parametrize("runtime", ["threads", "processes", "virtual"])

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Fault, Virtual
 from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
-from headway.testing.fakes import Pause
+from headway.testing.fakes import Pause, toy_stations
 from headway.testing.reanalysis import (
     ToyReanalyzer,
     ToyTargets,
@@ -198,20 +199,12 @@ def test_what_is_no_rollout_is_refused() -> None:
         run(settings_for(1), "inline", stations)
 
 
-def test_a_replay_without_targets_to_offer_leaves_the_reanalyzer_to_itself() -> None:
-    """The older kind: it gets a snapshot and finds its own work."""
-    seen: list[int] = []
-
-    class Own:
-        def reanalyze(self, snapshot: Any) -> bool:
-            seen.append(snapshot.version)
-            return False
-
-    toy = toy_replay_stations()
-    stations = Stations(collector=toy.collector, learner=toy.learner, replay=toy.replay, reanalyzer=Own)
-    run(settings_for(1), "inline", stations)
-    assert seen == sorted(set(seen))
-    assert len(seen) > 3
+@pytest.mark.parametrize("stations", [toy_replay_stations(), toy_stations()], ids=["replay", "queue"])
+def test_a_reanalyzer_without_a_replay_that_gives_it_work_is_refused(stations: Stations) -> None:
+    idle = replace(stations, reanalyzer=toy_reanalysis_stations().reanalyzer)
+    settings = settings_for(1) if stations.replay else Settings(plan=Plan(updates=2))
+    with pytest.raises(RunFailed, match="a reanalyzer needs a replay that gives it work"):
+        run(settings, "inline", idle)
 
 
 class Mishaps(FaultyWorkload):

@@ -324,11 +324,6 @@ class Judge:
         return Score(snapshot.version, float(seed % 100), {"seed": float(seed % 7)})
 
 
-class Refresher:
-    def reanalyze(self, snapshot: Snapshot) -> bool:
-        return False
-
-
 def any_settings(rng: random.Random) -> Settings:
     """Any combination that the constructor accepts."""
     while True:
@@ -367,7 +362,6 @@ def faulty_run(seed: int, folder: RunFolder | None = None) -> tuple[Kept, RunRes
         collector=partial(Engine, settings.replay is None and rng.random() < 0.3),
         learner=ReplayTrainer if settings.replay and not is_shared else Trainer,
         evaluator=Judge,
-        reanalyzer=Refresher if rng.random() < 0.3 else None,
         replay=Store if is_shared else None,
     )
     kept = Kept()
@@ -521,7 +515,7 @@ def test_a_real_run_writes_every_name_there_is_and_no_other() -> None:
     for seed in range(60):
         for point in faulty_run(seed)[0].points:
             seen |= set(point.values)
-    seen |= set(reanalyzed_run().looks[-1].values) & {"throughput/targets_per_s"}
+    seen |= set(reanalyzed_run().looks[-1].values) & {"throughput/targets_per_s", "busy/reanalyzer"}
     free = {name for name in seen if name in ("learn/tickets", "evaluate/seed")}
     assert len(free) == 2
     assert seen - free == set(MEANINGS)
@@ -530,7 +524,7 @@ def test_a_real_run_writes_every_name_there_is_and_no_other() -> None:
 def test_every_cause_of_waiting_is_known() -> None:
     source = DOCS.parent / "src/headway/coordinate"
     text = "".join(path.read_text() for path in source.glob("*.py"))
-    causes = set(re.findall(r"board\.wait\(\s*\w+(?:\(\w+\))?,\s*\"([\w-]+)\"", text))
+    causes = set(re.findall(r"board\.wait\(\s*[\w.]+(?:\(\w+\))?,\s*\"([\w-]+)\"", text))
     causes |= set(re.findall(r"board\.rest\(.*, \"([\w-]+)\", ", text))
     assert {"data", "ending"} <= causes <= WAITS
     assert [cause for cause in WAITS if f'"{cause}"' not in text] == [], "nobody waits for it"

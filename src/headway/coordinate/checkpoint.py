@@ -82,8 +82,9 @@ class RunState:
     """The metrics of the run so far, pickled."""
     lines: dict[str, LineState] | None = None
     """The other lines of the run, if it has any."""
-    companions: tuple[Any, Any, Any] | None = None
-    """Which versions of the other lines go with a ticket, with the newest version, with an evaluation that is due."""
+    companions: tuple[Any, ...] | None = None
+    """Which versions of the other lines go with a ticket, with the newest version, with an evaluation that is due, and
+    with the rollouts that a line does not take."""
 
 
 class CheckpointStore:

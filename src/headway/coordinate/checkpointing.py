@@ -77,12 +77,12 @@ class Checkpointing:
         lasts: dict[str, Snapshot] = {}
         for line in flights.lines:
             state = states[line.name] = {
-                "learner": await line.learner.state(),
+                "learner": await line.learner.state(first.role),
                 "replay": await self._feeds[line.name].state(),
             }
-            state["weights"] = await line.publishing.all_weights()
+            state["weights"] = await line.publishing.all_weights(first.role)
             if is_end and line.updates_in_version:
-                last, weights = await line.publishing.stage_last(line.version + 1)
+                last, weights = await line.publishing.stage_last(line.version + 1, first.role)
                 if last is not None:
                     lasts[line.name], state["last"] = last, (last.version, weights)
         rollouts = flights.fetch_ready()  # before the ledger is looked at: what is lost is open again
@@ -110,7 +110,12 @@ class Checkpointing:
             replay=main.replay,
             last=main.last,
             lines=parts or None,
-            companions=(dict(flights.companions), dict(flights.published_with), dict(self._evaluating.companions)),
+            companions=(
+                dict(flights.companions),
+                dict(flights.published_with),
+                dict(self._evaluating.companions),
+                {line.name: dict(line.births) for line in flights.lines[1:]},
+            ),
         )
         mark = self._calls.journal.mark()  # nothing happens between the ledger's state and this
         store = self.store
@@ -153,8 +158,8 @@ class Checkpointing:
         for line in flights.lines:
             line.ledger.load_state_dict(parts[line.name].ledger, now_s=now)
             line.publishing.restore(parts[line.name].version, parts[line.name].snapshots)
-        companions, published_with, evaluated_with = state.companions or ({}, {}, {})
-        flights.restore(state.rollouts, companions, published_with)
+        companions, published_with, evaluated_with, births = state.companions or ({}, {}, {}, {})
+        flights.restore(state.rollouts, companions, published_with, births)
         due = state.evaluations_due if evaluates_last else ()  # they may have been turned off since
         self._evaluating.restore(state.scores, state.evaluations_skipped, due, evaluated_with)
         for line in flights.lines:

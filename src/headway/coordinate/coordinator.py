@@ -411,7 +411,7 @@ class Coordinator:
         results: dict[str, LineResult] = {}
         time_spent = self.board.time_spent()
         for line in self.lines:
-            weights = await line.publishing.newest_weights()
+            weights = await line.publishing.newest_weights(line.role)
             if not line.name:
                 time_spent = self.board.time_spent()
             line.ledger.close()

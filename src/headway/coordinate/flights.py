@@ -69,12 +69,23 @@ class Flights:
                 self._journal.write(Opened, ticket.index, line.name)
                 if not self._others:
                     self.put(ticket)
-                elif self.is_open_everywhere(ticket.index):
-                    self.put(self._as_collected(ticket.index))
+                else:
+                    self._open_for_all(line, ticket)
+
+    def _open_for_all(self, line: Line, ticket: Ticket) -> None:
+        """A line has opened its ticket; it may have been the last one, also for rollouts that it does not take."""
+        since = max(0, ticket.index - line.settings.every + 1)
+        if ticket.version is not None and since < ticket.index:
+            line.births[ticket.index] = [ticket.version, ticket.index - since]
+            for _ in range(since, ticket.index):
+                line.snapshots.hold(ticket.version)
+        for index in range(since, ticket.index + 1):
+            if self.is_open_everywhere(index):
+                self.put(self._as_collected(index))
 
     def is_open_everywhere(self, index: int) -> bool:
-        """Has every line that takes this rollout opened its ticket?"""
-        return all(line.ledger.has_opened(index) for line in self.lines if line.takes(index))
+        """Has every line opened the first ticket from this one on that it takes? The first line takes all."""
+        return all(line.ledger.has_opened(line.next_taken(index)) for line in self.lines)
 
     def _as_collected(self, index: int) -> Ticket:
         """The ticket as its collector sees it: that of the first line, unless that one needs the rollout no more."""
@@ -106,7 +117,12 @@ class Flights:
             version = line.ledger.entry(index).ticket.version
             assert version is not None
             return version
-        return line.version
+        birth = self._birth(line, index)
+        return line.version if birth is None else birth[0]
+
+    def _birth(self, line: Line, index: int) -> list[int] | None:
+        """What the line uses for its next ticket, for a rollout that it does not take; that is held for it."""
+        return None if line.takes(index) else line.births.get(line.next_taken(index))
 
     def hold_newest(self) -> Snapshot:
         """The newest weights of every line; `let_go` must follow."""
@@ -121,6 +137,15 @@ class Flights:
         self.first.snapshots.let_go(snapshot.version)
         for line in self._others:
             line.snapshots.let_go(snapshot.others[line.name].version)
+
+    def _end_births(self, index: int) -> None:
+        """The rollout of a ticket is here, or will never be."""
+        for line in self._others:
+            birth = self._birth(line, index)
+            if birth is not None:
+                birth[1] -= 1
+                if not birth[1]:
+                    del line.births[line.next_taken(index)]
 
     def are_newest(self, snapshot: Snapshot) -> bool:
         others = snapshot.others
@@ -141,7 +166,7 @@ class Flights:
         for line in self.lines:
             version = self._version_of(line, index)
             is_part = _is_in(line, index, Phase.OPEN)
-            is_held = is_part and self._is_pinned
+            is_held = self._is_pinned and (is_part or self._birth(line, index) is not None)
             parts[line.name] = line.snapshots.get(version) if is_held else line.snapshots.hold(version)
             if is_part:
                 line.ledger.start(index, version, seat)
@@ -186,6 +211,7 @@ class Flights:
     def _land_with_others(self, index: int, snapshot: Snapshot) -> None:
         """Let go of what it flew with. In a pinned run what the first line was accompanied by stays until it settles:
         an evaluation of the version it makes uses the same."""
+        self._end_births(index)
         self.first.snapshots.let_go(snapshot.version)
         keeps = self._is_accompanied and self.first.ledger.is_live(index)
         if keeps:
@@ -209,6 +235,8 @@ class Flights:
             if _is_in(line, index, Phase.IN_FLIGHT):
                 again = line.ledger.reissue(index, line.version if anew else None, is_attempt=is_attempt)
                 version = again.version
+            elif self._birth(line, index) is not None:
+                continue  # it waits for the next flight as it waited for this one
             if version != held:
                 line.snapshots.let_go(held)
                 if version is not None:
@@ -221,6 +249,7 @@ class Flights:
     def give_up(self, ticket: Ticket, snapshot: Snapshot, why: str) -> None:
         """The flight failed for good: every line that waits for it drops it."""
         self.let_go(snapshot)
+        self._end_births(ticket.index)
         for line in self.lines:
             if _is_in(line, ticket.index, Phase.IN_FLIGHT):
                 self.drop(line, ticket.index, DropReason.FAILED, why)
@@ -369,6 +398,7 @@ class Flights:
         rollouts: Mapping[int, Rollout],
         companions: Mapping[int, Mapping[str, int]],
         published_with: Mapping[str, int],
+        births: Mapping[str, Mapping[int, list[int]]],
     ) -> None:
         """What waited waits again; what was open or in flight is put on the queue again."""
         self.rollouts = dict(rollouts)
@@ -378,6 +408,11 @@ class Flights:
             for versions in (*self.companions.values(), self.published_with):
                 for line in self._others:
                     line.snapshots.hold(versions[line.name])
+        for line in self._others:
+            line.births = {index: list(birth) for index, birth in births.get(line.name, {}).items()}
+            for version, left in line.births.values():
+                for _ in range(left):
+                    line.snapshots.hold(version)
         open_tickets: dict[int, None] = {}
         for line in self.lines:
             for entry in line.ledger.live():

@@ -90,8 +90,9 @@ class LearnerCalls:
                 board.end(waiter)
         raise RunFailed(f"version {version} could not be published in {retries.publish_attempts} attempts: {what}")
 
-    async def state(self) -> Any:
-        return await self._calls.call(self.role, "state", "its state", self._learn_s)
+    async def state(self, waiter: str) -> Any:
+        """What must survive a restart; `waiter` is who asks for it, on the board."""
+        return await self._calls.call(self.role, "state", "its state", self._learn_s, name=waiter)
 
     async def restore(self, state: Any) -> None:
         await self._calls.call(self.role, "restore", "its state", self._calls.settings.deadlines.start_s, state)

@@ -34,6 +34,9 @@ class Line:
         self.updates_in_version = 0
         self.metrics: dict[str, Any] = {}
         """Those of the last update."""
+        self.births: dict[int, list[int]] = {}
+        """Of a pinned run, where this line does not take every rollout: ticket -> its version, and how many of the
+        rollouts since the ticket before have not landed. They use the same version."""
         self.between_updates = asyncio.Lock()
         """Held during an update and the publish that follows it: whoever has it finds nothing half done."""
 
@@ -44,6 +47,10 @@ class Line:
     def takes(self, index: int) -> bool:
         """Is this line offered the rollout of ticket `index`?"""
         return index % self.settings.every == 0
+
+    def next_taken(self, index: int) -> int:
+        """The first ticket from this one on that the line takes."""
+        return index + -index % self.settings.every
 
     def why(self) -> str:
         """One line: where this line is."""

@@ -43,24 +43,28 @@ class Publishing:
 
         Nothing is to be done if they are no longer the newest, or if somebody else was faster.
         """
-        if self.snapshots.newest.payload is not lost.payload:
+        if not self._is_newest(lost):
             return
         snapshot = await self._learner.stage(lost.version, waiter=role)
-        if self.snapshots.newest.payload is not lost.payload:
+        if not self._is_newest(lost):
             self.release(snapshot.payload)
             return
         self._calls.journal.write(Restaged, snapshot.version, self._line)
         if self.snapshots.replace(snapshot) > self._calls.settings.retries.publish_attempts:
             raise RunFailed(f"version {snapshot.version} was lost more than publish_attempts times")
 
-    async def newest_weights(self) -> Any:
-        """The newest weights themselves, here."""
+    def _is_newest(self, snapshot: Snapshot) -> bool:
+        newest = self.snapshots.newest
+        return newest.version == snapshot.version and newest.payload is snapshot.payload
+
+    async def newest_weights(self, role: str) -> Any:
+        """The newest weights themselves, here; `role` waits for them."""
         while True:
             newest = self.snapshots.newest
             try:
-                return await self.weights_of(newest, self._learner.role)
+                return await self.weights_of(newest, role)
             except PayloadLost:
-                await self.stage_again(self._learner.role, newest)
+                await self.stage_again(role, newest)
 
     async def weights_of(self, snapshot: Snapshot, role: str) -> Any:
         """The weights themselves, here. What the learner has lent is taken beside the loops; `role` waits for it."""
@@ -78,17 +82,17 @@ class Publishing:
             board.end(role)
             self.snapshots.let_go(snapshot.version)
 
-    async def all_weights(self) -> dict[int, Any]:
+    async def all_weights(self, role: str) -> dict[int, Any]:
         """Version -> weights of everything that somebody needs, as a checkpoint keeps them."""
-        weights = {self.version: await self.newest_weights()}
+        weights = {self.version: await self.newest_weights(role)}
         for snapshot in self.snapshots.all():
             if snapshot.version not in weights and self.snapshots.has(snapshot.version):
-                weights[snapshot.version] = await self.weights_of(snapshot, self._learner.role)
+                weights[snapshot.version] = await self.weights_of(snapshot, role)
         return weights
 
-    async def stage_last(self, version: int) -> tuple[Snapshot | None, Any]:
+    async def stage_last(self, version: int, role: str) -> tuple[Snapshot | None, Any]:
         """The version a run ends with, and its weights, here; nothing if they were lost on the way."""
-        snapshot = await self._learner.stage(version)
+        snapshot = await self._learner.stage(version, waiter=role)
         try:
             payload = self._calls.runtime.fetch(snapshot.payload)
             is_lent = isinstance(payload, Lent)

@@ -107,6 +107,8 @@ class Board:
         activity = self._activities.get(role)
         if activity is None:
             activity = self._activities[role] = _Activity(role, self._now())
+        elif activity.future is not None and not activity.future.done():
+            raise RuntimeError(f"{role} cannot begin with {name}: it waits for {activity.name}")
         self._enter(activity, name, explain, deadline_s, None)
 
     def end(self, role: str) -> None:

@@ -81,12 +81,11 @@ class Nature:
         kinds: dict[str, type[ChainLearner]] = {"": ChainLearner, "inside": inside, "shared": DrawLearner}
         learner = kinds[self.replay]
         shared: Callable[[], Any] = OfferingReplay if offers else ChainReplay
-        reanalyzer: Callable[[], Any] = ChainReanalyzer if offers else OwnReanalyzer
         return Stations(
             collector=lambda number: COLLECTORS[self.collector](self, notes, rng, count),
             learner=lambda: learner(self, notes, rng, count),
             evaluator=(lambda: ChainEvaluator(self, notes)) if self.evaluates else None,
-            reanalyzer=reanalyzer if self.reanalyzer else None,
+            reanalyzer=ChainReanalyzer if offers else None,
             replay=shared if self.replay == "shared" else None,
         )
 
@@ -312,13 +311,6 @@ class ChainReanalyzer:
 
     def reanalyze(self, snapshot: Snapshot, work: Rollout) -> Rollout:
         return Rollout((work.payload, (snapshot.version, mixed(snapshot.payload, work.payload))))
-
-
-class OwnReanalyzer:
-    """Finds no work."""
-
-    def reanalyze(self, snapshot: Snapshot) -> bool:
-        return False
 
 
 class ChainEvaluator:

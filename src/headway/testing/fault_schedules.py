@@ -96,7 +96,7 @@ def draw(number: int) -> Schedule:
         filters=rng.random() < 0.2,
         uneven=rng.random() < (0.2 if replays else 0.5),
         replay=rng.choice(["inside", "shared"]) if replays else "",
-        reanalyzer=rng.choice(["", "targets", "own"]) if replays else rng.choice(["", "", "", "own"]),
+        reanalyzer=rng.choice(["", "targets", ""]) if replays else rng.choice([""]),
         decay=rng.choice([0.0, 0.2]),
         publish_fails=rng.choice([0.0, 0.0, 0.08]),
         final=0.0 if is_patient else rng.choice([0.0, 0.0, 0.0, 0.0, 0.003]),

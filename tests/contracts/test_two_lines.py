@@ -1,0 +1,266 @@
+"""Runs with two lines: each with its own ledger, lead, versions and learner; rollouts are collected once for both."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
+from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.line_settings import LineSettings
+from headway.coordinate.settings import Plan, Retries, Settings
+from headway.core.order import READY, OnStale
+from headway.core.protocols import Runtime
+from headway.core.rules import ReplayRatio
+from headway.core.types import Batch, Ticket
+from headway.launching import build_runtime
+from headway.observe.fingerprint import fingerprint
+from headway.observe.recorder import MemoryRecorder
+from headway.runtime.virtual import Virtual
+from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
+from headway.testing.two_lines import SECOND, plain_two_line_loop, two_line_stations
+
+RUNTIMES = ["inline", "threads", "processes"]
+
+
+def settings_for(
+    leads: tuple[float, float] = (2, 1), *, updates: int = 24, second: dict[str, Any] | None = None, **more: Any
+) -> Settings:
+    """Two learners of different pace: the first trains on two rollouts at a time, the second on three."""
+    line = LineSettings(**{"max_lead": leads[1], "tickets_per_batch": 3, "publish_every": 2, **(second or {})})
+    plan = more.pop("plan", Plan(updates=updates))
+    options = {"collectors": 3, "tickets_per_batch": 2, "seed": 5, **more}
+    return Settings(plan=plan, max_lead=leads[0], lines={SECOND: line}, **options)
+
+
+def run(settings: Settings, runtime: str | Runtime = "inline", stations: Any = None, **options: Any) -> RunResult:
+    place = build_runtime(runtime) if isinstance(runtime, str) else runtime
+    coordinator = Coordinator(stations or two_line_stations(), settings, place, **options)
+    return place.run(coordinator.run())
+
+
+def bits(result: RunResult) -> tuple[str, str]:
+    return fingerprint(result.weights), fingerprint(result.lines[SECOND].weights)
+
+
+# -- (0, 0) is the plain loop -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_lead_zero_in_both_lines_equals_the_plain_loop_with_two_learners(runtime: str, every: int) -> None:
+    plan = Plan(updates=18, evaluate_every=4)
+    settings = settings_for((0, 0), plan=plan, second={"every": every, "tickets_per_batch": 2})
+    first, second, scores = plain_two_line_loop(settings)
+    result = run(settings, runtime)
+    assert bits(result) == (fingerprint(first), fingerprint(second))
+    assert [score.value for score in result.scores[: len(scores)]] == [score.value for score in scores]
+    assert result.ledger.max_staleness == result.lines[SECOND].ledger.max_staleness == 0
+
+
+@pytest.mark.parametrize("paces", [((1, 1), (4, 1)), ((4, 1), (1, 1)), ((2, 3), (3, 2))])
+def test_the_plain_loop_is_met_whichever_line_is_the_slower_one(paces: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    (batch, publish), (second_batch, second_publish) = paces
+    second = {"tickets_per_batch": second_batch, "publish_every": second_publish}
+    settings = settings_for((0, 0), updates=12, second=second, tickets_per_batch=batch, publish_every=publish)
+    first, other, _ = plain_two_line_loop(settings)
+    assert bits(run(settings)) == (fingerprint(first), fingerprint(other))
+
+
+# -- pinned -------------------------------------------------------------------------------------------
+
+
+class SlowNowAndThen:
+    """Takes a moment on some tickets or batches, others each time a run is made."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, what: Ticket | Batch) -> None:
+        key = what.index if isinstance(what, Ticket) else what.version
+        if (key * 7 + time.perf_counter_ns()) % 3 == 0:
+            time.sleep(self._seconds)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("leads", [(2, 1), (1, 0), (0, 2), (0.5, 3)])
+def test_a_pinned_run_is_the_same_on_every_runtime_however_long_anything_takes(
+    leads: tuple[float, float], every: int
+) -> None:
+    settings = settings_for(leads, second={"every": every})
+    assert settings.is_pinned
+    expected = bits(run(settings))
+    slow = SlowNowAndThen(0.004)
+    for stations in (
+        two_line_stations(),
+        two_line_stations(collect=slow),
+        two_line_stations(learn=slow),
+        two_line_stations(learn_second=slow),
+    ):
+        assert bits(run(settings, "threads", stations)) == expected
+    assert bits(run(settings, "processes")) == expected
+
+
+@pytest.mark.parametrize("runtime", ["threads", "processes"])
+def test_collectors_that_hold_weights_get_those_of_both_lines(runtime: str) -> None:
+    settings = settings_for((2, 1))
+    assert bits(run(settings, runtime, two_line_stations(holds_weights=True))) == bits(run(settings))
+
+
+def test_the_version_of_every_line_is_a_function_of_the_ticket() -> None:
+    def versions(workload: Any) -> dict[int, tuple[int, int]]:
+        recorder = MemoryRecorder()
+        run(settings_for((2, 1)), Virtual(workload), recorder=recorder)
+        starts = [event for event in recorder.events if event["e"] == "start"]
+        return {event["k"]: (event["v"], event["others"][SECOND]) for event in starts}
+
+    expected = versions(SteadyWorkload(Constant(1.0), Constant(0.1)))
+    for seed in range(5):
+        workload = FaultyWorkload(Exponential(2.0), Exponential(1.0), seed=seed)
+        assert versions(workload) == expected
+
+
+def test_scores_of_a_pinned_run_do_not_depend_on_timing() -> None:
+    settings = settings_for((2, 1), plan=Plan(updates=24, evaluate_every=3))
+    expected = run(settings).scores
+    assert len(expected) >= 4
+    slow = SlowNowAndThen(0.004)
+    for stations in (two_line_stations(learn=slow), two_line_stations(learn_second=slow)):
+        assert run(settings, "threads", stations).scores == expected
+
+
+# -- both ledgers close, neither bound is exceeded ------------------------------------------------------
+
+
+@pytest.mark.parametrize("dispatch", ["pinned", "free"])
+@pytest.mark.parametrize("leads", [(0, 0), (2, 1), (1, 3)])
+def test_both_ledgers_close_and_neither_bound_is_exceeded(leads: tuple[float, float], dispatch: Any) -> None:
+    for seed in range(6):
+        settings = settings_for(leads, dispatch=dispatch if leads != (0, 0) else None, seed=seed)
+        result = run(settings, Virtual(FaultyWorkload(Exponential(2.0), Exponential(1.0), seed=seed)))
+        second = result.lines[SECOND]
+        assert result.ledger.closes
+        assert second.ledger.closes
+        assert result.ledger.max_staleness <= leads[0]
+        assert second.ledger.max_staleness <= leads[1]
+        assert result.updates == 24
+        assert second.updates == 16, "48 rollouts, three at a time"
+        assert (result.ledger.learned, second.ledger.learned) == (48, 48)
+
+
+def test_a_line_may_drop_what_the_other_learns_from() -> None:
+    """Each has its own ticket for the same rollout."""
+    second = {"order": READY, "max_staleness": 0, "on_stale": OnStale.DROP, "tickets_per_batch": 1, "publish_every": 1}
+    settings = settings_for((3, 2), second=second, updates=30)
+    result = run(settings, Virtual(FaultyWorkload(Exponential(3.0), Exponential(1.0), seed=3)))
+    dropped = result.lines[SECOND].ledger.dropped
+    assert dropped["stale"] > 0
+    assert result.ledger.dropped == {}
+    assert result.ledger.learned == 60
+    assert result.lines[SECOND].ledger.closes
+
+
+def test_the_faster_line_waits_for_the_slower_one_and_why_says_so() -> None:
+    """Nothing takes off that the slower line has no slot for."""
+    settings = settings_for((4, 0), updates=12)
+    place = Virtual(SteadyWorkload(Constant(1.0), Constant(0.1)))
+    seen: list[str] = []
+
+    coordinator = Coordinator(two_line_stations(), settings, place, when_begun=lambda: seen.append(coordinator.why()))
+    place.run(coordinator.run())
+    assert "line second: version 0, update 0, lead 0:" in seen[0]
+    assert seen[0].startswith("version 0, update 0, lead 4:")
+
+
+@pytest.mark.parametrize("runtime", ["inline", "threads"])
+def test_a_second_line_may_keep_a_replay(runtime: str) -> None:
+    second = {"replay": ReplayRatio(2.0, min_size=8, slack=16), "tickets_per_batch": 1, "publish_every": 2}
+    settings = settings_for((2, 2), second=second)
+    result = run(settings, runtime, two_line_stations(replays=True))
+    assert result.lines[SECOND].updates > 5
+    assert result.lines[SECOND].ledger.closes
+    assert bits(result) == bits(run(settings, "inline", two_line_stations(replays=True)))
+
+
+# -- surviving ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("leads", [(0, 0), (2, 1), (1, 2)])
+def test_a_run_with_two_lines_that_was_interrupted_goes_on_to_the_same_bits(
+    leads: tuple[float, float], every: int, tmp_path: Path
+) -> None:
+    settings = settings_for(leads, plan=Plan(updates=24, evaluate_every=5), second={"every": every})
+    expected = run(settings)
+    store = CheckpointStore(tmp_path)
+    for at in (3, 8, 14, 19):
+        stops = StopsAt(at)
+        place = Virtual(FaultyWorkload(Exponential(2.0), Exponential(1.0), seed=at))
+        resume = store.load() if store.all() else None
+        coordinator = Coordinator(two_line_stations(learn=stops), settings, place, checkpoints=store, resume=resume)
+        stops.stop = coordinator.request_stop
+        assert not place.run(coordinator.run()).is_complete
+    result = run(settings, "threads", checkpoints=store, resume=store.load())
+    assert bits(result) == bits(expected)
+    assert result.scores == expected.scores
+    assert result.ledger.learned == expected.ledger.learned
+    assert result.lines[SECOND].ledger.learned == expected.lines[SECOND].ledger.learned
+
+
+class StopsAt:
+    """Asks the run to stop in an update at this version."""
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self.stop: Any = None
+
+    def __call__(self, batch: Batch) -> None:
+        if batch.version == self._version:
+            self.stop()
+
+
+def test_a_checkpoint_with_two_lines_is_not_resumed_with_one(tmp_path: Path) -> None:
+    settings = settings_for((1, 1), plan=Plan(updates=4, save_every=2))
+    store = CheckpointStore(tmp_path)
+    run(settings, checkpoints=store)
+    other = settings_for((1, 1), plan=Plan(updates=8), second={"tickets_per_batch": 2})
+    with pytest.raises(CheckpointError, match="the checkpoint was written with lines="):
+        run(other, checkpoints=store, resume=store.load())
+
+
+@pytest.mark.parametrize("dispatch", ["pinned", "free"])
+def test_crashes_hangs_and_losses_cost_nothing_in_either_line(dispatch: Any) -> None:
+    for seed in range(12):
+        retries = Retries(attempts_on_loss=50, attempts_on_error=50, max_restarts=1000, publish_attempts=50)
+        settings = settings_for((2, 1), dispatch=dispatch, retries=retries, second={"every": 1 + seed % 3})
+        workload = FaultyWorkload(Exponential(2.0), Exponential(1.0), seed=seed, crash=0.05, hang=0.02, lose=0.05)
+        result = run(settings, Virtual(workload))
+        assert result.ledger.closes
+        assert result.lines[SECOND].ledger.closes
+        assert result.ledger.learned == 48
+        assert result.lines[SECOND].ledger.max_staleness <= 1 + 2, "a lost rollout is collected again by newer weights"
+
+
+# -- what cannot work -------------------------------------------------------------------------------------
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ValueError, match="on_stale='requeue' in line 'second'"):
+        settings_for((2, 1), second={"max_staleness": 1, "on_stale": OnStale.REQUEUE})
+    with pytest.raises(ValueError, match="a line is named like a variable, received 'a b'"):
+        Settings(plan=Plan(updates=1), lines={"a b": LineSettings()})
+    with pytest.raises(ValueError, match="the first line takes every rollout, received every=2"):
+        Settings(plan=Plan(updates=1), every=2)
+    with pytest.raises(ValueError, match=r"the settings have the lines \[\], the stations \['second'\]"):
+        Coordinator(two_line_stations(), Settings(plan=Plan(updates=1)), build_runtime("inline"))
+
+
+def test_a_dispatch_that_one_line_makes_impossible_is_free() -> None:
+    assert settings_for((2, 1)).is_pinned
+    assert not settings_for((2, 1), second={"order": READY}).is_pinned
+    assert settings_for((0, 0), dispatch="free").is_pinned
+    assert np.isfinite(settings_for((2, 1)).patience_s)
