@@ -32,8 +32,8 @@ import numpy as np
 from figures import spread
 
 from headway.collect.segments import SegmentCollector
-from headway.coordinate.coordinator import RunResult
 from headway.coordinate.roles import LEARNER, Stations
+from headway.coordinate.run_result import RunResult
 from headway.core.types import derive_seed
 from headway.envs.colorlines.gymnasium_vector import ColorLinesVector
 from headway.launching import launch

@@ -18,8 +18,9 @@ from itertools import product
 
 from figures import spread
 
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headway.coordinate.coordinator import RunResult
+    from headway.coordinate.run_result import RunResult
 
 
 def recorded(recipe: str, settings: dict[str, Any]) -> tuple[RunResult, list[dict[str, Any]]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.run_result import RunResult
 from headway.launching import build_runtime
 from headway.recipes import load_recipe
 from headway.recipes.config import read_values

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from headway.coordinate.checkpoint import CheckpointStore, RunState
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.observe.recorder import MemoryRecorder
 from headway.observe.run_history import Story, tell

@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 from headway.moved_modules import find_by_former_names
 
 if TYPE_CHECKING:
-    from headway.coordinate.coordinator import Coordinator, RunResult
+    from headway.coordinate.coordinator import Coordinator
     from headway.coordinate.facade import AsyncTrainingCoordinator
     from headway.coordinate.functions import stations_from_functions
+    from headway.coordinate.line_settings import LineSettings
     from headway.coordinate.role_calls import RunFailed
-    from headway.coordinate.roles import Stations
+    from headway.coordinate.roles import LineStations, Stations
+    from headway.coordinate.run_result import RunResult
     from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
     from headway.coordinate.waits import Stalled
     from headway.core.order import OLDEST, READY, OnStale, Order, window
@@ -42,11 +44,13 @@ __version__ = "0.1.0"
 find_by_former_names()
 
 _HOMES = {
-    "headway.coordinate.coordinator": ("Coordinator", "RunResult"),
+    "headway.coordinate.coordinator": ("Coordinator",),
+    "headway.coordinate.run_result": ("RunResult",),
     "headway.coordinate.role_calls": ("RunFailed",),
     "headway.coordinate.facade": ("AsyncTrainingCoordinator",),
     "headway.coordinate.functions": ("stations_from_functions",),
-    "headway.coordinate.roles": ("Stations",),
+    "headway.coordinate.line_settings": ("LineSettings",),
+    "headway.coordinate.roles": ("LineStations", "Stations"),
     "headway.coordinate.settings": ("Deadlines", "Plan", "Retries", "Settings"),
     "headway.coordinate.waits": ("Stalled",),
     "headway.core.order": ("OLDEST", "READY", "OnStale", "Order", "window"),
@@ -67,6 +71,8 @@ __all__ = [
     "Deadlines",
     "DropReason",
     "LearnReport",
+    "LineSettings",
+    "LineStations",
     "OnStale",
     "Order",
     "Placement",

@@ -42,10 +42,10 @@ from rich.table import Table
 
 from headway.coordinate.best_weights import LAST
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
-from headway.coordinate.coordinator import RunResult
 from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.system_failures import SystemFailed
 from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown

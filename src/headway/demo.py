@@ -12,8 +12,8 @@ from math import cos, sin
 from pathlib import Path
 from typing import Any
 
-from headway.coordinate.coordinator import RunResult
 from headway.coordinate.roles import LEARNER, Stations
+from headway.coordinate.run_result import RunResult
 from headway.core.types import Snapshot, Ticket, derive_seed
 from headway.launching import launch, statistics_rows
 from headway.observe.chart import Canvas, beside, curve_chart

@@ -26,7 +26,7 @@ from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunS
 from headway.coordinate.checkpointing import check_same_run
 from headway.coordinate.components import Reports
 from headway.coordinate.control import INTERRUPTED
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.functions import (
     CollectFunction,
     EvaluateFunction,
@@ -34,6 +34,7 @@ from headway.coordinate.functions import (
     stations_from_functions,
 )
 from headway.coordinate.roles import LEARNER, Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.coordinate.system_failures import system_failed, way_back
 from headway.core.ledger_counts import LedgerStatistics

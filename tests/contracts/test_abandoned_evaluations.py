@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Score, Snapshot
 from headway.launching import build_runtime, run, statistics_rows

@@ -11,9 +11,10 @@ import pytest
 from patience import slowness
 
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.coordinate.waits import Stalled
 from headway.core.order import READY, OnStale

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import ReplayError, replay
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio

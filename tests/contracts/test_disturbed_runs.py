@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from headway.coordinate.checkpoint import RunState
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.order import OLDEST, OnStale, Order, window
 from headway.core.rules import ReplayRatio

@@ -15,10 +15,11 @@ import pytest
 from audit import Audit, audit
 from patience import patient, slowness
 
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.flights import Flights
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.coordinate.waits import Stalled
 from headway.core.order import READY, OnStale, window

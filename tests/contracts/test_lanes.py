@@ -23,10 +23,11 @@ from audit import audit
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.collecting import Collecting
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.coordinate.waits import Stalled
 from headway.core.order import READY

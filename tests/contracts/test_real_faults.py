@@ -14,8 +14,9 @@ from audit import audit
 from left_behind import assert_no_more_shared_memory
 from patience import patient, wait_until
 
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.core.order import READY
 from headway.observe.fingerprint import fingerprint

@@ -19,7 +19,8 @@ from patience import patient, wait_until
 
 from headway.cli import main
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.rules import ReplayRatio

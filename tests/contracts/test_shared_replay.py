@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import READY
 from headway.core.protocols import Runtime

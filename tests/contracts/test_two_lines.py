@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
+import subprocess
+import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from patience import patient, wait_until
 
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.line_settings import LineSettings
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.order import READY, OnStale
 from headway.core.protocols import Runtime
@@ -243,6 +251,66 @@ def test_crashes_hangs_and_losses_cost_nothing_in_either_line(dispatch: Any) -> 
         assert result.lines[SECOND].ledger.closes
         assert result.ledger.learned == 48
         assert result.lines[SECOND].ledger.max_staleness <= 1 + 2, "a lost rollout is collected again by newer weights"
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from headway.coordinate.line_settings import LineSettings
+from headway.coordinate.settings import Plan, Settings
+from headway.launching import launch
+from headway.observe.fingerprint import fingerprint
+from headway.observe.folder import RunFolder
+from headway.testing.two_lines import SECOND, two_line_stations
+
+def take_a_moment(what):
+    time.sleep(0.004)
+
+if __name__ == "__main__":
+    folder, runtime = Path(sys.argv[1]), sys.argv[2]
+    second = LineSettings(max_lead=1, tickets_per_batch=3, publish_every=2, every=2)
+    settings = Settings(plan=Plan(updates=90, save_every=2), max_lead=2, collectors=2, seed=3, lines={SECOND: second})
+    stations = two_line_stations(collect=take_a_moment, learn=take_a_moment, learn_second=take_a_moment)
+    result = launch(stations, settings, runtime=runtime, folder=RunFolder(folder), resume=folder.exists())
+    second = result.lines[SECOND]
+    print(fingerprint(result.weights), fingerprint(second.weights), result.ledger.learned, second.ledger.learned)
+"""
+
+
+@pytest.mark.parametrize("runtime", ["threads", "processes"])
+def test_kill_nine_then_resume_is_exact_in_both_lines(runtime: str, tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    whole = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "whole"), "inline"], check=True, capture_output=True, text=True
+    )
+    folder = tmp_path / "killed"
+    rng = random.Random(os.urandom(8))
+    kills = 0
+    for attempt in itertools.count():
+        command = [sys.executable, str(script), str(folder), runtime]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if attempt < 3:
+            wait_until(partial(has_saved, folder, attempt, process), 60, "a checkpoint")
+            try:
+                process.wait(rng.uniform(0.0, 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                kills += 1
+                process.communicate()
+                continue
+        output, errors = process.communicate(timeout=patient(100))
+        assert process.returncode == 0, errors
+        break
+    assert kills >= 1
+    assert output == whole.stdout
+    assert output.split()[2:] == ["90", "45"]
+
+
+def has_saved(folder: Path, number: int, process: subprocess.Popen[str]) -> bool:
+    """Is there a checkpoint later than this one, or will there be none?"""
+    saved = max((int(path.name[:6]) for path in folder.glob("checkpoints/0*")), default=-1)
+    return saved > number or process.poll() is not None
 
 
 # -- what cannot work -------------------------------------------------------------------------------------

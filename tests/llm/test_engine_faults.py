@@ -19,9 +19,10 @@ from audit import audit
 from left_behind import all_children, title, wait_until_gone
 
 from headway.collect.groups import GroupCollector, GroupSettings
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.types import Batch, LearnReport
 from headway.launching import build_runtime

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio

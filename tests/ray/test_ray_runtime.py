@@ -22,9 +22,10 @@ from audit import audit
 from left_behind import all_children, is_running, title, wait_until_gone
 from patience import patient
 
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised, Runtime

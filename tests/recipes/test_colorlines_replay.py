@@ -13,8 +13,8 @@ import pytest
 
 from headway import cli
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import RunResult
 from headway.coordinate.rerun import replay
+from headway.coordinate.run_result import RunResult
 from headway.core.types import Batch, Snapshot, Ticket
 from headway.launching import launch
 from headway.observe.fingerprint import fingerprint

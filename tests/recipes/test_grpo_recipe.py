@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from grpo_runs import make_material, tiny  # noqa: E402
 
-from headway.coordinate.coordinator import RunResult  # noqa: E402
+from headway.coordinate.run_result import RunResult  # noqa: E402
 from headway.core.types import Batch, Snapshot, Span, Ticket, derive_seed  # noqa: E402
 from headway.launching import launch  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay
 from headway.coordinate.role_calls import RunFailed
+from headway.coordinate.run_result import RunResult
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder

@@ -16,7 +16,8 @@ pytest.importorskip("gymnasium")
 from left_behind import wait_until_gone
 from search_runs import run, tiny
 
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.run_result import RunResult
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.recipes import load_recipe

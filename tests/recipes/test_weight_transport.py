@@ -19,8 +19,9 @@ from grpo_runs import make_material, tiny
 
 from headway.coordinate.best_weights import BestWeights, kept_weights
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay
+from headway.coordinate.run_result import RunResult
 from headway.llm.weight_link import LinkedWeights
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder

@@ -15,8 +15,8 @@ from virtual_runs import record
 
 import headway.testing.auditor as auditor_module
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import RunResult
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Retries
 from headway.core.order import READY, OnStale, window
 from headway.core.rules import ReplayRatio

@@ -12,7 +12,7 @@ import pytest
 from headway.cli import main
 from headway.coordinate.best_weights import BestWeights, Kept, kept_weights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
-from headway.coordinate.coordinator import RunResult
+from headway.coordinate.run_result import RunResult
 from headway.core.protocols import PayloadLost
 from headway.core.types import Score
 from headway.launching import run

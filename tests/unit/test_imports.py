@@ -194,6 +194,8 @@ PUBLIC = [
     "Deadlines",
     "DropReason",
     "LearnReport",
+    "LineSettings",
+    "LineStations",
     "OnStale",
     "Order",
     "Placement",

@@ -10,9 +10,10 @@ import pytest
 
 from headway.coordinate.best_weights import BestWeights, kept_weights
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from headway.coordinate.coordinator import RunResult
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio

@@ -21,9 +21,10 @@ from patience import patient, slowness, wait_until
 
 import headway
 from headway.cli import main
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio

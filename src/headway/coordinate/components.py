@@ -20,7 +20,8 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.run_result import RunResult
 from headway.observe.log_file import TextLog
 from headway.observe.monitor import Statistics, Watch
 

@@ -27,81 +27,27 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.coordinate.best_weights import BestWeights
 from headway.coordinate.checkpoint import CheckpointStore, RunState
-from headway.coordinate.checkpointing import Checkpointing
-from headway.coordinate.collecting import Collecting
-from headway.coordinate.collector_calls import CollectorCalls
 from headway.coordinate.control import INTERRUPTED, RunControl
-from headway.coordinate.ending import Ending
-from headway.coordinate.evaluating import Evaluating
 from headway.coordinate.evaluations import Evaluations
-from headway.coordinate.feed import feed_for
-from headway.coordinate.flights import Flights
 from headway.coordinate.journal import Journal
-from headway.coordinate.learning import Learning
-from headway.coordinate.line import Line
-from headway.coordinate.reanalyzing import Reanalyzing
+from headway.coordinate.parts import wire
 from headway.coordinate.role_calls import RoleCalls, RunFailed
 from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, Stations, publisher_name, replay_name
+from headway.coordinate.run_result import LineResult, RunResult
 from headway.coordinate.settings import Settings
-from headway.coordinate.ticket_queue import TicketQueue
-from headway.coordinate.waits import Board, Stalled, TimeSpent
+from headway.coordinate.waits import Board, Stalled
 from headway.core.events import Ended, EvaluationAbandoned, Failed, RoleBusy, RoleWaits, RunBegan, Stopped
 from headway.core.ledger import Ledger, LedgerError
-from headway.core.ledger_counts import LedgerStatistics
 from headway.core.protocols import RoleError, RoleRaised, Runtime
 from headway.core.refusals import refusal
-from headway.core.types import Score
 from headway.observe.activities import WAITS
 from headway.observe.recorder import Recorder
 from headway.observe.samples import SampleLog
-
-
-@dataclass(frozen=True, slots=True)
-class LineResult:
-    """What one more line of a run came to."""
-
-    version: int
-    updates: int
-    weights: Any
-    ledger: LedgerStatistics
-    lead: float
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What a run came to."""
-
-    stop_reason: str
-    version: int
-    updates: int
-    weights: Any
-    """The last published weights."""
-    scores: tuple[Score, ...]
-    ledger: LedgerStatistics
-    time_spent: TimeSpent
-    wall_s: float
-    """Seconds from the first ticket to the end, evaluations and checkpoints included."""
-    settings: Settings
-    restarts: int
-    evaluations_skipped: int
-    lead: float
-    metrics: dict[str, float]
-    """The metrics of the last update."""
-    evaluations_abandoned: tuple[int, ...] = ()
-    """Versions whose evaluation was due or under way when the run was interrupted; a resumed run makes up for them."""
-    lines: Mapping[str, LineResult] = field(default_factory=dict)
-    """The other lines, by their names."""
-
-    @property
-    def is_complete(self) -> bool:
-        """False if the run was interrupted and waits to be resumed."""
-        return not self.stop_reason.startswith(INTERRUPTED)
 
 
 class Coordinator:
@@ -137,43 +83,22 @@ class Coordinator:
         self._begun = _Begun(config, when_begun, runtime.now())
         self._journal = Journal(recorder, runtime.now, begin_s=resume.events_s if resume else 0.0)
         self._calls = calls = RoleCalls(runtime, self.board, settings, self._journal)
-        self._control = control = RunControl(self.board)
+        self._control = RunControl(self.board)
         self._task: asyncio.Task[Any] | None = None
-        # -- the parts, one line per edge
-        self.lines = [Line(name, calls) for name in settings.all_lines]
-        queue = TicketQueue(settings.collectors, pinned=settings.is_pinned, lanes=settings.lanes)
-        flights = Flights(self.lines, queue, calls, control)
-        collectors = CollectorCalls(calls)
-        flights.wake_seats_by(collectors.names)
-        self._collecting = Collecting(flights, collectors, calls, control)
-        evaluations = Evaluations(settings.plan.evaluate_every if stations.evaluator else 0)
-        ending = Ending(settings, control, self.lines[0], evaluations, lambda: self.wall_s)
-        feeds = {
-            line.name: feed_for(line, flights, calls, control, ending, self._collecting.why_no_ticket)
-            for line in self.lines
-        }
-        self._collecting.feeds = feeds
-        self._evaluating = Evaluating(evaluations, flights, calls, control, ending, best=best, samples=samples)
-        self._checkpointing = Checkpointing(
-            checkpoints, feeds, flights, collectors, self._evaluating, calls, lambda: self.wall_s
-        )
-        self._reanalyzing = Reanalyzing(self.lines[0], feeds[""], calls)
-        first = Learning(
-            self.lines[0],
-            feeds[""],
-            flights,
+        self._parts = parts = wire(
             calls,
-            control,
-            after_update=ending.look,
-            on_publish=self._evaluating.pause_if_due,
+            self._control,
+            has_evaluator=stations.evaluator is not None,
+            wall_s=lambda: self.wall_s,
             after_publish=self._after_publish,
+            after_publish_of_others=self._wake_publishers,
+            store=checkpoints,
+            best=best,
             samples=samples,
         )
-        others = (
-            Learning(line, feeds[line.name], flights, calls, control, after_publish=self._wake_publishers)
-            for line in self.lines[1:]
-        )
-        self._learnings = [first, *others]
+        self.lines = parts.lines
+        self._collecting, self._evaluating = parts.collecting, parts.evaluating
+        self._checkpointing, self._reanalyzing = parts.checkpointing, parts.reanalyzing
 
     # -- for whoever runs it ------------------------------------------------------------------------
 
@@ -295,7 +220,7 @@ class Coordinator:
         if self._resume is None:
             for line in self.lines:
                 await line.publishing.begin()
-            self._collecting.flights.begin()
+            self._parts.flights.begin()
             if stations.evaluator is not None and plan.evaluate_first:
                 self._evaluating.hold()
         else:
@@ -304,7 +229,7 @@ class Coordinator:
             await self.runtime.offload(self._begun.tell)
         if not self._evaluating.has_loop:
             await self._evaluating.evaluate_meanwhile()
-        self._learnings[0].look()
+        self._parts.learnings[0].look()
         self._collecting.open_first()
 
     @property
@@ -362,8 +287,8 @@ class Coordinator:
         What was learned since the last version is saved before it is published: whoever goes on from here completes
         that version, and starts no short one.
         """
-        others = [group.create_task(learning.loop()) for learning in self._learnings[1:]]
-        await self._learnings[0].loop()
+        others = [group.create_task(learning.loop()) for learning in self._parts.learnings[1:]]
+        await self._parts.learnings[0].loop()
         for line in self.lines[1:]:
             self.board.wake(line.role)
         for other in others:
@@ -372,7 +297,7 @@ class Coordinator:
                 await asyncio.wait([other])
             finally:
                 self.board.end(LEARNER)
-        unfinished = [learning for learning in self._learnings if learning.is_in_a_version]
+        unfinished = [learning for learning in self._parts.learnings if learning.is_in_a_version]
         if unfinished and not self._control.is_interrupted:
             saved = await self._checkpointing.save(is_end=True)
             self._checkpointing.is_saved = True

@@ -32,7 +32,14 @@ from headway.core.types import Batch, DropReason, Phase, Rollout, Snapshot, Span
 class Flights:
     """Opens, starts, lands, reopens, drops and settles tickets in every line they belong to."""
 
-    def __init__(self, lines: Sequence[Line], queue: TicketQueue, calls: RoleCalls, control: RunControl) -> None:
+    def __init__(
+        self,
+        lines: Sequence[Line],
+        queue: TicketQueue,
+        calls: RoleCalls,
+        control: RunControl,
+        seat_names: Sequence[str],
+    ) -> None:
         self.lines = lines
         self.first = lines[0]
         self.queue = queue
@@ -43,7 +50,7 @@ class Flights:
         self._runtime = calls.runtime
         self._board = calls.board
         self._control = control
-        self._seat_names: Sequence[str] = ()
+        self._seat_names = seat_names
         self.rollouts: dict[int, Rollout] = {}
         """Landed, and needed by some line."""
         self.companions: dict[int, Mapping[str, int]] = {}
@@ -51,10 +58,6 @@ class Flights:
         self.published_with: Mapping[str, int] = {line.name: 0 for line in lines[1:]}
         """The companions of the last ticket that the newest version of the first line was made from."""
         self._admits_when_landed = any(line.settings.queue_bytes_limit is not None for line in lines)
-
-    def wake_seats_by(self, names: Sequence[str]) -> None:
-        """How the seats are called on the board."""
-        self._seat_names = names
 
     # -- opening ------------------------------------------------------------------------------------
 

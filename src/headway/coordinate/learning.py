@@ -35,8 +35,8 @@ class Learning:
         control: RunControl,
         *,
         after_publish: Callable[[], Awaitable[None]],
-        after_update: Callable[[], object] = lambda: None,
-        on_publish: Callable[[], object] = lambda: None,
+        after_update: Callable[[], object] | None = None,
+        on_publish: Callable[[], None] | None = None,
         samples: SampleLog | None = None,
     ) -> None:
         """`after_update` looks whether the plan is reached. `on_publish` is called when a version exists, before slots
@@ -46,7 +46,7 @@ class Learning:
         self._flights = flights
         self._calls = calls
         self._control = control
-        self.look = after_update
+        self._after_update = after_update
         self._on_publish = on_publish
         self._after_publish = after_publish
         self._samples = samples
@@ -69,6 +69,11 @@ class Learning:
                 self._line.between_updates.release()
             self.look()
         await self._feed.finish()
+
+    def look(self) -> None:
+        """Between two updates: is the plan reached?"""
+        if self._after_update is not None:
+            self._after_update()
 
     async def _enter_update(self) -> None:
         """Another line than the first waits here while that one saves the run or evaluates."""
@@ -121,7 +126,8 @@ class Learning:
         self._calls.journal.look_if_due()
         if self._feed.settles_with_publish():
             self._flights.settle(line)
-        self._on_publish()
+        if self._on_publish is not None:
+            self._on_publish()
         lead = line.lead.moved(line.version, self._calls.runtime.now(), self._calls.board)
         if lead is not None:
             self._calls.journal.write(LeadMoved, line.version, lead, line.name)

@@ -25,7 +25,7 @@ from headway.observe.folder import read_config
 from headway.recipes import load_recipe
 
 if TYPE_CHECKING:
-    from headway.coordinate.coordinator import RunResult
+    from headway.coordinate.run_result import RunResult
 
 Config = Mapping[str, Any]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from headway.coordinate.checkpoint import CheckpointStore, RunState
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import LEARNER, Stations
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Collector, Learner

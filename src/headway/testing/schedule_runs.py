@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.coordinate.checkpoint import CheckpointStore, RunState
-from headway.coordinate.coordinator import Coordinator, RunResult
+from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.role_calls import RunFailed
+from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Stalled
 from headway.core.order import OnStale

@@ -1,0 +1,83 @@
+"""The parts of a run, and all the edges between them in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from headway.coordinate.best_weights import BestWeights
+from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinate.checkpointing import Checkpointing
+from headway.coordinate.collecting import Collecting
+from headway.coordinate.collector_calls import CollectorCalls
+from headway.coordinate.control import RunControl
+from headway.coordinate.ending import Ending
+from headway.coordinate.evaluating import Evaluating
+from headway.coordinate.evaluations import Evaluations
+from headway.coordinate.feed import feed_for
+from headway.coordinate.flights import Flights
+from headway.coordinate.learning import Learning
+from headway.coordinate.line import Line
+from headway.coordinate.reanalyzing import Reanalyzing
+from headway.coordinate.role_calls import RoleCalls
+from headway.coordinate.ticket_queue import TicketQueue
+from headway.observe.samples import SampleLog
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the coordinator runs."""
+
+    lines: Sequence[Line]
+    flights: Flights
+    collecting: Collecting
+    learnings: Sequence[Learning]
+    """One a line."""
+    evaluating: Evaluating
+    reanalyzing: Reanalyzing
+    checkpointing: Checkpointing
+
+
+def wire(
+    calls: RoleCalls,
+    control: RunControl,
+    *,
+    has_evaluator: bool,
+    wall_s: Callable[[], float],
+    after_publish: Callable[[], Awaitable[None]],
+    after_publish_of_others: Callable[[], Awaitable[None]],
+    store: CheckpointStore | None,
+    best: BestWeights | None,
+    samples: SampleLog | None,
+) -> Parts:
+    """Build them, one line per edge. `after_publish` is what follows a version of the first line."""
+    settings = calls.settings
+    lines = [Line(name, calls) for name in settings.all_lines]
+    first = lines[0]
+    queue = TicketQueue(settings.collectors, pinned=settings.is_pinned, lanes=settings.lanes)
+    collectors = CollectorCalls(calls)
+    flights = Flights(lines, queue, calls, control, collectors.names)
+    collecting = Collecting(flights, collectors, calls, control)
+    evaluations = Evaluations(settings.plan.evaluate_every if has_evaluator else 0)
+    ending = Ending(settings, control, first, evaluations, wall_s)
+    why_no_ticket = collecting.why_no_ticket
+    feeds = {line.name: feed_for(line, flights, calls, control, ending, why_no_ticket) for line in lines}
+    collecting.feeds = feeds
+    evaluating = Evaluating(evaluations, flights, calls, control, ending, best=best, samples=samples)
+    learnings = [
+        Learning(
+            line,
+            feeds[line.name],
+            flights,
+            calls,
+            control,
+            after_update=ending.look if line is first else None,
+            on_publish=evaluating.pause_if_due if line is first else None,
+            after_publish=after_publish if line is first else after_publish_of_others,
+            samples=samples if line is first else None,
+        )
+        for line in lines
+    ]
+    reanalyzing = Reanalyzing(first, feeds[first.name], calls)
+    checkpointing = Checkpointing(store, feeds, flights, collectors, evaluating, calls, wall_s)
+    return Parts(lines, flights, collecting, learnings, evaluating, reanalyzing, checkpointing)

@@ -1,0 +1,56 @@
+"""What a run came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.coordinate.control import INTERRUPTED
+from headway.coordinate.settings import Settings
+from headway.coordinate.waits import TimeSpent
+from headway.core.ledger_counts import LedgerStatistics
+from headway.core.types import Score
+
+
+@dataclass(frozen=True, slots=True)
+class LineResult:
+    """What one more line of a run came to."""
+
+    version: int
+    updates: int
+    weights: Any
+    ledger: LedgerStatistics
+    lead: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run came to."""
+
+    stop_reason: str
+    version: int
+    updates: int
+    weights: Any
+    """The last published weights."""
+    scores: tuple[Score, ...]
+    ledger: LedgerStatistics
+    time_spent: TimeSpent
+    wall_s: float
+    """Seconds from the first ticket to the end, evaluations and checkpoints included."""
+    settings: Settings
+    restarts: int
+    evaluations_skipped: int
+    lead: float
+    metrics: dict[str, float]
+    """The metrics of the last update."""
+    evaluations_abandoned: tuple[int, ...] = ()
+    """Versions whose evaluation was due or under way when the run was interrupted; a resumed run makes up for them."""
+    lines: Mapping[str, LineResult] = field(default_factory=dict)
+    """The other lines, by their names."""
+
+    @property
+    def is_complete(self) -> bool:
+        """False if the run was interrupted and waits to be resumed."""
+        return not self.stop_reason.startswith(INTERRUPTED)
