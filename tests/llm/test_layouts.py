@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.core.types import Batch, Rollout  # noqa: E402
+from headway.experience.group import Group  # noqa: E402
 from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
@@ -41,14 +42,14 @@ def batch(model: Any) -> Batch:
         parts = [random.integers(3, 200, length).astype(np.int32) for length in lengths]
         groups.append(
             Rollout(
-                {
-                    "prompt": prompt,
-                    "tokens": np.concatenate(parts),
-                    "lengths": np.array(lengths),
-                    "log_probs": np.concatenate([own_log_probs(model, prompt, part) for part in parts]),
-                    "versions": np.zeros(sum(lengths), np.int32),
-                    "rewards": random.random(len(lengths)).astype(np.float32),
-                },
+                Group(
+                    prompt=prompt,
+                    tokens=np.concatenate(parts),
+                    lengths=np.array(lengths),
+                    log_probs=np.concatenate([own_log_probs(model, prompt, part) for part in parts]),
+                    versions=np.zeros(sum(lengths), np.int32),
+                    rewards=random.random(len(lengths)).astype(np.float32),
+                ),
                 steps=sum(lengths),
             )
         )

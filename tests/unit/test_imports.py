@@ -20,6 +20,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 CORE = {"core"}
 OBSERVE = CORE | {"observe"}
 CHILDREN = OBSERVE | {"children"}
+EXPERIENCE = CORE | {"experience"}
 TOOLS = ("envs", "search", "llm")
 STATIONS = ("collect", "buffer", "learn", "publish", "evaluate")
 TOP = {"launching", "demo", "watching", "evaluating", "exporting", "reporting", "cli"}
@@ -27,9 +28,10 @@ EVERYTHING = {path.name for path in SOURCE.iterdir() if path.is_dir()} | TOP
 MAY_IMPORT: dict[str, set[str]] = {
     "core": CORE,
     "observe": OBSERVE,
+    "experience": EXPERIENCE,
     "children": CHILDREN,
-    **{tool: CHILDREN | {tool} for tool in TOOLS},
-    **{station: CHILDREN | set(TOOLS) | {station} for station in STATIONS},
+    **{tool: CHILDREN | EXPERIENCE | {tool} for tool in TOOLS},
+    **{station: CHILDREN | EXPERIENCE | set(TOOLS) | {station} for station in STATIONS},
     "coordinate": CHILDREN | {"coordinate"},
     "runtime": CHILDREN | {"runtime"},
     "simulate": CHILDREN | {"coordinate", "runtime", "simulate"},

@@ -10,7 +10,7 @@ import numpy as np
 from headway.core.types import Score, Snapshot, derive_seed
 from headway.evaluate.pass_at_k import pass_at_k
 from headway.llm.engine import Engine, Request, Sampling
-from headway.llm.rewards import part_arrays, part_means
+from headway.llm.rewards import part_means, parts_of_all
 from headway.llm.shown import shown
 from headway.llm.tasks import LongPrompt, Prompt, Task
 
@@ -82,7 +82,7 @@ class AnswerEvaluator:
         metrics = {
             f"pass@{k}": float(np.mean([pass_at_k(self._samples, int(c), k) for c in correct])) for k in self._ks
         }
-        metrics |= part_means([part_arrays(reward for line in scored for reward in line)])
+        metrics |= part_means([parts_of_all(reward for line in scored for reward in line)])
         metrics["prompts"] = float(self.num_prompts)
         metrics["reply_tokens"] = float(np.mean([len(s.tokens) for group in answers for s in group]))
         places = [(question, answer) for answer in range(self._samples) for question in range(len(self._prompts))]

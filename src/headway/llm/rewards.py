@@ -85,7 +85,6 @@ def _equal(number: str | None, truth: str) -> bool:
 # -- a function of your own -------------------------------------------------------------------------
 
 ARGUMENTS = ("prompt", "response", "truth", "info")
-PART = "reward_"
 THEIR_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
@@ -104,17 +103,23 @@ def parts_of(reward: float) -> Mapping[str, float]:
     return reward.parts if isinstance(reward, Scored) else {}
 
 
-def part_arrays(rewards: Iterable[float]) -> dict[str, np.ndarray]:
-    """The parts of some rewards as `reward_<name>`, [G] each; nan where a function did not say."""
+Parts = tuple[tuple[str, ...], np.ndarray]
+"""Names [K] and numbers [K, G] of the parts of G rewards; nan where a function did not say."""
+
+
+def parts_of_all(rewards: Iterable[float]) -> Parts:
     parts = [parts_of(reward) for reward in rewards]
-    names = sorted({name for part in parts for name in part})
-    return {f"{PART}{name}": np.array([part.get(name, np.nan) for part in parts], np.float32) for name in names}
+    names = tuple(sorted({name for part in parts for name in part}))
+    return names, np.array([[part.get(name, np.nan) for part in parts] for name in names], np.float32)
 
 
-def part_means(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean of each part over all rewards that have it."""
-    names = sorted({name for group in groups for name in group if name.startswith(PART)})
-    return {n: float(np.nanmean(np.concatenate([group[n] for group in groups if n in group]))) for n in names}
+def part_means(groups: Iterable[Parts]) -> dict[str, float]:
+    """The mean of each part over all rewards that have it, as `reward_<name>`."""
+    found: dict[str, list[np.ndarray]] = {}
+    for names, numbers in groups:
+        for name, line in zip(names, numbers, strict=True):
+            found.setdefault(f"reward_{name}", []).append(line)
+    return {name: float(np.nanmean(np.concatenate(found[name]))) for name in sorted(found)}
 
 
 class UserReward:

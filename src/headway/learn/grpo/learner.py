@@ -5,15 +5,6 @@
     weights <-- AdamW <-- gradients, added up over ranks <-- microbatches of trees (llm/trees.py) <-+
                                                                or of rows (llm/layouts.py)
 
-What a rollout brings (one group; G replies of T tokens in all):
-
-    prompt     [P] int32
-    tokens     [T] int32     the replies end to end
-    lengths    [G] int64
-    log_probs  [T] float32   with which each token was drawn, stamped where it was made
-    versions   [T] int32     likewise
-    rewards    [G] float32
-
 The look takes what the update needs and nothing else: values for a critic, log-probabilities of the reference, those of
 the proximal policy. With one minibatch and one epoch the policy at the start of the update is the policy that computes
 the gradient, so the proximal ones cost nothing extra.
@@ -32,6 +23,7 @@ import torch
 from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
+from headway.experience.group import group_of
 from headway.learn.corrections import Correction, Weighed, find_correction, interpolate
 from headway.learn.grpo import diagnostics
 from headway.learn.grpo.advantages import COMPARE_THE_BATCH, group_advantages, whiten
@@ -46,14 +38,10 @@ from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
 from headway.llm.layouts import choose_layout
-from headway.llm.rewards import part_means
 from headway.llm.trees import pair_price
 from headway.llm.without_dropout import steady
 
 __all__ = ["GRPOLearner", "GRPOSettings"]
-
-CUT_OFF = "cut"
-"""In the info of a rollout: how many of its replies did not end by themselves."""
 
 
 class GRPOLearner:
@@ -107,10 +95,7 @@ class GRPOLearner:
             found["critic_learning_rate"] = self._critic.optimizer.param_groups[0]["lr"]
         in_groups = self._settings.estimator not in COMPARE_THE_BATCH
         found["without_signal"] = diagnostics.without_signal(found, in_groups=in_groups)
-        cut_off = [rollout.info[CUT_OFF] for rollout in batch.rollouts if CUT_OFF in rollout.info]
-        if len(cut_off) == len(batch.rollouts):
-            found["cut_off"] = sum(cut_off) / len(update.data.starts)
-        return LearnReport(part_means([rollout.payload for rollout in batch.rollouts]) | found)
+        return LearnReport(found)
 
     def snapshot(self) -> dict[str, Tensor]:
         """What training has changed, as an engine wants it: plain weights under the model's own names."""
@@ -151,7 +136,7 @@ class GRPOLearner:
 
     def _begin(self, batch: Batch) -> Update:
         settings, correction = self._settings, self._correction
-        data = Replies.of(batch, self._device)
+        data = Replies.of([group_of(rollout) for rollout in batch.rollouts], self._device)
         proximal, reference, values = self._look(data)
         sequences = data.sequences.to(self._device)
         advantages, targets = self._advantages(data, reference, values, sequences)

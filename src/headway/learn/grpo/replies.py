@@ -11,14 +11,14 @@ there and writes what was found. So nothing that is known of a token depends on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headway.core.types import Batch
+from headway.experience.group import Group
 from headway.learn.ragged import Ragged
 from headway.llm.trees import TreeBatch, lay_out, plant
 
@@ -46,6 +46,7 @@ class Cut:
 class Replies:
     """G groups, S replies, N tokens."""
 
+    groups: Sequence[Group]
     prompts: list[np.ndarray]
     replies: list[list[np.ndarray]]
     first: np.ndarray  # [G + 1]: the number of each group's first reply
@@ -57,20 +58,16 @@ class Replies:
     versions: Tensor  # [N]
 
     @classmethod
-    def of(cls, batch: Batch, device: torch.device | str = "cpu") -> Replies:
-        groups = [rollout.payload for rollout in batch.rollouts]
-        counts = np.array([len(group["lengths"]) for group in groups])
-        lengths = np.concatenate([group["lengths"] for group in groups]).astype(np.int64)
-        if not lengths.all():
-            _refuse_empty(batch, lengths, counts)
-        rewards = np.concatenate([group["rewards"] for group in groups]).astype(np.float32)
-        log_probs = np.concatenate([group["log_probs"] for group in groups])
-        versions = np.concatenate([group["versions"] for group in groups]).astype(np.int64)
+    def of(cls, groups: Sequence[Group], device: torch.device | str = "cpu") -> Replies:
+        counts = np.array([len(group.lengths) for group in groups])
+        lengths = np.concatenate([group.lengths for group in groups]).astype(np.int64)
+        rewards = np.concatenate([group.rewards for group in groups]).astype(np.float32)
+        log_probs = np.concatenate([group.log_probs for group in groups])
+        versions = np.concatenate([group.versions for group in groups]).astype(np.int64)
         return cls(
-            prompts=[np.asarray(group["prompt"], np.int64) for group in groups],
-            replies=[
-                np.split(np.asarray(group["tokens"], np.int64), np.cumsum(group["lengths"])[:-1]) for group in groups
-            ],
+            groups=groups,
+            prompts=[group.prompt.astype(np.int64) for group in groups],
+            replies=[[reply.astype(np.int64) for reply in group.replies] for group in groups],
             first=np.concatenate([[0], np.cumsum(counts)]),
             starts=np.cumsum(lengths) - lengths,
             sequences=Ragged.of(torch.from_numpy(lengths)),
@@ -128,11 +125,3 @@ class Replies:
                 torch.from_numpy(places).to(cut.device),
                 Ragged.of(lengths[mine]).to(cut.device),
             )
-
-
-def _refuse_empty(batch: Batch, lengths: np.ndarray, counts: np.ndarray) -> None:
-    number = int(np.flatnonzero(lengths == 0)[0])
-    group = int(np.searchsorted(np.cumsum(counts), number, side="right"))
-    place = number - int(counts[:group].sum())
-    uid = batch.rollouts[group].info.get("uid", f"group {group} of the batch")
-    raise ValueError(f"reply {place} to {uid} has no tokens: a reply needs at least one, its end included")

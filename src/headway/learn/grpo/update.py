@@ -13,6 +13,7 @@ from headway.learn.grpo import diagnostics
 from headway.learn.grpo.loss import SUMS, measures
 from headway.learn.grpo.replies import Replies
 from headway.learn.rank import Rank
+from headway.llm.rewards import part_means
 
 
 @dataclass(slots=True)
@@ -43,7 +44,8 @@ def measure(update: Update, rank: Rank, epochs: int) -> dict[str, float]:
     rank.add_up(seen)
     logs, weights = seen
     num_steps = max(len(update.norms), len(update.critic_norms))
-    found = diagnostics.replies(data.rewards, data.group, data.sequences.lengths)
+    found = part_means((group.part_names, group.parts) for group in data.groups)
+    found |= diagnostics.replies(data.rewards, data.group, data.sequences.lengths)
     found |= measures(_of_all_ranks(update.sums, rank, seen.device), data.num_tokens * epochs, num_steps)
     found |= diagnostics.behaviour(logs, data.log_probs, Weighed(weights, weights > 0))
     if update.mismatch is None:
@@ -53,6 +55,9 @@ def measure(update: Update, rank: Rank, epochs: int) -> dict[str, float]:
     else:
         found |= update.mismatch
     found |= diagnostics.staleness(version, data.versions)
+    finish = [word for group in data.groups for word in group.finish]
+    if len(finish) == len(data.starts):
+        found["cut_off"] = sum(word != "stop" for word in finish) / len(finish)
     found["grad_norm"] = float(torch.stack(update.norms).mean()) if update.norms else 0.0
     if update.values is not None and update.targets is not None:
         found["explained_variance"] = diagnostics.explained_variance(update.values, update.targets)

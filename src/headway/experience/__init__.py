@@ -1,0 +1,1 @@
+"""What a collector hands to a learner: frozen records of arrays, with their shapes."""
