@@ -9,15 +9,13 @@ engine in this process; vLLM keeps such states.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from headway.llm.decoder import Drawn, Prompts, copy_weights
 from headway.llm.engine import Sampling
 from headway.llm.heads import finish_of, finished_logits
-from headway.llm.padded_decoder import copy_weights
+from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
 from headway.llm.trees import body_of
 
@@ -30,7 +28,7 @@ class RereadingDecoder:
 
     burst = 1
 
-    def __init__(self, model: Any, rows: int, context: int) -> None:
+    def __init__(self, model: CausalModel, rows: int, context: int) -> None:
         self.rows, self.context = rows, context
         self.device = next(model.parameters()).device
         self._model = model.eval()
@@ -38,11 +36,11 @@ class RereadingDecoder:
         self._parameters = dict(model.named_parameters())
         self._tokens = torch.zeros(rows, context, dtype=torch.int64, device=self.device)
 
-    def load(self, weights: Mapping[str, Any]) -> None:
+    def load(self, weights: NamedWeights) -> None:
         copy_weights(self._parameters, weights)
 
     @torch.no_grad()
-    def prefill(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
+    def prefill(self, prompts: Prompts) -> Tensor:
         logits = []
         for tokens, rows in prompts:
             self._tokens[rows, : len(tokens)] = tokens.to(self.device)
@@ -50,9 +48,7 @@ class RereadingDecoder:
         return torch.cat(logits)
 
     @torch.no_grad()
-    def advance(
-        self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling
-    ) -> tuple[Tensor, Tensor]:
+    def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
         count, length = len(tokens), int(places.max()) + 1
         self._tokens[torch.arange(count), places] = tokens.to(self.device)
         at_once = max(1, PASS_TOKENS // length)

@@ -12,17 +12,18 @@ bound by launches otherwise: 30 layers of a dozen kernels each cost a hundred ti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
+from headway.llm.decoder import Drawn, Prompts
 from headway.llm.engine import Sampling
-from headway.llm.llama_decoder import Shape, Weights, rotate, rotation
+from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotation
+from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
 
 GRANULES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
@@ -34,14 +35,14 @@ PREFILL_TOKENS = 32768
 class TritonLlamaDecoder:
     """Weights and the cache of `rows` samples of at most `context` tokens each, on a GPU."""
 
-    def __init__(self, model: Any, rows: int, context: int, *, burst: int = 16) -> None:
-        shape = Shape.of(model.config)
+    def __init__(self, model: CausalModel, rows: int, context: int, *, burst: int = 16) -> None:
+        shape = LlamaShape.of(model.config)
         if shape.dim & (shape.dim - 1):
             raise ValueError(f"heads of {shape.dim} dimensions are not supported: it must be a power of two")
         parameter = next(model.parameters())
-        self.shape, self.rows, self.context, self.burst = shape, rows, context, burst
+        self.rows, self.context, self.burst = rows, context, burst
         self.device, dtype = parameter.device, parameter.dtype
-        self.weights = Weights(shape, dtype, self.device)
+        self.weights = LlamaWeights(shape, dtype, self.device)
         self.weights.load(model.state_dict())
         room = context + burst  # a row may run past its end within a burst
         self._cos, self._sin = (table.float().contiguous() for table in rotation(model, room, torch.float32))
@@ -54,16 +55,16 @@ class TritonLlamaDecoder:
         self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._drawn = torch.zeros(burst, width, dtype=torch.int64, device=self.device)
         self._log_probs = torch.zeros(burst, width, device=self.device)
-        self._graphs: dict[tuple[int, Any], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[int, tuple[float, int, float]], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
 
-    def load(self, weights: Mapping[str, Any]) -> None:
+    def load(self, weights: NamedWeights) -> None:
         self.weights.load(weights)
 
     # -- reading prompts ----------------------------------------------------------------------------
 
     @torch.no_grad()
-    def prefill(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
+    def prefill(self, prompts: Prompts) -> Tensor:
         parts: list[Tensor] = []
         start = 0
         while start < len(prompts):
@@ -77,9 +78,9 @@ class TritonLlamaDecoder:
             start = end
         return torch.cat(parts)
 
-    def _read(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
-        """Prompts side by side, padded at their ends, where causal attention never looks."""
-        shape, count = self.shape, len(prompts)
+    def _read(self, prompts: Prompts) -> Tensor:
+        """Prompts side by side; logits of what comes next, [P, V]."""
+        count = len(prompts)
         lengths = [len(tokens) for tokens, _ in prompts]
         longest = max(lengths)
         table = torch.zeros(count, longest, dtype=torch.int64)
@@ -87,37 +88,21 @@ class TritonLlamaDecoder:
             table[number, : len(tokens)] = tokens
         owners = torch.tensor([n for n, (_, rows) in enumerate(prompts) for _ in rows], device=self.device)
         rows = torch.tensor([row for _, rows in prompts for row in rows], device=self.device)
-        hidden = self.weights.embed[table.to(self.device)]  # [P, T, H]
-        cos = self._cos[:longest, None].to(hidden.dtype)
-        sin = self._sin[:longest, None].to(hidden.dtype)
-        for number, layer in enumerate(self.weights.layers):
-            normed = torch.nn.functional.rms_norm(hidden, (shape.hidden,), layer.norm, shape.eps)
-            joined = linear(normed, layer.qkv, layer.qkv_bias).view(count, longest, -1, shape.dim)
-            queries, keys, values = joined.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=2)
-            if layer.q_norm is not None:
-                queries = torch.nn.functional.rms_norm(queries, (shape.dim,), layer.q_norm, shape.eps)
-                keys = torch.nn.functional.rms_norm(keys, (shape.dim,), layer.k_norm, shape.eps)
-            queries, keys = rotate(queries, cos, sin).transpose(1, 2), rotate(keys, cos, sin).transpose(1, 2)
-            values = values.transpose(1, 2)  # [P, kv_heads, T, dim]
+
+        def keep(number: int, keys: Tensor, values: Tensor) -> None:
             self.keys[number, :, :, :longest].index_copy_(0, rows, keys.index_select(0, owners))
             self.values[number, :, :, :longest].index_copy_(0, rows, values.index_select(0, owners))
-            attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
-            hidden = hidden + linear(attended.transpose(1, 2).reshape(count, longest, -1), layer.out)
-            normed = torch.nn.functional.rms_norm(hidden, (shape.hidden,), layer.mlp_norm, shape.eps)
-            gate, up = linear(normed, layer.gate_up).chunk(2, -1)
-            hidden = hidden + linear(torch.nn.functional.silu(gate) * up, layer.down)
+
+        dtype = self.weights.embed.dtype
+        cos, sin = self._cos[:longest, None].to(dtype), self._sin[:longest, None].to(dtype)
+        hidden = self.weights.read(table.to(self.device), cos, sin, keep)
         last = torch.tensor([length - 1 for length in lengths], device=self.device)
-        hidden = hidden[torch.arange(count, device=self.device), last]
-        return linear(
-            torch.nn.functional.rms_norm(hidden, (shape.hidden,), self.weights.norm, shape.eps), self.weights.head
-        )
+        return self.weights.logits(hidden[torch.arange(count, device=self.device), last])
 
     # -- steps --------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def advance(
-        self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling
-    ) -> tuple[Tensor, Tensor]:
+    def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
         count = len(tokens)
         width = min(_rounded(count), len(self._tokens))
         for place, given in (
@@ -161,15 +146,13 @@ class TritonLlamaDecoder:
 
     def _one_step(self, width: int, sampling: Sampling) -> None:
         """Read the newest token of every row, draw the next one."""
-        shape, weights = self.shape, self.weights
+        shape, weights = self.weights.shape, self.weights
         hidden = weights.embed[self._tokens[:width]]  # [R, H]
         added: Tensor | None = None
         for number, layer in enumerate(weights.layers):
             normed = _add_norm(hidden, added, layer.norm, shape.eps)
             joined = linear(normed, layer.qkv, layer.qkv_bias)
-            if layer.q_norm is not None and layer.k_norm is not None:
-                joined = self._norm_heads(joined, layer.q_norm, layer.k_norm)
-            attended = self._attend(joined, number)
+            attended = self._attend(weights.norm_heads(joined, layer), number)
             normed = _add_norm(hidden, linear(attended, layer.out), layer.mlp_norm, shape.eps)
             added = linear(_silu_times(linear(normed, layer.gate_up)), layer.down)
         logits = linear(_add_norm(hidden, added, weights.norm, shape.eps), weights.head)
@@ -182,16 +165,8 @@ class TritonLlamaDecoder:
         self._counts[:width].add_(1)
         self._step.add_(1)
 
-    def _norm_heads(self, joined: Tensor, q_norm: Tensor, k_norm: Tensor) -> Tensor:
-        shape = self.shape
-        parts = joined.view(len(joined), -1, shape.dim)
-        queries, keys, values = parts.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
-        queries = torch.nn.functional.rms_norm(queries, (shape.dim,), q_norm, shape.eps)
-        keys = torch.nn.functional.rms_norm(keys, (shape.dim,), k_norm, shape.eps)
-        return torch.cat([queries, keys, values], 1).view(len(joined), -1)
-
     def _attend(self, joined: Tensor, number: int) -> Tensor:
-        shape, count = self.shape, len(joined)
+        shape, count = self.weights.shape, len(joined)
         out = torch.empty(count, shape.heads * shape.dim, dtype=joined.dtype, device=joined.device)
         keys, values = self.keys[number], self.values[number]
         share = shape.heads // shape.kv_heads
