@@ -82,6 +82,12 @@ def test_what_an_older_version_has_saved_is_read_as_a_group() -> None:
     assert group_of(Rollout(found)) is found
 
 
+def test_a_trainer_that_reads_a_group_as_a_dictionary_still_can() -> None:
+    one = group([2, 1], part_names=("format",), parts=np.array([[1, 0]], np.float32))
+    assert one["rewards"].tolist() == [0, 1]
+    assert one["reward_format"].tolist() == [1, 0]
+
+
 def test_a_group_is_measured_and_pickled_by_its_arrays() -> None:
     one = group([2, 1], finish=("stop", "length"), uid="a/7")
     arrays = (one.prompt, one.tokens, one.lengths, one.log_probs, one.versions, one.rewards, one.parts)

@@ -103,7 +103,7 @@ class Episodes:
             return np.concatenate([getattr(part, name) for part in parts])
 
         ends = tuple(word for part in parts for word in part.end)
-        return cls(first.prompt, *map(all_of, _ARRAYS), ends, first.uid)
+        return cls(first.prompt, **{name: all_of(name) for name in _ARRAYS}, end=ends, uid=first.uid)
 
     @classmethod
     def of_group(cls, group: Group) -> Episodes:

@@ -59,6 +59,12 @@ class Group:
     def __str__(self) -> str:
         return f"the group of {self.uid or 'a prompt'}"
 
+    def __getitem__(self, name: str) -> np.ndarray:
+        """An array by its name: trainers that users have written read groups so, which were dictionaries."""
+        if name.removeprefix(PART) in self.part_names:
+            return np.asarray(self.parts[self.part_names.index(name.removeprefix(PART))])
+        return np.asarray(getattr(self, name))
+
     @property
     def replies(self) -> list[np.ndarray]:
         """The tokens of each reply."""

@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from headway.llm.model_types import CausalModel
+
 CHUNK = 1024
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 FACTORS = ("logit_scale", "lm_head_multiplier")
@@ -38,7 +40,7 @@ class Finish:
 PLAIN = Finish()
 
 
-def finish_of(model: Any) -> Finish:
+def finish_of(model: CausalModel) -> Finish:
     """As the model's config has it, under the names that the families use."""
     config = model.config.get_text_config()
     caps = [cap for name in CAPS if (cap := getattr(config, name, None))]

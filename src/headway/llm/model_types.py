@@ -14,6 +14,10 @@ NamedWeights = Mapping[str, Tensor | np.ndarray]
 """Weights under the model's own names."""
 
 
+class ModelError(ValueError):
+    """A model cannot be loaded, or not be used as it is asked to. One line."""
+
+
 class Detokenizer(Protocol):
     """Makes text of tokens."""
 
@@ -66,3 +70,5 @@ class CausalModel(Protocol):
     def to(self, target: torch.dtype | torch.device | str) -> Self: ...
 
     def save_pretrained(self, save_directory: str | Path) -> Any: ...
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any]) -> None: ...

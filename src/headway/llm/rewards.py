@@ -166,7 +166,7 @@ def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
     return True
 
 
-def guarded(call: Callable[[], Any], source: str, uid: str) -> float:
+def guarded(call: Callable[[], object], source: str, uid: str) -> float:
     """The reward that `call` returns. One line that names the sample if it raises, or if that is no finite number.
 
     Of a mapping the `score` is the reward; its other numbers are the parts of what is `Scored`, and texts are left out.

@@ -30,6 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.llm.model_types import CausalModel
+
 PADDING = -1
 
 
@@ -84,13 +86,13 @@ SLOWNESS = 1.5
 """Attention takes so much longer per operation than matrix products; measured on a CPU."""
 
 
-def body_of(model: Any) -> Any:
+def body_of(model: CausalModel) -> Any:
     """The model without its head; not every family says rightly where that is."""
     body = model.base_model
     return model.model if body is model and hasattr(model, "model") else body
 
 
-def pair_price(model: Any) -> float:
+def pair_price(model: CausalModel) -> float:
     """What a pair of tokens costs a model's attention, in tokens that go through its layers."""
     config = model.config.get_text_config()
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -184,7 +186,7 @@ def lay_out(trees: Sequence[Tree], *, apart: bool = False) -> TreeBatch:
     )
 
 
-def hidden_states(model: Any, batch: TreeBatch) -> Tensor:
+def hidden_states(model: CausalModel, batch: TreeBatch) -> Tensor:
     """The model's output where trained tokens are predicted, before the head: [N, H]."""
     if batch.is_apart:  # padding comes last, and nobody looks ahead
         out = body_of(model)(input_ids=batch.tokens, use_cache=False).last_hidden_state
@@ -200,7 +202,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 """Kinds of layers whose masks we can make; models that have several take one mask for each."""
 
 
-def _masks(model: Any, batch: TreeBatch) -> Tensor | dict[str, Tensor]:
+def _masks(model: CausalModel, batch: TreeBatch) -> Tensor | dict[str, Tensor]:
     config = model.config.get_text_config()
     kinds, window = set(getattr(config, "layer_types", None) or ()), getattr(config, "sliding_window", None)
     if SLIDING in kinds:
@@ -208,7 +210,7 @@ def _masks(model: Any, batch: TreeBatch) -> Tensor | dict[str, Tensor]:
     return _as_taken(model, batch.mask(None if kinds else window))
 
 
-def _as_taken(model: Any, mask: Tensor) -> Tensor:
+def _as_taken(model: CausalModel, mask: Tensor) -> Tensor:
     """Attention that is written out adds the mask; kernels take it as it is."""
     if model.config.get_text_config()._attn_implementation != "eager":
         return mask

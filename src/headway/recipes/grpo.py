@@ -34,18 +34,17 @@ from headway.learn.grpo.learner import GRPOLearner
 from headway.learn.linked import LinkedLearner
 from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
+from headway.llm.chat_template import ChatEncoder, find_template
 from headway.llm.engine import Engine, EngineError, Sampling
+from headway.llm.model_types import CausalModel
 from headway.llm.rewards import overlong_penalty
 from headway.llm.tasks import (
     HELD_OUT,
     TRAIN,
     Generated,
-    LongPrompt,
-    Prompt,
     PromptTask,
     Task,
     load_task,
-    with_system_prompt,
 )
 from headway.llm.weight_source import WeightSource
 from headway.recipes import Exported
@@ -303,7 +302,7 @@ def build_task(config: GRPOConfig) -> Task:
 def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -> tuple[Task, int]:
     """The task without prompts that are too long, and how many of them to train on; or LongPrompt, where those are an
     error."""
-    task, encode = build_task(config), _Encoder(config)
+    task, encode = build_task(config), _encoder(config)
     if not isinstance(task, PromptTask):
         return task, 0
     if config.on_long_prompt == "error":
@@ -318,6 +317,16 @@ def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -
     return fitting, left_out[TRAIN]
 
 
+def _encoder(config: GRPOConfig) -> ChatEncoder:
+    return ChatEncoder(
+        config.model,
+        max_tokens=config.max_prompt_tokens,
+        system_prompt=config.system_prompt,
+        template=config.chat_template,
+        options=config.chat_template_options,
+    )
+
+
 def _say(line: str) -> None:
     print(f"headway: {line}", file=sys.stderr, flush=True)
 
@@ -328,7 +337,7 @@ def _task_of_a_role(config: GRPOConfig) -> tuple[Task, int]:
 
 
 def _check_model(config: GRPOConfig) -> None:
-    from headway.llm.models import find_template, load_config, load_tokenizer
+    from headway.llm.models import load_config, load_tokenizer
 
     load_config(config.model)
     find_template(load_tokenizer(config.model), config.chat_template, config.chat_template_options)
@@ -369,7 +378,7 @@ def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> G
         left_out=left_out,
         system_prompt=config.system_prompt,
     )
-    return kind(partial(build_engine, config, settings.sampling), task, _Encoder(config), settings)
+    return kind(partial(build_engine, config, settings.sampling), task, _encoder(config), settings)
 
 
 def _sampling(config: GRPOConfig) -> Sampling:
@@ -424,7 +433,7 @@ def _learner(config: GRPOConfig, kind: type[GRPOLearner], rank: Rank) -> GRPOLea
     )
 
 
-def _trained_model(config: GRPOConfig, device: str) -> Any:
+def _trained_model(config: GRPOConfig, device: str) -> CausalModel:
     torch.set_num_threads(config.torch_threads)
     model = _frozen_model(config, device)
     if config.lora_rank:
@@ -435,7 +444,7 @@ def _trained_model(config: GRPOConfig, device: str) -> Any:
     return model
 
 
-def _frozen_model(config: GRPOConfig, device: str) -> Any:
+def _frozen_model(config: GRPOConfig, device: str) -> CausalModel:
     from headway.llm.models import load_model
 
     return load_model(config.model, device=device)
@@ -447,7 +456,7 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     evaluator = AnswerEvaluator(
         partial(build_engine, config, sampling),
         task,
-        _Encoder(config),
+        _encoder(config),
         sampling=sampling,
         prompts=config.eval_prompts,
         samples=config.eval_samples,
@@ -505,44 +514,6 @@ def _transformers_engine(config: GRPOConfig) -> Engine:
         stop_tokens(config.model, tokenizer, config.stop_token_ids),
         recompute=config.recompute_cache,
     )
-
-
-class _Encoder:
-    """Prompts as tokens, by the model's chat template."""
-
-    def __init__(self, config: GRPOConfig) -> None:
-        self._config = config
-        self._tokenizer: Any = None
-
-    def __call__(self, prompt: Prompt) -> tuple[int, ...]:
-        from headway.llm.models import ModelError, encode_chat, load_tokenizer
-
-        if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self._config.model)
-        messages = [dict(m) for m in with_system_prompt(prompt.messages, self._config.system_prompt)]
-        try:
-            tokens = encode_chat(
-                self._tokenizer,
-                messages,
-                template=self._config.chat_template,
-                options=self._config.chat_template_options,
-                tools=prompt.tools,
-            )
-        except ModelError as error:
-            raise ValueError(f"prompt {prompt.uid}: {error}") from None
-        if len(tokens) > self._config.max_prompt_tokens:
-            raise LongPrompt(
-                f"prompt {prompt.uid} has {len(tokens)} tokens, more than max_prompt_tokens="
-                f"{self._config.max_prompt_tokens} (on_long_prompt=drop leaves it out)"
-            )
-        return tokens
-
-    def is_too_long(self, prompt: Prompt) -> bool:
-        try:
-            self(prompt)
-        except LongPrompt:
-            return True
-        return False
 
 
 # -- for others -------------------------------------------------------------------------------------

@@ -26,8 +26,9 @@ from headway.core.naming import unknown
 from headway.learn.grpo.advantages import at_the_end, token_gae
 from headway.learn.grpo.loss import Loss, value_loss
 from headway.learn.ragged import Ragged
+from headway.llm.model_types import CausalModel
 from headway.llm.trees import TreeBatch, body_of, hidden_states
-from headway.llm.without_dropout import steady
+from headway.llm.without_dropout import without_dropout
 
 Kind = Literal["shared", "own"]
 KINDS = ("shared", "own")
@@ -72,10 +73,10 @@ class Critic:
     def __init__(
         self,
         settings: CriticSettings,
-        policy: Any,
+        policy: CausalModel,
         make_optimizer: Callable[[list[Tensor], float], torch.optim.Optimizer],
         *,
-        load: Callable[[], Any] | None = None,
+        load: Callable[[], CausalModel] | None = None,
     ) -> None:
         self.settings = settings
         weight = policy.get_output_embeddings().weight
@@ -87,7 +88,7 @@ class Critic:
         if settings.kind == "own":
             if load is None:
                 raise ValueError("a critic of its own needs a model")
-            self._body = steady(body_of(load()))  # no head over the vocabulary
+            self._body = without_dropout(body_of(load()))  # no head over the vocabulary
         self._trained = {f"head.{name}": p for name, p in self._head.named_parameters()}
         if self._body is not None:
             self._trained |= {name: p for name, p in self._body.named_parameters() if p.requires_grad}

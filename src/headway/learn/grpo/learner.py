@@ -38,8 +38,9 @@ from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
 from headway.llm.layouts import choose_layout
+from headway.llm.model_types import CausalModel
 from headway.llm.trees import pair_price
-from headway.llm.without_dropout import steady
+from headway.llm.without_dropout import without_dropout
 
 __all__ = ["GRPOLearner", "GRPOSettings"]
 
@@ -49,11 +50,11 @@ class GRPOLearner:
 
     def __init__(
         self,
-        load: Callable[[], Any],
+        load: Callable[[], CausalModel],
         settings: GRPOSettings,
         *,
-        load_reference: Callable[[], Any] | None = None,
-        load_critic: Callable[[], Any] | None = None,
+        load_reference: Callable[[], CausalModel] | None = None,
+        load_critic: Callable[[], CausalModel] | None = None,
         publish_dtype: torch.dtype | None = None,
         seed: int = 0,
         rank: Rank = ALONE,
@@ -61,7 +62,7 @@ class GRPOLearner:
         self._settings = settings
         self._rank = rank
         self._correction: Correction = find_correction(settings.correction, **settings.correction_knobs)
-        self._model = steady(load())
+        self._model = without_dropout(load())
         self._policy = TokenPolicy(self._model, settings)
         apart = choose_layout(self._model, settings.layout) == "rows"
         self._device = next(self._model.parameters()).device

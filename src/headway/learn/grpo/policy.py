@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.adapters import has_adapters, without_adapters
 from headway.llm.heads import chosen_log_probs, finish_of, finished_logits
+from headway.llm.model_types import CausalModel
 from headway.llm.sampling import log_kept_mass
 from headway.llm.trees import TreeBatch, hidden_states
 
@@ -24,7 +24,7 @@ from headway.llm.trees import TreeBatch, hidden_states
 class TokenPolicy:
     """Reads a model at the temperature the tokens were drawn at."""
 
-    def __init__(self, model: Any, settings: GRPOSettings) -> None:
+    def __init__(self, model: CausalModel, settings: GRPOSettings) -> None:
         self.model = model
         self._settings = settings
         self._finish = finish_of(model)
@@ -67,7 +67,7 @@ class TokenPolicy:
 
 
 def find_reference(
-    model: Any, settings: GRPOSettings, load: Callable[[], Any] | None
+    model: CausalModel, settings: GRPOSettings, load: Callable[[], CausalModel] | None
 ) -> Callable[[TreeBatch], Tensor] | None:
     """Log-probabilities of the model as it came, if the loss wants them. With adapters it is the same model, with the
     adapters switched off; only where all weights are trained there is a second one."""
@@ -86,6 +86,6 @@ def find_reference(
     return TokenPolicy(load().eval().requires_grad_(False), settings).read
 
 
-def autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+def autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """bfloat16 on a GPU, where its matrix products are made for it; as it is on a CPU."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()
