@@ -378,9 +378,9 @@ class _Steps:
         for action in self._always:
             action()
         if self._count in self._at:
-            self._subject._gate.release()
+            self._subject._state_lock.release()
             try:
                 self._at.pop(self._count)()
             finally:
-                self._subject._gate.acquire()
+                self._subject._state_lock.acquire()
         self._original()

@@ -21,7 +21,7 @@ from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
 from headway.llm.heads import chosen_log_probs  # noqa: E402
-from headway.llm.trees import hidden_states, lay_out, plant  # noqa: E402
+from headway.llm.trees import hidden_states, lay_out, pack_trees  # noqa: E402
 from headway.testing.tiny_models import PLAIN_KINDS, tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -90,7 +90,7 @@ def test_a_tree_gives_every_reply_what_a_sequence_of_its_own_would(kind: str) ->
     groups = [group(n, 3).payload for n in range(4)]
     replies = [g.replies for g in groups]
     found: dict[int, np.ndarray] = {}
-    for trees in plant([g.prompt for g in groups], replies, 40):
+    for trees in pack_trees([g.prompt for g in groups], replies, 40):
         laid = lay_out(trees)
         with torch.no_grad():
             logs, _ = chosen_log_probs(model.get_output_embeddings(), hidden_states(model, laid), laid.targets)
@@ -105,7 +105,7 @@ def test_microbatches_keep_to_their_budget_and_hold_every_reply_once() -> None:
     random = np.random.default_rng(0)
     prompts = [np.arange(random.integers(1, 20)) for _ in range(30)]
     replies = [[np.arange(random.integers(1, 12)) for _ in range(random.integers(1, 9))] for _ in prompts]
-    batches = plant(prompts, replies, 48)
+    batches = pack_trees(prompts, replies, 48)
     numbers = [
         number for trees in batches for tree in trees for number in range(tree.first, tree.first + len(tree.replies))
     ]
@@ -113,14 +113,14 @@ def test_microbatches_keep_to_their_budget_and_hold_every_reply_once() -> None:
     for trees in batches:
         assert lay_out(trees).tokens.numel() <= 48
     with pytest.raises(ValueError, match="does not fit into a microbatch of 8 tokens"):
-        plant([np.arange(6)], [[np.arange(4)]], 8)
+        pack_trees([np.arange(6)], [[np.arange(4)]], 8)
 
 
 @pytest.mark.parametrize("price", [1e-4, 1e-3, 0.05])
 @pytest.mark.parametrize(("prompt", "reply", "count"), [(8, 30, 8), (100, 10, 8), (20, 60, 5), (40, 40, 1)])
 def test_a_group_is_cut_into_trees_where_that_is_less_work(price: float, prompt: int, reply: int, count: int) -> None:
     group = [[np.arange(reply + 1) for _ in range(count)]]
-    (trees,) = plant([np.arange(prompt)], group, 100_000, price)
+    (trees,) = pack_trees([np.arange(prompt)], group, 100_000, price)
     numbers = [number for tree in trees for number in range(tree.first, tree.first + len(tree.replies))]
     assert sorted(numbers) == list(range(count))
 

@@ -15,7 +15,7 @@ from headway.experience.group import Group  # noqa: E402
 from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
-from headway.llm.heads import Finish, finish_of  # noqa: E402
+from headway.llm.heads import LogitTransform, logit_transform_of  # noqa: E402
 from headway.llm.layouts import choose_layout  # noqa: E402
 from headway.llm.without_dropout import without_dropout  # noqa: E402
 from headway.testing.tiny_models import KINDS, PLAIN_KINDS, ROWS_KINDS, WINDOW, tiny_model  # noqa: E402
@@ -144,8 +144,11 @@ def test_a_head_that_does_more_than_is_known_cannot_be_trained() -> None:
 
 
 def test_what_the_families_do_to_their_logits_is_found_in_their_configs() -> None:
-    found = {kind: finish_of(tiny_model(kind)) for kind in (*PLAIN_KINDS, "gemma2", "gemma3_text", "cohere", "granite")}
-    assert all(found[kind] == Finish() for kind in (*PLAIN_KINDS, "gemma3_text"))
-    assert found["gemma2"] == Finish(cap=2.0)
-    assert found["cohere"] == Finish(scale=0.0625)
-    assert found["granite"] == Finish(scale=0.25)
+    found = {
+        kind: logit_transform_of(tiny_model(kind))
+        for kind in (*PLAIN_KINDS, "gemma2", "gemma3_text", "cohere", "granite")
+    }
+    assert all(found[kind] == LogitTransform() for kind in (*PLAIN_KINDS, "gemma3_text"))
+    assert found["gemma2"] == LogitTransform(cap=2.0)
+    assert found["cohere"] == LogitTransform(scale=0.0625)
+    assert found["granite"] == LogitTransform(scale=0.25)

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.llm.heads import chosen_log_probs, finish_of
+from headway.llm.heads import chosen_log_probs, logit_transform_of
 from headway.llm.model_types import CausalModel
-from headway.llm.trees import FULL, SLIDING, hidden_states, lay_out, plant
+from headway.llm.trees import FULL, SLIDING, hidden_states, lay_out, pack_trees
 
 Layout = Literal["tree", "rows"]
 LAYOUTS = ("auto", "tree", "rows")
@@ -78,10 +78,12 @@ def _log_probs(model: CausalModel, *, apart: bool) -> Tensor:
     """Of the made-up replies, [N], in the layout."""
     prompt, replies = _group(model)
     found: dict[int, Tensor] = {}
-    for trees in plant([prompt], [replies], sum((PROMPT, *REPLIES)) * len(REPLIES), apart=apart):
+    for trees in pack_trees([prompt], [replies], sum((PROMPT, *REPLIES)) * len(REPLIES), apart=apart):
         batch = lay_out(trees, apart=apart).to(next(model.parameters()).device)
         head = model.get_output_embeddings()
-        logs, _ = chosen_log_probs(head, hidden_states(model, batch), batch.targets, finish=finish_of(model))
+        logs, _ = chosen_log_probs(
+            head, hidden_states(model, batch), batch.targets, transform=logit_transform_of(model)
+        )
         found |= dict(zip(batch.replies, logs.split([len(replies[number]) for number in batch.replies]), strict=True))
     return torch.cat([found[number] for number in sorted(found)])
 

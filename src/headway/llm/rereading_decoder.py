@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.llm.decoder import Drawn, Prompts, copy_weights
 from headway.llm.engine import Sampling
-from headway.llm.heads import finish_of, finished_logits
+from headway.llm.heads import logit_transform_of, model_logits
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
 from headway.llm.trees import body_of
@@ -32,7 +32,7 @@ class RereadingDecoder:
         self.rows, self.context = rows, context
         self.device = next(model.parameters()).device
         self._model = model.eval()
-        self._body, self._finish = body_of(model), finish_of(model)
+        self._body, self._transform = body_of(model), logit_transform_of(model)
         self._parameters = dict(model.named_parameters())
         self._tokens = torch.zeros(rows, context, dtype=torch.int64, device=self.device)
 
@@ -63,6 +63,6 @@ class RereadingDecoder:
     def _logits(self, tokens: Tensor, places: Tensor) -> Tensor:
         """Of what comes after each row's place, [R, V]."""
         hidden = self._body(input_ids=tokens, use_cache=False).last_hidden_state
-        return finished_logits(
-            self._model.get_output_embeddings(), hidden[torch.arange(len(tokens)), places], self._finish
+        return model_logits(
+            self._model.get_output_embeddings(), hidden[torch.arange(len(tokens)), places], self._transform
         )

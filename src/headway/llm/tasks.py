@@ -138,7 +138,7 @@ class PromptTask:
     def listed(self, split: str) -> Sequence[Prompt]:
         """The prompts of a split that are there already; none where they are made on demand."""
         prompts = self._train if split == TRAIN else self.held_out
-        return () if isinstance(prompts, Generated) else prompts
+        return () if isinstance(prompts, GeneratedPrompts) else prompts
 
     def without(self, is_too_long: Callable[[Prompt], bool]) -> tuple[PromptTask, dict[str, int]]:
         """This task without some of its listed prompts, and how many those are, by split."""
@@ -159,7 +159,7 @@ class PromptTask:
         return np.random.default_rng(derive_seed(self._seed, "epoch", epoch)).permutation(len(self._train))
 
 
-class Generated(Sequence[Prompt]):
+class GeneratedPrompts(Sequence[Prompt]):
     """Prompts that are made when they are asked for, each from its index alone."""
 
     def __init__(self, size: int, make: Callable[[int], Prompt]) -> None:
@@ -179,7 +179,7 @@ class Generated(Sequence[Prompt]):
         return self._make(index % self._size)
 
 
-class Distinct(Generated):
+class DistinctPrompts(GeneratedPrompts):
     """Prompts that are made in turn and passed over if an earlier one says the same, so there may be fewer."""
 
     def __init__(self, size: int, make: Callable[[int], Prompt]) -> None:
@@ -214,7 +214,7 @@ def load_task(spec: str, *, seed: int = 0, **options: Any) -> Task:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _TaskSource:
     """Where the function that makes a task is found, and what it wants after the colon."""
 
     module: str
@@ -234,10 +234,10 @@ class _Source:
         return found
 
 
-TASKS: dict[str, _Source] = {
-    "gsm8k": _Source("file_tasks", "gsm8k", "FOLDER"),
-    "jsonl": _Source("file_tasks", "jsonl", "FILE"),
-    "reasoning_gym": _Source("reasoning_gym_tasks", "reasoning_gym_task", "DATASET", "reasoning-gym"),
-    "larger_than": _Source("made_up_tasks", "larger_than"),
-    "arithmetic": _Source("made_up_tasks", "arithmetic"),
+TASKS: dict[str, _TaskSource] = {
+    "gsm8k": _TaskSource("file_tasks", "gsm8k", "FOLDER"),
+    "jsonl": _TaskSource("file_tasks", "jsonl", "FILE"),
+    "reasoning_gym": _TaskSource("reasoning_gym_tasks", "reasoning_gym_task", "DATASET", "reasoning-gym"),
+    "larger_than": _TaskSource("made_up_tasks", "larger_than"),
+    "arithmetic": _TaskSource("made_up_tasks", "arithmetic"),
 }

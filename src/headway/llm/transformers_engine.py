@@ -1,9 +1,9 @@
 """An engine in this process: continuous batching (continuous_batch.py) over a model that transformers loaded.
 
-Whoever waits for samples drives: one caller at a time has the wheel and makes the steps for everybody, the others wait
-to be told; who is done passes the wheel on. So the engine has no thread of its own, an error reaches whoever drives,
-and in one thread it is an ordinary function. All state is guarded by `_gate`, which is held for one step at a time.
-New requests need no gate: they are laid down in `_arrivals`, and the next step takes all of them in.
+Whoever waits for samples makes steps: one caller at a time makes them for everybody, the others wait to be told; who
+is done wakes another. So the engine has no thread of its own, an error reaches whoever makes the steps, and in one
+thread it is an ordinary function. All state is guarded by `_state_lock`, which is held for one step at a time.
+New requests need no lock: they are laid down in `_arrivals`, and the next step takes all of them in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headway.llm.rereading_decoder import RereadingDecoder
 from headway.llm.weight_link import Intake
 
 
-class _Gate:
+class _FairLock:
     """A lock which nobody can keep by letting go and taking it again: whoever waits is let in first."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class TransformersEngine:
         self._recompute = recompute
         self._batch = ContinuousBatch(decoder, tokenizer, stop_tokens, version, clock)
         self._arrivals: deque[GenerationJob] = deque()
-        self._gate, self._wheel = _Gate(), threading.Lock()
+        self._state_lock, self._step_lock = _FairLock(), threading.Lock()
         self._is_paused = self._is_closed = False
         self._clock = clock
         self._intake = Intake(decoder.device)
@@ -147,36 +147,36 @@ class TransformersEngine:
             self._batch.abort("the engine was closed", None)
         self._intake.close()
 
-    # -- driving ------------------------------------------------------------------------------------
+    # -- making steps -----------------------------------------------------------------------------
 
     def _see_to(self, job: GenerationJob) -> None:
         """Returns when the job is over, whoever made the steps."""
         while not job.is_over:
-            if not self._is_paused and self._wheel.acquire(blocking=False):
+            if not self._is_paused and self._step_lock.acquire(blocking=False):
                 try:
-                    self._drive(job)
+                    self._make_steps(job)
                 finally:
-                    self._wheel.release()
-                    self._pass_the_wheel_on()
+                    self._step_lock.release()
+                    self._wake_another()
             elif job.news.wait(_seconds_until(job.expires_at, self._clock())):
                 job.news.clear()
             else:
                 with self._between_steps():
                     self._batch.expire()
 
-    def _drive(self, job: GenerationJob) -> None:
+    def _make_steps(self, job: GenerationJob) -> None:
         """Make steps for everybody until the own job is over. Whoever wants in gets in between two of them."""
         with self._between_steps():
             try:
                 while not job.is_over and not self._is_paused:
                     self._step()
-                    self._gate.let_others_in()
+                    self._state_lock.let_others_in()
             except Exception as error:
                 self._batch.abort(f"the engine failed: {type(error).__name__}: {error}", None)
                 raise
 
-    def _pass_the_wheel_on(self) -> None:
-        """Somebody else's turn. Who arrives later tries the wheel by itself."""
+    def _wake_another(self) -> None:
+        """Somebody else makes the next steps. Who arrives later tries by itself."""
         with self._between_steps():
             job = next(self._unfinished(), None)
             if job is not None:
@@ -188,13 +188,13 @@ class TransformersEngine:
     @contextmanager
     def _between_steps(self) -> Iterator[None]:
         """Where the engine's state may be looked at and changed."""
-        self._gate.acquire()
+        self._state_lock.acquire()
         try:
             with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
                 self._take_in()
                 yield
         finally:
-            self._gate.release()
+            self._state_lock.release()
 
     def _take_in(self) -> None:
         """Those who arrived stand in the line now."""

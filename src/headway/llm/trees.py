@@ -36,7 +36,7 @@ PADDING = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class ReplyTree:
     """A prompt and some of its replies; `first` is the number of the first reply among all that are trained on."""
 
     prompt: np.ndarray  # [P]
@@ -101,20 +101,20 @@ def pair_price(model: CausalModel) -> float:
     return SLOWNESS * 2 * head * config.num_attention_heads * config.num_hidden_layers / max(1, weights)
 
 
-def plant(
+def pack_trees(
     prompts: Sequence[np.ndarray],
     replies: Sequence[Sequence[np.ndarray]],
     budget: int,
     price: float = 0.0,
     *,
     apart: bool = False,
-) -> list[list[Tree]]:
+) -> list[list[ReplyTree]]:
     """Microbatches of trees whose padded size is at most `budget` tokens, the longest first.
 
     A group is cut into several trees, each with the prompt again, where it is larger than the budget by itself, or
     where that is less work, given the price of a pair of tokens; `apart`: each reply is a tree.
     """
-    trees: list[Tree] = []
+    trees: list[ReplyTree] = []
     number = 0
     for prompt, group in zip(prompts, replies, strict=True):
         some: list[np.ndarray] = []
@@ -127,14 +127,14 @@ def plant(
                     f"of {budget} tokens"
                 )
             if some and (apart or place in ends or size + len(reply) - 1 > budget):
-                trees.append(Tree(prompt, tuple(some), first))
+                trees.append(ReplyTree(prompt, tuple(some), first))
                 some, size, first = [], len(prompt), number
             some.append(reply)
             size += len(reply) - 1
             number += 1
         if some:
-            trees.append(Tree(prompt, tuple(some), first))
-    batches: list[list[Tree]] = []
+            trees.append(ReplyTree(prompt, tuple(some), first))
+    batches: list[list[ReplyTree]] = []
     for tree in sorted(trees, key=lambda tree: (-tree.num_tokens, tree.first)):
         if batches and batches[-1][0].num_tokens * (len(batches[-1]) + 1) <= budget:
             batches[-1].append(tree)
@@ -154,7 +154,7 @@ def _cuts(lengths: Sequence[int], prompt: int, price: float) -> set[int]:
     return set((np.flatnonzero(np.diff(part)) + 1).tolist())
 
 
-def lay_out(trees: Sequence[Tree], *, apart: bool = False) -> TreeBatch:
+def lay_out(trees: Sequence[ReplyTree], *, apart: bool = False) -> TreeBatch:
     """Arrays for the model; `apart` for trees of one reply, to be read by its own rules."""
     length = max(tree.num_tokens for tree in trees)
     tokens = np.zeros((len(trees), length), np.int64)

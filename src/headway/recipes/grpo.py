@@ -41,7 +41,7 @@ from headway.llm.rewards import overlong_penalty
 from headway.llm.tasks import (
     HELD_OUT,
     TRAIN,
-    Generated,
+    GeneratedPrompts,
     PromptTask,
     Task,
     load_task,
@@ -466,7 +466,7 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
         num_shown=config.log_eval_samples,
         system_prompt=config.system_prompt,
     )
-    if isinstance(task.held_out, Generated) and evaluator.num_prompts < config.eval_prompts:
+    if isinstance(task.held_out, GeneratedPrompts) and evaluator.num_prompts < config.eval_prompts:
         _say(
             f"task {config.task} holds out {evaluator.num_prompts} different prompts, fewer than "
             f"eval_prompts={config.eval_prompts}: evaluations ask those"

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from headway.core.naming import unknown
 from headway.learn.grpo.advantages import at_the_end, token_gae
-from headway.learn.grpo.loss import Loss, value_loss
+from headway.learn.grpo.loss import TokenLoss, value_loss
 from headway.learn.ragged import Ragged
 from headway.llm.model_types import CausalModel
 from headway.llm.trees import TreeBatch, body_of, hidden_states
@@ -117,7 +117,7 @@ class Critic:
             per_token = per_token - penalties
         return token_gae(per_token, values, sequences, gamma=self.settings.gamma, lam=self.settings.lam)
 
-    def loss(self, values: Tensor, targets: Tensor, old_values: Tensor, num_tokens: int) -> Loss:
+    def loss(self, values: Tensor, targets: Tensor, old_values: Tensor, num_tokens: int) -> TokenLoss:
         """The share of some tokens [n] in the mean over `num_tokens`, before `weight`."""
         scale = torch.full_like(targets, 1 / num_tokens)
         return value_loss(values, targets, scale, old_values=old_values, clip=self.settings.clip)

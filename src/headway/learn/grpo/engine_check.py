@@ -22,7 +22,7 @@ from torch import Tensor
 
 from headway.learn.grpo import diagnostics
 from headway.learn.grpo.policy import TokenPolicy
-from headway.learn.grpo.replies import Cut, Replies
+from headway.learn.grpo.replies import MicrobatchSizes, Replies
 from headway.learn.rank import ALONE, Rank
 
 SHARE = 8
@@ -45,19 +45,19 @@ class EngineCheck:
         """Of the last batch. While it stays the same, updates move the weights away from it (`publish_every`)."""
 
     @torch.no_grad()
-    def look(self, data: Replies, version: int, cut: Cut, *, is_free: bool) -> dict[str, float] | None:
+    def look(self, data: Replies, version: int, sizes: MicrobatchSizes, *, is_free: bool) -> dict[str, float] | None:
         """Before the first step of an update: `mismatch_*`, empty if there is nothing to compare.
 
         None: there are tokens of these very weights, and with `is_free` the update itself computes what is needed.
         """
         is_at_version, self.version = version != self.version, version
         if is_at_version and len(data.begun_by(version)):
-            return None if is_free else self._tell(data, version, cut, {})
+            return None if is_free else self._tell(data, version, sizes, {})
         found: dict[str, float] = {}
         if self._copied is not None:
             copied, weights = self._copied
             if len(data.begun_by(copied)):
-                found = self._tell(data, copied, cut, weights)
+                found = self._tell(data, copied, sizes, weights)
                 self._copied = None
             elif copied < int(data.versions.min()):
                 self._copied = None  # its tokens were dropped
@@ -67,22 +67,24 @@ class EngineCheck:
             self._due = version + self._every
         return found
 
-    def _tell(self, data: Replies, version: int, cut: Cut, weights: dict[str, Tensor]) -> dict[str, float]:
+    def _tell(
+        self, data: Replies, version: int, sizes: MicrobatchSizes, weights: dict[str, Tensor]
+    ) -> dict[str, float]:
         """With other weights, if there are any; the same on every rank."""
         numbers = torch.zeros(len(diagnostics.MISMATCH), dtype=torch.float64, device=data.log_probs.device)
         if self._rank.index == 0:
             with self._holding(weights) if weights else nullcontext():
-                found = self._compare(data, version, cut)
+                found = self._compare(data, version, sizes)
             numbers.copy_(torch.tensor([found[name] for name in diagnostics.MISMATCH], dtype=torch.float64))
         self._rank.add_up(numbers)
         return dict(zip(diagnostics.MISMATCH, numbers.tolist(), strict=True))
 
-    def _compare(self, data: Replies, version: int, cut: Cut) -> dict[str, float]:
+    def _compare(self, data: Replies, version: int, sizes: MicrobatchSizes) -> dict[str, float]:
         numbers = data.begun_by(version)
         tokens = np.cumsum(data.sequences.lengths.numpy()[numbers])
         enough = max(len(data.starts) // SHARE, int(np.searchsorted(tokens, MIN_TOKENS)) + 1)
         here, there = [], []
-        for part in data.microbatches_of(numbers[:enough], cut):
+        for part in data.microbatches_of(numbers[:enough], sizes):
             counts = data.versions[part.places] == version
             here.append(self._policy.drawn_log_probs(part.trees).float()[counts])
             there.append(data.log_probs[part.places][counts])

@@ -31,9 +31,9 @@ from headway.learn.grpo.critic import Critic
 from headway.learn.grpo.engine_check import EngineCheck
 from headway.learn.grpo.loss import policy_loss, token_scale
 from headway.learn.grpo.policy import TokenPolicy, autocast, find_reference
-from headway.learn.grpo.replies import Cut, Microbatch, Replies
+from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
 from headway.learn.grpo.settings import GRPOSettings
-from headway.learn.grpo.update import Update, measure
+from headway.learn.grpo.update import GRPOUpdate, measure
 from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
@@ -67,7 +67,7 @@ class GRPOLearner:
         apart = choose_layout(self._model, settings.layout) == "rows"
         self._device = next(self._model.parameters()).device
         price = 0.0 if apart else pair_price(self._model)
-        self._cut = Cut(settings.microbatch_tokens, price, self._device, apart)
+        self._sizes = MicrobatchSizes(settings.microbatch_tokens, price, self._device, apart)
         self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         if not self._trained:
             raise ValueError("the model has no weights to train")
@@ -135,7 +135,7 @@ class GRPOLearner:
 
     # -- before the first step ----------------------------------------------------------------------
 
-    def _begin(self, batch: Batch) -> Update:
+    def _begin(self, batch: Batch) -> GRPOUpdate:
         settings, correction = self._settings, self._correction
         data = Replies.of([group_of(rollout) for rollout in batch.rollouts], self._device)
         proximal, reference, values = self._look(data)
@@ -144,7 +144,7 @@ class GRPOLearner:
         whole = None
         if correction.needs_whole_batch and proximal is not None:
             whole = correction.weigh(proximal, data.log_probs, sequences)
-        return Update(
+        return GRPOUpdate(
             data=data,
             version=batch.version,
             proximal=proximal,
@@ -162,7 +162,7 @@ class GRPOLearner:
     def _mismatch(self, data: Replies, version: int, proximal: Tensor | None) -> Mapping[str, float] | None:
         is_known = self._settings.is_one_step or proximal is not None
         is_free = is_known and not self._settings.sampling.is_cut
-        return self._check.look(data, version, self._cut, is_free=is_free)
+        return self._check.look(data, version, self._sizes, is_free=is_free)
 
     def _advantages(
         self, data: Replies, reference: Tensor | None, values: Tensor | None, sequences: Ragged
@@ -216,9 +216,9 @@ class GRPOLearner:
         return [np.sort(part) for part in np.array_split(order, count)]
 
     def _my_microbatches(self, data: Replies, groups: np.ndarray) -> Iterator[Microbatch]:
-        return data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], self._cut)
+        return data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], self._sizes)
 
-    def _step(self, update: Update, groups: np.ndarray, *, is_first_look: bool) -> None:
+    def _step(self, update: GRPOUpdate, groups: np.ndarray, *, is_first_look: bool) -> None:
         """On some of the groups. The denominators are theirs, whichever rank and microbatch a token is in."""
         data, critic = update.data, self._critic
         numbers = data.numbers(groups)
@@ -247,7 +247,7 @@ class GRPOLearner:
         self._finish_step(update)
 
     def _policy_loss(
-        self, update: Update, part: Microbatch, logp: Tensor, entropy: Tensor, num_tokens: int, num_sequences: int
+        self, update: GRPOUpdate, part: Microbatch, logp: Tensor, entropy: Tensor, num_tokens: int, num_sequences: int
     ) -> tuple[Weighed, Tensor, Mapping[str, Tensor]]:
         terms, places = self._settings.loss_terms, part.places
         behaviour_logs = update.data.log_probs[places]
@@ -269,7 +269,7 @@ class GRPOLearner:
         )
         return weighed, loss.value, loss.sums
 
-    def _proximal(self, update: Update, part: Microbatch, logp: Tensor, behaviour_logs: Tensor) -> Tensor:
+    def _proximal(self, update: GRPOUpdate, part: Microbatch, logp: Tensor, behaviour_logs: Tensor) -> Tensor:
         if self._correction.proximal == "behaviour":
             return behaviour_logs
         if self._correction.proximal == "interpolated":
@@ -278,7 +278,7 @@ class GRPOLearner:
         return logp.detach() if update.proximal is None else update.proximal[part.places]
 
     def _value_loss(
-        self, update: Update, part: Microbatch, hidden: Tensor | None, num_tokens: int
+        self, update: GRPOUpdate, part: Microbatch, hidden: Tensor | None, num_tokens: int
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         assert self._critic is not None
         assert update.values is not None
@@ -292,7 +292,7 @@ class GRPOLearner:
         with autocast(self._device):
             return self._critic.values(part.trees, hidden)
 
-    def _finish_step(self, update: Update) -> None:
+    def _finish_step(self, update: GRPOUpdate) -> None:
         policy = [] if update.is_policy_waiting else list(self._trained.values())
         values = [] if self._critic is None else self._critic.parameters
         self._rank.add_up_gradients([*policy, *values])

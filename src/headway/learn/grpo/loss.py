@@ -75,7 +75,7 @@ class LossSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class TokenLoss:
     """A loss to call backward on, and the sums behind its measures."""
 
     value: Tensor  # []
@@ -102,7 +102,7 @@ def policy_loss(
     *,
     logp_ref: Tensor | None = None,  # [N] of the reference, for the k3 penalty
     entropy: Tensor | None = None,  # [N], with gradient if it is to be rewarded
-) -> Loss:
+) -> TokenLoss:
     """The loss of one microbatch. Its `sums` go to `measures` with those of the other microbatches."""
     if settings.kl_weight and logp_ref is None:
         raise ValueError(f"kl_weight={settings.kl_weight!r} needs the reference's log-probabilities")
@@ -121,7 +121,7 @@ def policy_loss(
         if settings.entropy_weight:
             value = value - settings.entropy_weight * (scale * entropy).sum()
         sums["entropy"] = entropy.detach().sum()
-    return Loss(value, sums)
+    return TokenLoss(value, sums)
 
 
 def value_loss(
@@ -131,7 +131,7 @@ def value_loss(
     *,
     old_values: Tensor | None = None,  # [N] before the update, for the clip
     clip: float | None = None,
-) -> Loss:
+) -> TokenLoss:
     """Squared error of the critic; with `clip` a step beyond it from the old value earns nothing."""
     if clip is not None and (old_values is None or not clip > 0):
         raise ValueError(f"value clip must be > 0 and needs the old values, received {clip!r}")
@@ -143,7 +143,7 @@ def value_loss(
         clipped = (bounded > errors) & ((values - old_values).abs() > clip)  # the first alone is true of rounding too
         errors = torch.maximum(errors, bounded)
     value = (scale * errors).sum()
-    return Loss(value, {"value_loss": value.detach(), "value_clip_fraction": clipped.float().sum()})
+    return TokenLoss(value, {"value_loss": value.detach(), "value_clip_fraction": clipped.float().sum()})
 
 
 def measures(sums: Sequence[Mapping[str, Tensor]], num_tokens: int, num_steps: int = 1) -> dict[str, float]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.adapters import has_adapters, without_adapters
-from headway.llm.heads import chosen_log_probs, finish_of, finished_logits
+from headway.llm.heads import chosen_log_probs, logit_transform_of, model_logits
 from headway.llm.model_types import CausalModel
 from headway.llm.sampling import log_kept_mass
 from headway.llm.trees import TreeBatch, hidden_states
@@ -27,7 +27,7 @@ class TokenPolicy:
     def __init__(self, model: CausalModel, settings: GRPOSettings) -> None:
         self.model = model
         self._settings = settings
-        self._finish = finish_of(model)
+        self._transform = logit_transform_of(model)
 
     def hidden(self, trees: TreeBatch) -> Tensor:
         with autocast(trees.tokens.device):
@@ -40,7 +40,7 @@ class TokenPolicy:
                 self.model.get_output_embeddings(),
                 hidden,
                 trees.targets,
-                finish=self._finish,
+                transform=self._transform,
                 temperature=self._settings.temperature,
                 chunk=self._settings.logit_chunk_tokens,
                 with_entropy_gradient=self._settings.loss.entropy_weight > 0,
@@ -58,7 +58,7 @@ class TokenPolicy:
         head = self.model.get_output_embeddings()
         masses = []
         for rows in hidden.split(self._settings.logit_chunk_tokens):
-            logits = finished_logits(head, rows, self._finish) / sampling.temperature
+            logits = model_logits(head, rows, self._transform) / sampling.temperature
             masses.append(log_kept_mass(torch.log_softmax(logits, -1), sampling))
         return logs - torch.cat(masses)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headway.experience.group import Group
 from headway.learn.ragged import Ragged
-from headway.llm.trees import TreeBatch, lay_out, plant
+from headway.llm.trees import TreeBatch, lay_out, pack_trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Microbatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How microbatches are cut: at most `budget` tokens each; `price` and `apart` as for `plant`."""
+class MicrobatchSizes:
+    """How microbatches are cut: at most `budget` tokens each; `price` and `apart` as for `pack_trees`."""
 
     budget: int
     price: float
@@ -104,11 +104,11 @@ class Replies:
         own = begun[self.sequences.row.to(begun.device)] == self.versions
         return own & (self.versions == version)
 
-    def microbatches(self, groups: np.ndarray, cut: Cut) -> Iterator[Microbatch]:
+    def microbatches(self, groups: np.ndarray, sizes: MicrobatchSizes) -> Iterator[Microbatch]:
         """The replies of these groups."""
-        return self.microbatches_of(self.numbers(groups), cut) if len(groups) else iter(())
+        return self.microbatches_of(self.numbers(groups), sizes) if len(groups) else iter(())
 
-    def microbatches_of(self, numbers: np.ndarray, cut: Cut) -> Iterator[Microbatch]:
+    def microbatches_of(self, numbers: np.ndarray, sizes: MicrobatchSizes) -> Iterator[Microbatch]:
         """The replies with these numbers, group by group."""
         of_group = self.group.numpy()[numbers]
         groups = list(dict.fromkeys(of_group.tolist()))
@@ -116,12 +116,12 @@ class Replies:
         prompts = [self.prompts[g] for g in groups]
         replies = [[self.replies[g][place] for place in places] for g, places in zip(groups, chosen, strict=True)]
         lengths = self.sequences.lengths
-        for trees in plant(prompts, replies, cut.budget, cut.price, apart=cut.apart):
-            here = lay_out(trees, apart=cut.apart)
+        for trees in pack_trees(prompts, replies, sizes.budget, sizes.price, apart=sizes.apart):
+            here = lay_out(trees, apart=sizes.apart)
             mine = [int(numbers[reply]) for reply in here.replies]
             places = np.concatenate([np.arange(self.starts[r], self.starts[r] + int(lengths[r])) for r in mine])
             yield Microbatch(
-                replace(here, replies=tuple(mine)).to(cut.device),
-                torch.from_numpy(places).to(cut.device),
-                Ragged.of(lengths[mine]).to(cut.device),
+                replace(here, replies=tuple(mine)).to(sizes.device),
+                torch.from_numpy(places).to(sizes.device),
+                Ragged.of(lengths[mine]).to(sizes.device),
             )

@@ -17,7 +17,7 @@ from headway.llm.rewards import part_means
 
 
 @dataclass(slots=True)
-class Update:
+class GRPOUpdate:
     """Of N tokens; one number each where nothing else is said."""
 
     data: Replies
@@ -37,7 +37,7 @@ class Update:
     critic_norms: list[Tensor] = field(default_factory=list)
 
 
-def measure(update: Update, rank: Rank, epochs: int) -> dict[str, float]:
+def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
     """Over the whole batch, the same on every rank."""
     data, version = update.data, update.version
     seen = torch.stack([update.logs, update.weights])
