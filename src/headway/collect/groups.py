@@ -23,7 +23,7 @@ from headway.core.types import HEALTH, SAMPLES, Rollout, Snapshot, Span, Ticket
 from headway.experience.group import Group
 from headway.llm.engine import Engine, Request, Sample, Sampling
 from headway.llm.rewards import Scored, parts_of, parts_of_all
-from headway.llm.shown import shown
+from headway.llm.sample_text import shown
 from headway.llm.tasks import LongPrompt, Prompt, Task
 
 Encode = Callable[[Prompt], tuple[int, ...]]

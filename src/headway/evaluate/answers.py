@@ -11,7 +11,7 @@ from headway.core.types import Score, Snapshot, derive_seed
 from headway.evaluate.pass_at_k import pass_at_k
 from headway.llm.engine import Engine, Request, Sampling
 from headway.llm.rewards import part_means, parts_of_all
-from headway.llm.shown import shown
+from headway.llm.sample_text import shown
 from headway.llm.tasks import LongPrompt, Prompt, Task
 
 
