@@ -23,7 +23,7 @@ from headway.core.types import HEALTH, SAMPLES, Rollout, Snapshot, Span, Ticket
 from headway.experience.group import Group
 from headway.llm.engine import Engine, Request, Sample, Sampling
 from headway.llm.rewards import Scored, parts_of, parts_of_all
-from headway.llm.sample_text import shown
+from headway.llm.sample_text import sample_text
 from headway.llm.tasks import LongPrompt, Prompt, Task
 
 Encode = Callable[[Prompt], tuple[int, ...]]
@@ -95,7 +95,7 @@ class GroupCollector:
             return rollout
         some = zip(samples[:number], rewards, strict=False)
         before = self._settings.system_prompt
-        texts = [shown(prompt, one, reward, self._penalty(one), system_prompt=before) for one, reward in some]
+        texts = [sample_text(prompt, one, reward, self._penalty(one), system_prompt=before) for one, reward in some]
         return replace(rollout, info={**rollout.info, SAMPLES: texts})
 
     def generate(self, engine: Engine, prompt: Prompt, encoded: tuple[int, ...], ticket: Ticket) -> Sequence[Sample]:

@@ -11,7 +11,7 @@ from headway.core.types import Score, Snapshot, derive_seed
 from headway.evaluate.pass_at_k import pass_at_k
 from headway.llm.engine import Engine, Request, Sampling
 from headway.llm.rewards import part_means, parts_of_all
-from headway.llm.sample_text import shown
+from headway.llm.sample_text import sample_text
 from headway.llm.tasks import LongPrompt, Prompt, Task
 
 
@@ -87,7 +87,7 @@ class AnswerEvaluator:
         metrics["reply_tokens"] = float(np.mean([len(s.tokens) for group in answers for s in group]))
         places = [(question, answer) for answer in range(self._samples) for question in range(len(self._prompts))]
         texts = (
-            shown(self._prompts[q], answers[q][a], scored[q][a], system_prompt=self._system_prompt)
+            sample_text(self._prompts[q], answers[q][a], scored[q][a], system_prompt=self._system_prompt)
             for q, a in places[: self._num_shown]
         )
         return Score(snapshot.version, float(rewards.mean()), metrics, samples=tuple(texts))

@@ -16,14 +16,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 
 from headway.collect.groups import GroupCollector, GroupSettings
-from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
 from headway.core.protocols import Learner, Placement
@@ -47,10 +45,12 @@ from headway.llm.tasks import (
     load_task,
 )
 from headway.llm.weight_source import WeightSource
-from headway.recipes import Exported
 from headway.recipes.config import ConfigError
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
+from headway.recipes.llm_export import export
 from headway.recipes.llm_update import UpdateConfig
+
+__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "stations"]
 
 SILENCE_S = 30.0
 
@@ -514,42 +514,3 @@ def _transformers_engine(config: GRPOConfig) -> Engine:
         stop_tokens(config.model, tokenizer, config.stop_token_ids),
         recompute=config.recompute_cache,
     )
-
-
-# -- for others -------------------------------------------------------------------------------------
-
-
-def export(config: GRPOConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
-    """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
-    from headway.llm.models import load_tokenizer, locate
-    from headway.llm.saving import save_adapters, save_model
-
-    base, tokenizer = locate(config.model), load_tokenizer(config.model)
-    metadata = {"pipeline_tag": "text-generation", "tags": ["reinforcement-learning", "headway"]}
-    if not Path(base).is_dir():
-        metadata["base_model"] = base
-    facts = {"model it began with": config.model, "task": config.task}
-    if not adapters:
-        save_model(_frozen_model(config, "cpu"), kept.weights, tokenizer, folder)
-        usage = (
-            'from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_pretrained("FOLDER")'
-        )
-        return Exported(usage, {"library_name": "transformers", **metadata}, facts)
-    rank, alpha = config.lora_rank, config.lora_alpha
-    save_adapters(_adapters(config, kept), tokenizer, folder, rank=rank, alpha=alpha, base=base)
-    usage = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
-    usage += f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER")'
-    return Exported(usage, {"library_name": "peft", **metadata}, {**facts, "rank": rank, "alpha": alpha})
-
-
-def _adapters(config: GRPOConfig, kept: Kept) -> dict[str, Any]:
-    """As they were trained. Published weights have them folded in: only a checkpoint has them by themselves."""
-    if not config.lora_rank:
-        raise ValueError("adapters=true needs a run with lora_rank > 0: this one trained all weights")
-    if kept.state is None:
-        raise ValueError(f"version {kept.version} is kept with its adapters folded in: export it without adapters=true")
-    is_last = kept.state.last is not None and kept.state.last[0] == kept.version  # what the run ended with
-    if kept.state.updates_in_version and not is_last:
-        raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
-    weights: dict[str, Any] = kept.state.learner["weights"]
-    return weights
