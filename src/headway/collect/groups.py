@@ -31,7 +31,7 @@ Encode = Callable[[Prompt], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How groups are made."""
+    """Says how groups are made."""
 
     size: int = 8
     """Replies per prompt."""
@@ -60,7 +60,7 @@ class GroupSettings:
             raise ValueError(f"shown must be >= 0, received {self.shown!r}")
 
     def num_shown(self, index: int) -> int:
-        """Of the group of the ticket with this index."""
+        """Returns how many replies of this ticket's group go along as text."""
         return min(self.size, int(self.shown * (index + 1)) - int(self.shown * index))
 
 
@@ -99,7 +99,7 @@ class GroupCollector:
         return replace(rollout, info={**rollout.info, SAMPLES: texts})
 
     def generate(self, engine: Engine, prompt: Prompt, encoded: tuple[int, ...], ticket: Ticket) -> Sequence[Sample]:
-        """The replies to one prompt. Override it to generate in a way of your own."""
+        """Generates the replies to one prompt. Override it to generate in a way of your own."""
         uid = f"{prompt.uid}#{ticket.index}.{ticket.attempt}"
         settings = self._settings
         timing = settings.deadline_s, settings.on_deadline
@@ -161,6 +161,6 @@ class GroupCollector:
 
 
 def _nothing(prompt: Prompt, version: int) -> Rollout:
-    """Instead of a group that cannot be asked for."""
+    """Returns a rollout in place of a group whose prompt is too long: it is filtered."""
     info = {"uid": prompt.uid, "index": prompt.index, "data_source": prompt.data_source}
     return Rollout(None, steps=0, span=Span(version, version), info=info, filtered=True)

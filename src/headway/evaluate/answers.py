@@ -59,7 +59,7 @@ class AnswerEvaluator:
 
     @property
     def num_prompts(self) -> int:
-        """How many different questions an evaluation asks."""
+        """Counts the different questions that an evaluation asks."""
         return len({(prompt.text, repr(prompt.truth)) for prompt in self._prompts})
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class AnswerEvaluator:
 def _first(
     task: Task, encode: Callable[[Prompt], tuple[int, ...]], count: int, drop_long: bool
 ) -> tuple[list[Prompt], list[tuple[int, ...]]]:
-    """The first so many held-out prompts, and their tokens."""
+    """Returns the first so many held-out prompts, and their tokens."""
     prompts, tokens = [], []
     for prompt in itertools.islice(task.held_out, None if drop_long else count):
         try:

@@ -6,7 +6,7 @@ import math
 
 
 def pass_at_k(num_responses: int, num_right: int, k: int) -> float:
-    """1 - C(n - c, k) / C(n, k): of all choices of k among n responses, the share with one of the c right ones.
+    """Returns 1 - C(n - c, k) / C(n, k): of all choices of k among n responses, the share with a right one of c.
 
     Unbiased, unlike 1 - (1 - c/n)^k. Exact integers, so no n is too large.
     """

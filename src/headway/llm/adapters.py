@@ -16,7 +16,7 @@ from headway.llm.model_types import CausalModel
 
 
 def add_adapters(model: CausalModel, rank: int, alpha: float, *, seed: int = 0) -> CausalModel:
-    """Freeze the model and put adapters of this rank beside its linear layers, all but the head. Needs peft.
+    """Freezes the model and puts adapters of this rank beside its linear layers, all but the head. Needs peft.
 
     A starts random, by the seed and nothing else; B starts at zero, so that the model is what it was.
     """
@@ -52,7 +52,7 @@ def has_adapters(model: CausalModel) -> bool:
 
 @contextmanager
 def without_adapters(model: CausalModel) -> Iterator[None]:
-    """The model as it came: what a reference wants, without a second copy of the weights.
+    """Makes the model what it was as it came: what a reference wants, without a second copy of the weights.
 
     Only between a backward pass and the next forward pass: what is computed with gradients in here has none.
     """
@@ -67,13 +67,13 @@ def without_adapters(model: CausalModel) -> Iterator[None]:
 
 
 def _adapted_layers(model: CausalModel) -> dict[str, Any]:
-    """Layers of peft's, by their names."""
+    """Finds the layers that have adapters, by their names."""
     return {name: m for name, m in model.named_modules() if hasattr(m, "lora_A") and hasattr(m, "base_layer")}
 
 
 @torch.no_grad()
 def plain_weights(model: CausalModel) -> dict[str, Tensor]:
-    """What training has changed, under the model's own names, adapters folded in. May be the live weights."""
+    """Returns what training has changed, under the model's own names, adapters folded in. May be the live weights."""
     plain: dict[str, Tensor] = {}
     adapted: set[str] = set()
     for name, module in _adapted_layers(model).items():

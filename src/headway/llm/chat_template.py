@@ -18,8 +18,8 @@ RAW = "none"
 
 
 def find_template(tokenizer: Tokenizer, template: str = "", options: Mapping[str, Any] | None = None) -> str | None:
-    """The text of a chat template: the tokenizer's own, that of a file, or None, where there is none or RAW is asked
-    for. Options that it does not read are refused."""
+    """Finds the text of a chat template: the tokenizer's own, that of a file, or None, where there is none or RAW is
+    asked for. Options that it does not read are refused."""
     text: str | None = None
     if template and template != RAW:
         text = _template_of_a_file(template)
@@ -49,7 +49,7 @@ def encode_chat(
     options: Mapping[str, Any] | None = None,
     tools: Sequence[Message] = (),
 ) -> tuple[int, ...]:
-    """A conversation as tokens, up to where the model speaks; without a chat template, the texts line by line.
+    """Makes tokens of a conversation, up to where the model speaks; without a chat template, of its texts line by line.
 
     `template` and `options` as for `find_template`. `tools` and what messages say besides their content are refused
     where the template does not read them: they would be dropped without a word.
@@ -76,7 +76,7 @@ def encode_chat(
 
 
 class ChatEncoder:
-    """Prompts as tokens. It may travel to another process: the tokenizer is loaded where it is first needed."""
+    """Makes tokens of prompts. It may travel to another process: the tokenizer is loaded where it is first needed."""
 
     def __init__(
         self, model: str, *, max_tokens: int, system_prompt: str, template: str, options: Mapping[str, Any]
@@ -89,7 +89,7 @@ class ChatEncoder:
         self._tokenizer: Tokenizer | None = None
 
     def __call__(self, prompt: Prompt) -> tuple[int, ...]:
-        """LongPrompt where it has more tokens than there is room for."""
+        """Returns the tokens of a prompt; raises LongPrompt where there are more than there is room for."""
         if self._tokenizer is None:
             from headway.llm.models import load_tokenizer
 

@@ -29,7 +29,7 @@ from headway.llm.sampling import draw, uniform
 
 
 class GenerationJob:
-    """A request under way."""
+    """Holds a request under way, and the samples it has so far."""
 
     def __init__(self, request: Request, now: float, news: threading.Event) -> None:
         self.request = request
@@ -45,7 +45,7 @@ class GenerationJob:
 
 
 class SampleRows:
-    """The samples under way, one a row, as arrays over all rows: a burst is written and judged at once."""
+    """Holds the samples under way, one a row, as arrays over all rows: a burst is written at once."""
 
     def __init__(self, rows: int, context: int) -> None:
         self.jobs: list[GenerationJob] = []
@@ -72,19 +72,19 @@ class SampleRows:
         return row
 
     def places(self) -> np.ndarray:
-        """Where each row's newest token stands: it has been drawn and not yet been read."""
+        """Returns where each row's newest token stands: it has been drawn and not yet been read."""
         places: np.ndarray = (self.prompts + self.counts - 1)[: len(self.jobs)]
         return places
 
     def write(self, rows: np.ndarray, tokens: np.ndarray, log_probs: np.ndarray, version: int) -> None:
-        """A burst [rows, steps] behind what there is; the counts stay until it has been judged."""
+        """Writes a burst [rows, steps] behind what there is; the counts stay until it is known which tokens count."""
         at = rows[:, None], self.counts[rows][:, None] + np.arange(tokens.shape[1])
         self.tokens[at] = tokens
         self.log_probs[at] = log_probs
         self.versions[at] = version
 
     def remove(self, row: int) -> int:
-        """The last row takes its place; returns the number that row had."""
+        """Puts the last row in the place of this one; returns the number that the last row had."""
         last = len(self.jobs) - 1
         for array in (self.tokens, self.log_probs, self.versions, self.counts, self.prompts, self.seeds, self.limits):
             array[row] = array[last]
@@ -95,7 +95,7 @@ class SampleRows:
 
 
 class ContinuousBatch:
-    """The requests that wait and the samples that are being generated, with the weights of one version."""
+    """Generates the samples of many requests together, with the weights of one version at a time."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ContinuousBatch:
 
     @property
     def num_waiting(self) -> int:
-        """Samples that have no row yet."""
+        """Counts the samples that have no row yet."""
         return sum(job.request.num_samples - job.next_sample for job in self._line)
 
     def unfinished(self) -> Iterator[GenerationJob]:
@@ -140,7 +140,7 @@ class ContinuousBatch:
             self.stepped_at = self._clock()
 
     def expire(self) -> None:
-        """End the requests whose time is over, in the way each has chosen."""
+        """Ends the requests whose time is over, in the way each has chosen."""
         now = self._clock()
         for job in self._timed:
             if now < job.expires_at or job.is_over:
@@ -159,7 +159,7 @@ class ContinuousBatch:
         self._timed = [job for job in self._timed if not job.is_over]
 
     def _admit(self) -> None:
-        """Fill free rows from the line: each prompt is read once for all of its samples that fit."""
+        """Fills free rows from the line: each prompt is read once for all of its samples that fit."""
         prompts: Prompts = []
         while self._line and len(self.rows) < self._decoder.rows:
             job = self._line[0]
@@ -181,10 +181,10 @@ class ContinuousBatch:
             mine = logits[torch.from_numpy(owners[chosen]).to(logits.device)]
             tokens, log_probs = draw(mine, uniform(seeds, torch.zeros_like(seeds)), sampling)
             self.rows.write(new[chosen], tokens.cpu().numpy()[:, None], log_probs.cpu().numpy()[:, None], self.version)
-        self._judge(new, 1)
+        self._hand_out(new, 1)
 
     def _advance(self, sampling: Sampling) -> None:
-        """One burst for the rows with this way of sampling; others stand still meanwhile."""
+        """Makes one burst for the rows with this way of sampling; others stand still meanwhile."""
         rows = self.rows
         count = len(rows)
         chosen = np.array([row for row in range(count) if rows.jobs[row].request.sampling.choice == sampling.choice])
@@ -197,10 +197,10 @@ class ContinuousBatch:
             sampling,
         )
         rows.write(chosen, tokens.numpy().T[chosen], log_probs.numpy().T[chosen], self.version)
-        self._judge(chosen, len(tokens))
+        self._hand_out(chosen, len(tokens))
 
-    def _judge(self, chosen: np.ndarray, steps: int) -> None:
-        """Count what was drawn up to each row's end, and hand out the samples that are whole."""
+    def _hand_out(self, chosen: np.ndarray, steps: int) -> None:
+        """Counts what was drawn up to each row's end, and hands out the samples that are whole."""
         rows = self.rows
         before = rows.counts[chosen]
         drawn = rows.tokens[chosen[:, None], before[:, None] + np.arange(steps)]  # [chosen, steps]
@@ -223,7 +223,7 @@ class ContinuousBatch:
                 job.news.set()
 
     def _cut_at_stop_string(self, row: int, start: int) -> bool:
-        """Whether one of the tokens since `start` completed a stop string; what was drawn after it is forgotten."""
+        """Says whether a token since `start` completed a stop string; what was drawn after it is forgotten."""
         rows = self.rows
         sampling = rows.jobs[row].request.sampling
         reach = max(map(len, sampling.stop)) + 4
@@ -249,7 +249,7 @@ class ContinuousBatch:
         return Sample(tokens, rows.log_probs[row, :count].copy(), rows.versions[row, :count].copy(), finish, text)
 
     def read_again(self) -> None:
-        """The cache of everything under way, made anew by the weights that are used from now on."""
+        """Makes the cache of everything under way anew, by the weights that are used from now on."""
         rows = self.rows
         whole = [
             (torch.tensor([*rows.jobs[row].request.prompt, *rows.tokens[row, : rows.counts[row] - 1].tolist()]), [row])
@@ -259,7 +259,7 @@ class ContinuousBatch:
             self._decoder.prefill(whole)
 
     def abort(self, why: str, uids: Sequence[str] | None) -> int:
-        """Give up requests."""
+        """Gives up these requests, or all; returns how many samples were missing."""
         jobs = {id(job): job for job in [*self._line, *self.rows.jobs]}
         count = 0
         for job in jobs.values():

@@ -30,7 +30,7 @@ SCORES = {"strict": strict_score, "flexible": flexible_score}
 
 
 def gsm8k(folder: str, *, seed: int, scoring: str = "strict", format_bonus: float = 0.0) -> Task:
-    """`format_bonus` is added for a response that ends as asked, right or wrong."""
+    """Reads GSM8K from a folder. `format_bonus` is added for a response that ends as asked, right or wrong."""
     if scoring not in SCORES:
         raise ValueError(unknown("scoring", scoring, SCORES))
     rule = SCORES[scoring]
@@ -66,7 +66,7 @@ def jsonl(
     truth_field: str | None = "truth",
     media_fields: Sequence[str] = (),
 ) -> Task:
-    """One JSON object a line: a prompt (text, or a list of messages), the truth, and whatever `reward` wants to know.
+    """Reads one JSON object a line: a prompt (text, or messages), the truth, and whatever `reward` wants to know.
 
     A field may be inside of others: `reward_model.ground_truth`. Where a line has that and no `truth`, it is the truth.
     `tools` of a line are told to the chat template. `media_fields` are columns which, besides those called `images` and
@@ -98,7 +98,7 @@ def jsonl(
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """The objects of a JSON-lines file with their line numbers; blank lines are skipped, none at all is an error."""
+    """Yields the objects of a JSON-lines file with their line numbers; blank lines are skipped, none is an error."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist")
     is_empty = True
@@ -119,7 +119,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 class _Fields(NamedTuple):
-    """Where things are in a row."""
+    """Says where things are in a row."""
 
     prompt: str
     truth: str | None
@@ -173,7 +173,7 @@ def _calls(message: Row) -> bool:
 
 
 def _message(message: Row, here: str) -> Message:
-    """With everything that it says; its content as one text."""
+    """Returns a message with everything that it says, its content as one text."""
     more = {k: v for k, v in message.items() if v is not None and k not in ("role", "content")}
     for name in MEDIA:
         if more.get(name):

@@ -31,7 +31,7 @@ FACTORS = ("logit_scale", "lm_head_multiplier")
 
 @dataclass(frozen=True, slots=True)
 class LogitTransform:
-    """What a model does to the logits of its head: cap tanh(scale z / cap)."""
+    """Says what a model does to the logits z of its head: cap tanh(scale z / cap)."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -41,7 +41,7 @@ PLAIN = LogitTransform()
 
 
 def logit_transform_of(model: CausalModel) -> LogitTransform:
-    """As the model's config has it, under the names that the families use."""
+    """Reads it from the model's config, under the names that the families use."""
     config = model.config.get_text_config()
     caps = [cap for name in CAPS if (cap := getattr(config, name, None))]
     scale = 1.0
@@ -62,7 +62,7 @@ def chosen_log_probs(
     chunk: int = CHUNK,
     with_entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """log p of the targets [N] and the entropy of what they were drawn from [N], in float32 or better.
+    """Returns log p of the targets [N] and the entropy of what they were drawn from [N], in float32 or better.
 
     The entropy carries a gradient only where it is asked for: that costs the head's work once more.
     """
@@ -76,7 +76,7 @@ def chosen_log_probs(
 
 
 def model_logits(head: torch.nn.Linear, hidden: Tensor, transform: LogitTransform) -> Tensor:
-    """What the model says of every word, [N, V], without a gradient."""
+    """Returns what the model says of every word, [N, V], without a gradient."""
     with torch.no_grad():
         return _Head(head.weight, head.bias, transform, 1.0, None).logits(hidden)
 
@@ -148,7 +148,7 @@ class _ChosenLogProbs(torch.autograd.Function):
 
 
 class _Head:
-    """A linear layer in the precision it computes in, and the model's logits in float32 or better."""
+    """Is a linear layer in the precision it computes in; the logits it makes are in float32 or better."""
 
     def __init__(
         self,
@@ -176,16 +176,16 @@ class _Head:
         return found if self._temperature == 1 else found.div_(self._temperature)
 
     def bend(self, logits: Tensor) -> Tensor | None:
-        """How much of a change the cap lets through, where these logits came out; None: all of it."""
+        """Says how much of a change the cap lets through, where these logits came out; None: all of it."""
         cap = self._transform.cap
         return None if cap is None else 1 - (logits * (self._temperature / cap)) ** 2
 
 
 def _log_sum(logits: Tensor, shares: Tensor) -> Tensor:
-    """log sum exp of each row: the largest logit has the share exp(0) / sum."""
+    """Returns log sum exp of each row: the largest logit has the share exp(0) / sum."""
     return logits.amax(-1) - shares.amax(-1).log()
 
 
 def _row_dots(first: Tensor, second: Tensor) -> Tensor:
-    """Without a third matrix."""
+    """Multiplies row by row and sums up, without a third matrix."""
     return torch.bmm(first.unsqueeze(1), second.unsqueeze(2)).view(-1)

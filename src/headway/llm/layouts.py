@@ -34,7 +34,7 @@ OTHER_WINDOWS = ("window_size", "attention_window_size", "attention_window", "sl
 
 
 def choose_layout(model: CausalModel, wanted: str = "auto") -> Layout:
-    """The layout that is wanted, or the better one of those that fit; ValueError, one line, where none does."""
+    """Returns the layout that is wanted, or the better one of those that fit; ValueError, one line, where none does."""
     with _short_window(model), torch.no_grad(), torch.random.fork_rng(devices=[]):  # some roll dice for nothing
         try:
             own = _own_log_probs(model)
@@ -65,7 +65,7 @@ def _why_no_tree(model: CausalModel, own: Tensor) -> str:
 
 
 def _difference(model: CausalModel, own: Tensor, *, apart: bool) -> str:
-    """What is wrong with the log-probabilities in this layout, or nothing."""
+    """Says what is wrong with the log-probabilities in this layout, or nothing."""
     try:
         found = _log_probs(model, apart=apart)
     except Exception as error:  # noqa: BLE001 - as above: a mask of four dimensions is enough for some
@@ -75,7 +75,7 @@ def _difference(model: CausalModel, own: Tensor, *, apart: bool) -> str:
 
 
 def _log_probs(model: CausalModel, *, apart: bool) -> Tensor:
-    """Of the made-up replies, [N], in the layout."""
+    """Returns the log-probabilities of the made-up replies, [N], read in the layout."""
     prompt, replies = _group(model)
     found: dict[int, Tensor] = {}
     for trees in pack_trees([prompt], [replies], sum((PROMPT, *REPLIES)) * len(REPLIES), apart=apart):
@@ -89,7 +89,7 @@ def _log_probs(model: CausalModel, *, apart: bool) -> Tensor:
 
 
 def _own_log_probs(model: CausalModel) -> Tensor:
-    """The same, by the model's forward pass over one sequence at a time."""
+    """Returns the same by the model's forward pass over one sequence at a time."""
     prompt, replies = _group(model)
     found = []
     for reply in replies:
@@ -122,7 +122,7 @@ def _short_window(model: CausalModel) -> Iterator[None]:
 
 
 def _tolerance(model: CausalModel) -> float:
-    """Two ways to compute the same round differently."""
+    """Says how far two ways to compute the same may differ by rounding."""
     head = model.get_output_embeddings().weight
     if head.dtype not in (torch.float32, torch.float64):
         return 0.3

@@ -30,7 +30,7 @@ MIN_ROWS = 16
 
 
 class LlamaDecoder:
-    """Weights and the cache of `rows` samples of at most `context` tokens each, on a CPU."""
+    """Holds weights and the cache of `rows` samples of at most `context` tokens each, on a CPU."""
 
     burst = 1
 
@@ -51,11 +51,11 @@ class LlamaDecoder:
 
     @torch.no_grad()
     def prefill(self, prompts: Prompts) -> Tensor:
-        """One after another, so that a prompt's numbers do not depend on its neighbours'."""
+        """Reads one prompt after another, so that its numbers do not depend on its neighbours."""
         return torch.cat([self._read(tokens, rows) for tokens, rows in prompts])
 
     def _read(self, tokens: Tensor, rows: list[int]) -> Tensor:
-        """A prompt [T] into each of `rows`; logits of what comes next, [1, V]."""
+        """Reads a prompt [T] into each of `rows`; returns the logits of what comes next, [1, V]."""
         length, first = len(tokens), rows[0]
 
         def keep(number: int, keys: Tensor, values: Tensor) -> None:
@@ -74,7 +74,7 @@ class LlamaDecoder:
         return drawn[None], log_probs[None]
 
     def decode(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """One token for each of the first R rows, at its place [R]; logits of what comes next, [R, V]."""
+        """Reads one token for each of the first R rows at its place [R]; returns logits of what comes next, [R, V]."""
         weights, shape, count = self.weights, self.weights.shape, len(tokens)
         padded = max(MIN_ROWS, count + -count % 4)
         hidden = torch.zeros(padded, shape.hidden, dtype=self.keys.dtype)
@@ -104,7 +104,7 @@ class LlamaDecoder:
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
 def _attend(joined, cos, sin, keys, values, places, scores, attended):
-    """Rotate, append to the cache, attend over each row's own places.
+    """Rotates, appends to the cache, and attends over each row's own places.
 
     joined [R, heads + 2 kv_heads, dim], keys and values [rows, kv_heads, context, dim], places [count], scores
     [heads, context + 16] is scratch, attended [R, heads, dim] is written.

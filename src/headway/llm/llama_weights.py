@@ -25,7 +25,7 @@ FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class LlamaShape:
-    """The numbers of a Llama-shaped model."""
+    """Holds the sizes of a Llama-shaped model."""
 
     layers: int
     hidden: int
@@ -57,7 +57,7 @@ class LlamaShape:
 
 
 def why_not(config: Any) -> str:
-    """Why the decoders for this family cannot run the model, or nothing."""
+    """Says why the decoders for this family cannot run the model; nothing if they can."""
     if config.model_type not in FAMILY:
         return f"its kind is {config.model_type!r}, not one of {', '.join(FAMILY)}"
     if getattr(config, "use_sliding_window", False) or (
@@ -75,7 +75,7 @@ def why_not(config: Any) -> str:
 
 @dataclass(slots=True)
 class LlamaLayer:
-    """One block's weights, joined."""
+    """Holds the weights of one block, joined."""
 
     norm: Tensor  # [H]
     qkv: Tensor  # [(heads + 2 kv_heads) dim, H]
@@ -89,7 +89,7 @@ class LlamaLayer:
 
 
 class LlamaWeights:
-    """A model's weights in the layout of this file. Loading new ones keeps their places in memory."""
+    """Holds a model's weights in the layout of this file. Loading new ones keeps their places in memory."""
 
     def __init__(self, shape: LlamaShape, dtype: torch.dtype, device: torch.device) -> None:
         def empty(*size: int) -> Tensor:
@@ -116,11 +116,11 @@ class LlamaWeights:
         ]
 
     def load(self, given: NamedWeights) -> None:
-        """From a model's weights by name, on any device, all of them or those that changed."""
+        """Takes a model's weights by name, on any device, all of them or those that changed."""
         copy_weights(self._places(), given)
 
     def _places(self) -> dict[str, Tensor]:
-        """Where each of the model's own weights lies in the joined ones."""
+        """Says where each of the model's own weights lies in the joined ones."""
         shape = self.shape
         places = {"model.embed_tokens.weight": self.embed, "model.norm.weight": self.norm, "lm_head.weight": self.head}
         cuts = [shape.heads * shape.dim, shape.kv_heads * shape.dim, shape.kv_heads * shape.dim]
@@ -143,7 +143,7 @@ class LlamaWeights:
         return places
 
     def norm_heads(self, joined: Tensor, layer: LlamaLayer) -> Tensor:
-        """Queries and keys [..., (heads + 2 kv_heads) dim] normed per head, where the model does that (Qwen 3)."""
+        """Norms queries and keys [..., (heads + 2 kv_heads) dim] per head, where the model does that (Qwen 3)."""
         if layer.q_norm is None:
             return joined
         queries, keys, values = self.split_heads(joined)
@@ -152,7 +152,7 @@ class LlamaWeights:
         return torch.cat([queries, keys, values], -2).view(joined.shape)
 
     def split_heads(self, joined: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values, [..., heads, dim] each."""
+        """Splits into queries, keys and values, [..., heads, dim] each."""
         shape = self.shape
         parts = joined.view(*joined.shape[:-1], -1, shape.dim)
         return parts.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=-2)
@@ -168,7 +168,7 @@ class LlamaWeights:
         return linear(self.norm_of(hidden, self.norm), self.head)
 
     def read(self, tokens: Tensor, cos: Tensor, sin: Tensor, keep: Callable[[int, Tensor, Tensor], None]) -> Tensor:
-        """Prompts side by side [P, T], padded at their ends, where causal attention never looks, to hidden [P, T, H].
+        """Reads prompts [P, T], padded at their ends, where causal attention never looks; returns hidden [P, T, H].
 
         `keep` gets the number of each layer, and its keys and values [P, kv_heads, T, dim].
         """
@@ -186,7 +186,7 @@ class LlamaWeights:
 
 
 def rotation(model: CausalModel, context: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of every place, [context, dim / 2] each, as the model itself would compute them."""
+    """Returns cosines and sines of every place, [context, dim / 2] each, as the model itself would compute them."""
     places = torch.arange(context, device=next(model.parameters()).device)[None]
     some = torch.empty(1, dtype=torch.float32, device=places.device)
     cos, sin = model.base_model.rotary_emb(some, places)
@@ -195,6 +195,6 @@ def rotation(model: CausalModel, context: int, dtype: torch.dtype) -> tuple[Tens
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """[T, heads, dim] turned by the angles [T, 1, dim / 2]."""
+    """Turns [T, heads, dim] by the angles [T, 1, dim / 2]."""
     first, second = heads.chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

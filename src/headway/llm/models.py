@@ -41,12 +41,12 @@ HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def cache_folder() -> Path:
-    """Where unpacked models are kept: $HEADWAY_CACHE, else ~/.cache/headway."""
+    """Returns where unpacked models are kept: $HEADWAY_CACHE, else ~/.cache/headway."""
     return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "headway")
 
 
 def locate(name: str) -> str:
-    """The folder of a model, or its id on the hub, from what a user wrote."""
+    """Finds the folder of a model, or its id on the hub, from what a user wrote."""
     if name == DEFAULT_MODEL:
         return str(_unpacked_smollm2())
     path = Path(name).expanduser()
@@ -61,14 +61,14 @@ def locate(name: str) -> str:
 
 
 def load_config(name: str) -> Any:
-    """What kind of model it is, without its weights."""
+    """Loads what says which kind of model it is, without its weights."""
     place = locate(name)
     with _named(f"model {name!r}"), _quiet():
         return AutoConfig.from_pretrained(_readable(place))
 
 
 def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalModel:
-    """A causal language model, ready to train or to be read from."""
+    """Loads a causal language model, ready to train or to generate."""
     place = locate(name)
     with _named(f"model {name!r}"), _quiet():
         loaded: Any = AutoModelForCausalLM.from_pretrained(_readable(place), dtype=dtype, output_loading_info=True)
@@ -89,15 +89,15 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def context_length(config: Any) -> int:
-    """How many tokens the model was made for; no limit where it says none, as models without a table of positions."""
+    """Says how many tokens a model was made for; no limit where it says none, as without a table of places."""
     text = config.get_text_config()
     found = (getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len", "seq_length"))
     return int(next(filter(None, found), sys.maxsize))
 
 
 def stop_tokens(name: str, tokenizer: Tokenizer, more: Sequence[int] = ()) -> tuple[int, ...]:
-    """The tokens that end a reply: those of the model's config and of its generation config, where instruct models list
-    the end of a turn, the tokenizer's own, and `more`."""
+    """Finds the tokens that end a reply: those of the model's config and of its generation config, where instruct
+    models list the end of a turn, the tokenizer's own, and `more`."""
     config = load_config(name)
     words = config.get_text_config().vocab_size
     for token in more:
@@ -111,7 +111,7 @@ def stop_tokens(name: str, tokenizer: Tokenizer, more: Sequence[int] = ()) -> tu
 
 
 def _generation_config(name: str) -> Any:
-    """None where the model has none."""
+    """Loads the model's settings for generation; None where it has none."""
     try:
         with _quiet():
             return GenerationConfig.from_pretrained(_readable(locate(name)))
@@ -151,8 +151,8 @@ def _unpacked_smollm2() -> Path:
 
 
 def _readable(place: str) -> str:
-    """Where to read a folder or an id of the hub from. Where the hub cannot be reached that is its cache, and what the
-    cache does not have is refused now, not after half a minute of further attempts."""
+    """Says where to read a folder or an id of the hub from. Where the hub cannot be reached that is its cache, and what
+    the cache does not have is refused now, not after half a minute of further attempts."""
     if Path(place).is_dir():
         return place
     from huggingface_hub import constants, try_to_load_from_cache
@@ -168,7 +168,7 @@ def _readable(place: str) -> str:
 
 @functools.cache
 def _why_unreachable(endpoint: str) -> str:
-    """Empty if the hub answers, whatever it says; one attempt in the life of the process."""
+    """Says why the hub does not answer; nothing if it does, whatever it says. A process tries once."""
     answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -194,7 +194,7 @@ _LOADING = threading.RLock()
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Alone, and without progress bars and advice on the console."""
+    """Loads alone, and without progress bars and advice on the console."""
     from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
@@ -214,7 +214,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """What goes wrong with the files of a model, in one line that names it."""
+    """Says what goes wrong with the files of a model in one line that names it."""
     try:
         yield
     except (OSError, ValueError, LookupError, RuntimeError, ImportError, SafetensorError) as error:

@@ -26,7 +26,7 @@ Layers = list[tuple[Tensor, Tensor]]
 
 
 class PaddedDecoder:
-    """A model and the caches of `rows` samples."""
+    """Holds a model and the caches of `rows` samples."""
 
     burst = 1
 
@@ -79,7 +79,7 @@ class PaddedDecoder:
         self._caches[target] = self._caches[source]
 
     def _cut(self, places: Tensor) -> None:
-        """What stood still while others went on was fed its newest token again: forget what that left behind."""
+        """Forgets what a row remembers twice: one that stood still was fed its newest token again."""
         for row, place in enumerate(places.tolist()):
             layers = self._caches[row]
             assert layers is not None
@@ -103,7 +103,7 @@ class PaddedDecoder:
         return cache
 
     def _take_apart(self) -> None:
-        """Back to one cache per row."""
+        """Splits the batch into one cache per row again."""
         if self._batch is None:
             return
         count, cache = self._batch
@@ -116,7 +116,7 @@ class PaddedDecoder:
 
 
 def remembers_by_attention(model: CausalModel) -> bool:
-    """Whether a model's memory is keys and values alone, which this decoder cuts and puts together."""
+    """Says whether a model's memory is keys and values alone, which this decoder cuts and puts together."""
     if not ATTENTION.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ()):
         return False
     try:
@@ -128,7 +128,7 @@ def remembers_by_attention(model: CausalModel) -> bool:
 
 
 def _read(model: CausalModel, tokens: Tensor) -> tuple[Layers, Tensor]:
-    """A prompt [1, T]: what is remembered of it, and the logits of what comes next, [1, V]."""
+    """Reads a prompt [1, T]; returns what is remembered of it, and the logits of what comes next, [1, V]."""
     cache: Any = DynamicCache()  # the model's own would forget what is beyond a window
     out = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
     return [(layer.keys[0], layer.values[0]) for layer in cache.layers], out.logits[:, -1]

@@ -24,7 +24,7 @@ PASS_TOKENS = 8192
 
 
 class RereadingDecoder:
-    """A model and the tokens of `rows` samples."""
+    """Holds a model and the tokens of `rows` samples."""
 
     burst = 1
 
@@ -61,7 +61,7 @@ class RereadingDecoder:
         self._tokens[target] = self._tokens[source]
 
     def _logits(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Of what comes after each row's place, [R, V]."""
+        """Returns the logits of what comes after each row's place, [R, V]."""
         hidden = self._body(input_ids=tokens, use_cache=False).last_hidden_state
         return model_logits(
             self._model.get_output_embeddings(), hidden[torch.arange(len(tokens)), places], self._transform

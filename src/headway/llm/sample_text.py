@@ -11,7 +11,7 @@ from headway.llm.tasks import Prompt, said_by, with_system_prompt
 
 
 class SampleText(TypedDict):
-    """One line of a run's samples, but for when it was trained on or evaluated."""
+    """Is one line of a run's samples, but for when it was trained on or evaluated."""
 
     uid: str
     prompt: str
@@ -28,7 +28,8 @@ class SampleText(TypedDict):
 def sample_text(
     prompt: Prompt, sample: Sample, reward: float, more: Mapping[str, float] | None = None, *, system_prompt: str = ""
 ) -> SampleText:
-    """What the reward's function has measured besides, and `more`, are its parts. `system_prompt` was said before."""
+    """Writes down a reply. Its parts are what the reward's function has measured besides, and `more`; `system_prompt`
+    was said before."""
     parts = {**parts_of(reward), **(more or {})}
     return {
         "uid": prompt.uid,

@@ -49,7 +49,7 @@ class _FairLock:
 
 
 class TransformersEngine:
-    """Continuous batching over a decoder, for callers in many threads.
+    """Generates with a decoder for callers in many threads.
 
     `recompute` says what happens to samples under way when weights are applied: keep the cache that older weights
     made, or read everything again with the new ones (slower, and the rest of the sample is exactly the new policy's).
@@ -88,14 +88,14 @@ class TransformersEngine:
         return self.generate_all([request])[0]
 
     def generate_all(self, requests: Sequence[Request]) -> list[list[Sample]]:
-        """Several requests of one caller."""
+        """Generates the samples of several requests of one caller."""
         for request in requests:
             check_fits(request, self._decoder.context)
         now, news = self._clock(), threading.Event()
         jobs = [GenerationJob(request, now, news) for request in requests]
         self._arrivals.extend(jobs)
         for job in jobs:
-            self._see_to(job)
+            self._wait_for(job)
         for job in jobs:
             if job.error is not None:
                 raise job.error
@@ -149,7 +149,7 @@ class TransformersEngine:
 
     # -- making steps -----------------------------------------------------------------------------
 
-    def _see_to(self, job: GenerationJob) -> None:
+    def _wait_for(self, job: GenerationJob) -> None:
         """Returns when the job is over, whoever made the steps."""
         while not job.is_over:
             if not self._is_paused and self._step_lock.acquire(blocking=False):
@@ -165,7 +165,7 @@ class TransformersEngine:
                     self._batch.expire()
 
     def _make_steps(self, job: GenerationJob) -> None:
-        """Make steps for everybody until the own job is over. Whoever wants in gets in between two of them."""
+        """Makes steps for everybody until the own job is over. Others get at the state between two of them."""
         with self._between_steps():
             try:
                 while not job.is_over and not self._is_paused:
@@ -176,7 +176,7 @@ class TransformersEngine:
                 raise
 
     def _wake_another(self) -> None:
-        """Somebody else makes the next steps. Who arrives later tries by itself."""
+        """Lets somebody else make the next steps. Who arrives later tries by itself."""
         with self._between_steps():
             job = next(self._unfinished(), None)
             if job is not None:
@@ -187,7 +187,7 @@ class TransformersEngine:
 
     @contextmanager
     def _between_steps(self) -> Iterator[None]:
-        """Where the engine's state may be looked at and changed."""
+        """Holds the engine between two steps, so that its state may be looked at and changed."""
         self._state_lock.acquire()
         try:
             with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
@@ -197,7 +197,7 @@ class TransformersEngine:
             self._state_lock.release()
 
     def _take_in(self) -> None:
-        """Those who arrived stand in the line now."""
+        """Puts the requests that have arrived into the batch's line."""
         while self._arrivals:
             job = self._arrivals.popleft()
             if self._is_closed:
@@ -216,7 +216,7 @@ def _seconds_until(moment: float, now: float) -> float | None:
 
 
 def build_decoder(model: CausalModel, *, rows: int, context: int, burst: int = 16) -> Decoder:
-    """The fastest decoder there is for this model, where it is."""
+    """Builds the fastest decoder there is for this model, on the device where the model is."""
     if context > context_length(model.config):
         raise EngineError(
             f"prompts and replies of {context} tokens do not fit the model's {context_length(model.config)}"

@@ -37,7 +37,7 @@ PADDING = -1
 
 @dataclass(frozen=True, slots=True)
 class ReplyTree:
-    """A prompt and some of its replies; `first` is the number of the first reply among all that are trained on."""
+    """Holds a prompt and some of its replies; `first` is the number of the first one among all that are trained on."""
 
     prompt: np.ndarray  # [P]
     replies: tuple[np.ndarray, ...]
@@ -50,7 +50,7 @@ class ReplyTree:
 
 @dataclass(frozen=True, slots=True)
 class TreeBatch:
-    """A microbatch of trees: B rows of T places, N trained tokens in S replies."""
+    """Holds a microbatch of trees: B rows of T places, N trained tokens in S replies."""
 
     tokens: Tensor  # [B, T]
     positions: Tensor  # [B, T]
@@ -72,7 +72,7 @@ class TreeBatch:
         )
 
     def mask(self, window: int | None = None) -> Tensor:
-        """Who sees whom, [B, 1, T, T] bool; with a window, only those less than so many places back."""
+        """Says who sees whom, [B, 1, T, T] bool; with a window, only those less than so many places back."""
         length = self.tokens.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=self.tokens.device).tril()
         same = self.branch[:, None, :] == self.branch[:, :, None]
@@ -87,13 +87,13 @@ SLOWNESS = 1.5
 
 
 def body_of(model: CausalModel) -> Any:
-    """The model without its head; not every family says rightly where that is."""
+    """Finds the model without its head; not every family says rightly where that is."""
     body = model.base_model
     return model.model if body is model and hasattr(model, "model") else body
 
 
 def pair_price(model: CausalModel) -> float:
-    """What a pair of tokens costs a model's attention, in tokens that go through its layers."""
+    """Says what a pair of tokens costs a model's attention, in tokens that go through its layers."""
     config = model.config.get_text_config()
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     embedded = model.get_input_embeddings().weight
@@ -109,7 +109,7 @@ def pack_trees(
     *,
     apart: bool = False,
 ) -> list[list[ReplyTree]]:
-    """Microbatches of trees whose padded size is at most `budget` tokens, the longest first.
+    """Makes microbatches of trees whose padded size is at most `budget` tokens, the longest first.
 
     A group is cut into several trees, each with the prompt again, where it is larger than the budget by itself, or
     where that is less work, given the price of a pair of tokens; `apart`: each reply is a tree.
@@ -144,7 +144,7 @@ def pack_trees(
 
 
 def _cuts(lengths: Sequence[int], prompt: int, price: float) -> set[int]:
-    """The replies before which a new tree begins, so that all trees are about as long as is cheapest."""
+    """Finds the replies before which a new tree begins, so that all trees are about as long as is cheapest."""
     total = sum(lengths)
     if not price or not total:
         return set()
@@ -155,7 +155,7 @@ def _cuts(lengths: Sequence[int], prompt: int, price: float) -> set[int]:
 
 
 def lay_out(trees: Sequence[ReplyTree], *, apart: bool = False) -> TreeBatch:
-    """Arrays for the model; `apart` for trees of one reply, to be read by its own rules."""
+    """Makes the arrays that a model reads; `apart` for trees of one reply, to be read by its own rules."""
     length = max(tree.num_tokens for tree in trees)
     tokens = np.zeros((len(trees), length), np.int64)
     positions = np.zeros((len(trees), length), np.int64)
@@ -187,7 +187,7 @@ def lay_out(trees: Sequence[ReplyTree], *, apart: bool = False) -> TreeBatch:
 
 
 def hidden_states(model: CausalModel, batch: TreeBatch) -> Tensor:
-    """The model's output where trained tokens are predicted, before the head: [N, H]."""
+    """Returns the model's output where trained tokens are predicted, before the head: [N, H]."""
     if batch.is_apart:  # padding comes last, and nobody looks ahead
         out = body_of(model)(input_ids=batch.tokens, use_cache=False).last_hidden_state
     else:
@@ -211,7 +211,7 @@ def _masks(model: CausalModel, batch: TreeBatch) -> Tensor | dict[str, Tensor]:
 
 
 def _as_taken(model: CausalModel, mask: Tensor) -> Tensor:
-    """Attention that is written out adds the mask; kernels take it as it is."""
+    """Makes a mask as the model takes it: attention that is written out adds it; kernels take it as it is."""
     if model.config.get_text_config()._attn_implementation != "eager":
         return mask
     kind = model.get_input_embeddings().weight.dtype

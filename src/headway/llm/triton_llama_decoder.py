@@ -33,7 +33,7 @@ PREFILL_TOKENS = 32768
 
 
 class TritonLlamaDecoder:
-    """Weights and the cache of `rows` samples of at most `context` tokens each, on a GPU."""
+    """Holds weights and the cache of `rows` samples of at most `context` tokens each, on a GPU."""
 
     def __init__(self, model: CausalModel, rows: int, context: int, *, burst: int = 16) -> None:
         shape = LlamaShape.of(model.config)
@@ -79,7 +79,7 @@ class TritonLlamaDecoder:
         return torch.cat(parts)
 
     def _read(self, prompts: Prompts) -> Tensor:
-        """Prompts side by side; logits of what comes next, [P, V]."""
+        """Reads prompts side by side; returns the logits of what comes next, [P, V]."""
         count = len(prompts)
         lengths = [len(tokens) for tokens, _ in prompts]
         longest = max(lengths)
@@ -145,7 +145,7 @@ class TritonLlamaDecoder:
         return self._graphs[key]
 
     def _one_step(self, width: int, sampling: Sampling) -> None:
-        """Read the newest token of every row, draw the next one."""
+        """Reads the newest token of every row and draws the next one."""
         shape, weights = self.weights.shape, self.weights
         hidden = weights.embed[self._tokens[:width]]  # [R, H]
         added: Tensor | None = None
@@ -198,7 +198,7 @@ def _rounded(rows: int) -> int:
 
 
 def _add_norm(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """hidden += added, in place; returns the norm of that."""
+    """Adds to hidden, in place; returns the norm of that."""
     normed = torch.empty_like(hidden)
     width = hidden.shape[1]
     _add_norm_kernel[(len(hidden),)](

@@ -273,7 +273,7 @@ CONFIG = GRPOConfig
 def stations(
     config: GRPOConfig, *, collector: type[GroupCollector] = GroupCollector, learner: type[GRPOLearner] = GRPOLearner
 ) -> Stations:
-    """Everything wired: one line an edge. `collector` and `learner` may be classes of your own, derived from these."""
+    """Wires everything, one line an edge. `collector` and `learner` may be classes of your own, derived from these."""
     if config.runtime == "ray":  # the model may be elsewhere
         build_task(config)  # what cannot be is said here, not by a role that starts
     else:
@@ -300,8 +300,8 @@ def build_task(config: GRPOConfig) -> Task:
 
 
 def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -> tuple[Task, int]:
-    """The task without prompts that are too long, and how many of them to train on; or LongPrompt, where those are an
-    error."""
+    """Returns the task without prompts that are too long, and how many of those it had to train on; raises LongPrompt
+    where they are an error."""
     task, encode = build_task(config), _encoder(config)
     if not isinstance(task, PromptTask):
         return task, 0
@@ -396,7 +396,7 @@ def _ranks_on(config: GRPOConfig) -> Device:
 
 
 def _linked(config: GRPOConfig, make_learner: Callable[[], Learner]) -> Callable[[], Learner]:
-    """Engines come for the weights themselves, where that is asked for or quicker."""
+    """Lets engines come for the weights themselves, where that is asked for or quicker."""
     have_own_gpus = config.device != "cpu" and min(config.engine_gpus, config.learner_gpus) >= 1
     if config.weight_transport == "direct":
         return partial(_linked_learner, config, make_learner, only_gpu=False)
@@ -475,7 +475,7 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
 
 
 def build_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
-    """An engine with the model's own weights, which are version 0, for requests that sample in this way."""
+    """Builds an engine with the model's own weights, which are version 0, for requests that sample in this way."""
     return _vllm_engine(config, sampling) if config.engine == "vllm" else _transformers_engine(config)
 
 

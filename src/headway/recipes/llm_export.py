@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def export(config: GRPOConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
-    """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
+    """Writes the model with these weights, or with `adapters` those alone, as transformers and peft load them."""
     from headway.llm.models import load_model, load_tokenizer, locate
     from headway.llm.saving import save_adapters, save_model
 
@@ -37,7 +37,7 @@ def export(config: GRPOConfig, kept: Kept, folder: Path, *, adapters: bool = Fal
 
 
 def _adapters(config: GRPOConfig, kept: Kept) -> NamedWeights:
-    """As they were trained. Published weights have them folded in: only a checkpoint has them by themselves."""
+    """Finds adapters as they were trained. Published weights have them folded in: only a checkpoint has them apart."""
     if not config.lora_rank:
         raise ValueError("adapters=true needs a run with lora_rank > 0: this one trained all weights")
     if kept.state is None:

@@ -36,7 +36,7 @@ KINDS = ("shared", "own")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticSettings:
-    """The knobs of a critic."""
+    """Says how a critic values tokens and how it learns."""
 
     kind: Kind = "shared"
     gamma: float = 1.0
@@ -68,7 +68,7 @@ class CriticSettings:
 
 
 class Critic:
-    """Values of tokens, and what is learned from their errors."""
+    """Says before each token how much reward is still to come, and learns from its errors."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Critic:
         return self._body is None
 
     def values(self, trees: TreeBatch, hidden: Tensor | None) -> Tensor:
-        """Before each trained token, [N]. `hidden` [N, H] is the policy's, which a shared critic reads."""
+        """Returns the value before each trained token, [N]. A shared critic reads the policy's `hidden` [N, H]."""
         if self._body is not None:
             hidden = hidden_states(self._body, trees)
         assert hidden is not None
@@ -111,14 +111,14 @@ class Critic:
     def advantages(
         self, rewards: Tensor, penalties: Tensor | None, values: Tensor, sequences: Ragged
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and value targets of tokens, both [N], from rewards of replies [S] and penalties of tokens [N]."""
+        """Makes advantages and value targets of tokens, both [N], from rewards of replies [S] and penalties [N]."""
         per_token = at_the_end(rewards.to(values.dtype), sequences)
         if penalties is not None:
             per_token = per_token - penalties
         return token_gae(per_token, values, sequences, gamma=self.settings.gamma, lam=self.settings.lam)
 
     def loss(self, values: Tensor, targets: Tensor, old_values: Tensor, num_tokens: int) -> TokenLoss:
-        """The share of some tokens [n] in the mean over `num_tokens`, before `weight`."""
+        """Returns the share of some tokens [n] in the mean error over `num_tokens`, before `weight` is applied."""
         scale = torch.full_like(targets, 1 / num_tokens)
         return value_loss(values, targets, scale, old_values=old_values, clip=self.settings.clip)
 

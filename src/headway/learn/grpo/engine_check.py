@@ -32,7 +32,10 @@ MIN_TOKENS = 64
 
 
 class EngineCheck:
-    """`trained` are the live weights. A version is copied every `every` versions at most; 0: never."""
+    """Measures how far the engine's log-probabilities are from the trainer's, whose live weights are `trained`.
+
+    A version is copied every `every` versions at most; 0: never.
+    """
 
     def __init__(self, policy: TokenPolicy, trained: Mapping[str, Tensor], every: int, rank: Rank = ALONE) -> None:
         self._rank = rank
@@ -45,19 +48,21 @@ class EngineCheck:
         """Of the last batch. While it stays the same, updates move the weights away from it (`publish_every`)."""
 
     @torch.no_grad()
-    def look(self, data: Replies, version: int, sizes: MicrobatchSizes, *, is_free: bool) -> dict[str, float] | None:
-        """Before the first step of an update: `mismatch_*`, empty if there is nothing to compare.
+    def mismatch(
+        self, data: Replies, version: int, sizes: MicrobatchSizes, *, is_free: bool
+    ) -> dict[str, float] | None:
+        """Returns `mismatch_*` before the first step of an update; nothing where there is nothing to compare.
 
         None: there are tokens of these very weights, and with `is_free` the update itself computes what is needed.
         """
         is_at_version, self.version = version != self.version, version
         if is_at_version and len(data.begun_by(version)):
-            return None if is_free else self._tell(data, version, sizes, {})
+            return None if is_free else self._on_first_rank(data, version, sizes, {})
         found: dict[str, float] = {}
         if self._copied is not None:
             copied, weights = self._copied
             if len(data.begun_by(copied)):
-                found = self._tell(data, copied, sizes, weights)
+                found = self._on_first_rank(data, copied, sizes, weights)
                 self._copied = None
             elif copied < int(data.versions.min()):
                 self._copied = None  # its tokens were dropped
@@ -67,13 +72,13 @@ class EngineCheck:
             self._due = version + self._every
         return found
 
-    def _tell(
+    def _on_first_rank(
         self, data: Replies, version: int, sizes: MicrobatchSizes, weights: dict[str, Tensor]
     ) -> dict[str, float]:
-        """With other weights, if there are any; the same on every rank."""
+        """Compares with these weights, or with the live ones, on the first rank, and tells all of them."""
         numbers = torch.zeros(len(diagnostics.MISMATCH), dtype=torch.float64, device=data.log_probs.device)
         if self._rank.index == 0:
-            with self._holding(weights) if weights else nullcontext():
+            with self._with_weights(weights) if weights else nullcontext():
                 found = self._compare(data, version, sizes)
             numbers.copy_(torch.tensor([found[name] for name in diagnostics.MISMATCH], dtype=torch.float64))
         self._rank.add_up(numbers)
@@ -91,8 +96,8 @@ class EngineCheck:
         return diagnostics.mismatch(torch.cat(here), torch.cat(there))
 
     @contextmanager
-    def _holding(self, weights: dict[str, Tensor]) -> Iterator[None]:
-        """The model with other weights, in which its own are left meanwhile."""
+    def _with_weights(self, weights: dict[str, Tensor]) -> Iterator[None]:
+        """Gives the model other weights for a while, and keeps its own in their place."""
         self._exchange(weights)
         try:
             yield
@@ -108,7 +113,7 @@ class EngineCheck:
 
 
 def overwrite(live: Tensor, values: Tensor) -> Tensor:
-    """Put values into a tensor where it is, so that there is no second one on its device; returns what was in it."""
+    """Puts values into a tensor where it is, so that there is no second one on its device; returns what was in it."""
     before = live.detach().to("cpu", copy=True)
     live.data.copy_(values)
     return before

@@ -46,7 +46,7 @@ __all__ = ["GRPOLearner", "GRPOSettings"]
 
 
 class GRPOLearner:
-    """Policy gradients on a causal language model. `load` builds it, where the learner runs."""
+    """Trains a causal language model by policy gradients. `load` builds the model, where the learner runs."""
 
     def __init__(
         self,
@@ -99,14 +99,14 @@ class GRPOLearner:
         return LearnReport(found)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What training has changed, as an engine wants it: plain weights under the model's own names."""
+        """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
         weights = plain_weights(self._model)
         if self._publish_dtype is None:
             return weights
         return {name: tensor.to(self._publish_dtype) for name, tensor in weights.items()}
 
     def held_alike(self) -> dict[str, Any]:
-        """What every rank has the same of, critic included."""
+        """Returns the weights that are the same on every rank, the critic's included."""
         return {"policy": self._weights(), "critic": self._critic and self._critic.state_dict()["weights"]}
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class GRPOLearner:
     def _begin(self, batch: Batch) -> GRPOUpdate:
         settings, correction = self._settings, self._correction
         data = Replies.of([group_of(rollout) for rollout in batch.rollouts], self._device)
-        proximal, reference, values = self._look(data)
+        proximal, reference, values = self._first_look(data)
         sequences = data.sequences.to(self._device)
         advantages, targets = self._advantages(data, reference, values, sequences)
         whole = None
@@ -162,12 +162,12 @@ class GRPOLearner:
     def _mismatch(self, data: Replies, version: int, proximal: Tensor | None) -> Mapping[str, float] | None:
         is_known = self._settings.is_one_step or proximal is not None
         is_free = is_known and not self._settings.sampling.is_cut
-        return self._check.look(data, version, self._sizes, is_free=is_free)
+        return self._check.mismatch(data, version, self._sizes, is_free=is_free)
 
     def _advantages(
         self, data: Replies, reference: Tensor | None, values: Tensor | None, sequences: Ragged
     ) -> tuple[Tensor, Tensor | None]:
-        """Of tokens [N]; with a critic also what it shall say, [N]. Over the whole batch, whoever computes what."""
+        """Returns the advantages of tokens [N] over the whole batch; with a critic also its targets, [N]."""
         settings = self._settings
         refine = whiten if settings.whiten_advantages else lambda found: found
         penalties = None
@@ -183,8 +183,8 @@ class GRPOLearner:
         return sequences.spread(per_reply), None
 
     @torch.no_grad()
-    def _look(self, data: Replies) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Proximal and reference log-probabilities and values of all tokens [N], those that are needed."""
+    def _first_look(self, data: Replies) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Computes proximal and reference log-probabilities and values, [N] each, where they are needed."""
         correction, critic = self._correction, self._critic
         is_on_the_way = self._settings.is_one_step and not correction.needs_whole_batch
         needs_proximal = correction.proximal == "recomputed" and not is_on_the_way
@@ -219,7 +219,7 @@ class GRPOLearner:
         return data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], self._sizes)
 
     def _step(self, update: GRPOUpdate, groups: np.ndarray, *, is_first_look: bool) -> None:
-        """On some of the groups. The denominators are theirs, whichever rank and microbatch a token is in."""
+        """Takes one step on some groups. The denominators are theirs, whichever rank and microbatch a token is in."""
         data, critic = update.data, self._critic
         numbers = data.numbers(groups)
         num_tokens, num_sequences = int(data.sequences.lengths[numbers].sum()), len(numbers)

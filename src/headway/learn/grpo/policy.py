@@ -34,7 +34,7 @@ class TokenPolicy:
             return hidden_states(self.model, trees)
 
     def log_probs(self, hidden: Tensor, trees: TreeBatch) -> tuple[Tensor, Tensor]:
-        """Of the trained tokens [N], and the entropy [N], which has a gradient if it is rewarded."""
+        """Returns log p of the trained tokens [N], and the entropy [N], with a gradient if it is rewarded."""
         with autocast(trees.tokens.device):
             return chosen_log_probs(
                 self.model.get_output_embeddings(),
@@ -47,9 +47,9 @@ class TokenPolicy:
             )
 
     def drawn_log_probs(self, trees: TreeBatch) -> Tensor:
-        """What an engine that samples as the settings say draws the trained tokens [N] with, cut included.
+        """Returns the log-probabilities [N] with which an engine draws the tokens, `top_k` and `top_p` included.
 
-        Of a token that this model would not have kept it is what it would be if it were kept.
+        A token that this model would have left out gets the one it would have had if it were kept.
         """
         hidden = self.hidden(trees)
         logs, sampling = self.log_probs(hidden, trees)[0], self._settings.sampling
@@ -69,8 +69,8 @@ class TokenPolicy:
 def find_reference(
     model: CausalModel, settings: GRPOSettings, load: Callable[[], CausalModel] | None
 ) -> Callable[[TreeBatch], Tensor] | None:
-    """Log-probabilities of the model as it came, if the loss wants them. With adapters it is the same model, with the
-    adapters switched off; only where all weights are trained there is a second one."""
+    """Finds who says the log-probabilities of the model as it came, if the loss wants them. With adapters it is the
+    same model, with the adapters switched off; only where all weights are trained there is a second one."""
     if not settings.loss.kl_weight:
         return None
     if has_adapters(model):
@@ -87,5 +87,5 @@ def find_reference(
 
 
 def autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """bfloat16 on a GPU, where its matrix products are made for it; as it is on a CPU."""
+    """Computes in bfloat16 on a GPU, where matrix products are made for it; on a CPU in the model's own precision."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()

@@ -25,7 +25,7 @@ from headway.llm.trees import TreeBatch, lay_out, pack_trees
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """Some replies as the model reads them; n tokens in s replies."""
+    """Holds some replies as the model reads them: n tokens in s replies."""
 
     trees: TreeBatch
     places: Tensor  # [n]: of its tokens in the line
@@ -34,7 +34,7 @@ class Microbatch:
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchSizes:
-    """How microbatches are cut: at most `budget` tokens each; `price` and `apart` as for `pack_trees`."""
+    """Says how large a microbatch may be: at most `budget` tokens; `price` and `apart` are those of `pack_trees`."""
 
     budget: int
     price: float
@@ -44,7 +44,7 @@ class MicrobatchSizes:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """G groups, S replies, N tokens."""
+    """Holds G groups of S replies with N tokens in all."""
 
     groups: Sequence[Group]
     prompts: list[np.ndarray]
@@ -87,29 +87,29 @@ class Replies:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Tokens that a model reads for each group, [G]: the prompt once."""
+        """Returns how many tokens a model reads for each group, [G]: the prompt once."""
         return np.array([len(p) + sum(map(len, r)) for p, r in zip(self.prompts, self.replies, strict=True)])
 
     def numbers(self, groups: np.ndarray) -> np.ndarray:
-        """Of the replies in these groups."""
+        """Returns the numbers of the replies in these groups."""
         return np.concatenate([np.arange(self.first[g], self.first[g + 1]) for g in groups])
 
     def begun_by(self, version: int) -> np.ndarray:
-        """The numbers of the replies whose first token this version made."""
+        """Returns the numbers of the replies whose first token this version made."""
         return np.flatnonzero(self.versions.cpu().numpy()[self.starts] == version)
 
     def made_by(self, version: int) -> Tensor:
-        """Which tokens [N] this version made, in replies that began with it."""
+        """Says which tokens [N] this version made, in replies that began with it."""
         begun = self.versions[torch.from_numpy(self.starts).to(self.versions.device)]
         own = begun[self.sequences.row.to(begun.device)] == self.versions
         return own & (self.versions == version)
 
     def microbatches(self, groups: np.ndarray, sizes: MicrobatchSizes) -> Iterator[Microbatch]:
-        """The replies of these groups."""
+        """Yields the replies of these groups."""
         return self.microbatches_of(self.numbers(groups), sizes) if len(groups) else iter(())
 
     def microbatches_of(self, numbers: np.ndarray, sizes: MicrobatchSizes) -> Iterator[Microbatch]:
-        """The replies with these numbers, group by group."""
+        """Yields the replies with these numbers, group by group."""
         of_group = self.group.numpy()[numbers]
         groups = list(dict.fromkeys(of_group.tolist()))
         chosen = [numbers[of_group == g] - self.first[g] for g in groups]

@@ -18,7 +18,7 @@ from headway.llm.rewards import part_means
 
 @dataclass(slots=True)
 class GRPOUpdate:
-    """Of N tokens; one number each where nothing else is said."""
+    """Holds what is known of N tokens in one learn call; a tensor has one number each where nothing else is said."""
 
     data: Replies
     version: int
@@ -38,7 +38,7 @@ class GRPOUpdate:
 
 
 def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
-    """Over the whole batch, the same on every rank."""
+    """Measures an update over the whole batch; every rank gets the same numbers."""
     data, version = update.data, update.version
     seen = torch.stack([update.logs, update.weights])
     rank.add_up(seen)
@@ -69,7 +69,7 @@ def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
 def _of_all_ranks(
     sums: Sequence[Mapping[str, Tensor]], rank: Rank, device: torch.device
 ) -> Sequence[Mapping[str, Tensor]]:
-    """A rank that had nothing to do has no names either: all names are sent, and who has them."""
+    """Adds sums up over ranks. One that had nothing to do has no names either: all names are sent, and who has them."""
     if rank.size == 1:
         return sums
     nothing = torch.zeros((), dtype=torch.float64, device=device)
