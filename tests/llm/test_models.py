@@ -21,12 +21,12 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from grpo_runs import make_material, tiny  # noqa: E402
 
 from headway.core.types import Snapshot, Ticket  # noqa: E402
-from headway.llm.chat_template import encode_chat  # noqa: E402
 from headway.llm.engine import Request, Sampling  # noqa: E402
 from headway.llm.models import (  # noqa: E402
     CACHE_VARIABLE,
     DEFAULT_MODEL,
     ModelError,
+    encode_chat,
     load_config,
     load_model,
     load_tokenizer,

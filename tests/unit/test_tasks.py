@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.llm.rewards import RewardError
-from headway.llm.tasks import GeneratedPrompts, Prompt, PromptTask, load_task, user_says
+from headway.llm.tasks import Generated, Prompt, PromptTask, load_task, user_says
 
 # Data sets are not ours to ship: they are looked for in this folder, or in shared/data beside the repository.
 DATA = Path(os.environ.get("HEADWAY_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -64,13 +64,13 @@ def test_a_score_becomes_a_float_and_a_failing_scorer_names_its_sample() -> None
 
 
 def test_generated_prompts_behave_as_a_list() -> None:
-    made = GeneratedPrompts(3, lambda k: Prompt(str(k), k, "train", "g", ()))
+    made = Generated(3, lambda k: Prompt(str(k), k, "train", "g", ()))
     assert [prompt.index for prompt in made] == [0, 1, 2]
     assert (made[-1].index, [prompt.index for prompt in made[1:]], len(made)) == (2, [1, 2], 3)
     with pytest.raises(IndexError, match="prompt 3 of 3"):
         made[3]
     with pytest.raises(ValueError, match="a number of prompts must be >= 0, received -1"):
-        GeneratedPrompts(-1, lambda k: Prompt("", 0, "", "", ()))
+        Generated(-1, lambda k: Prompt("", 0, "", "", ()))
 
 
 # -- made up ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from headway.core.types import derive_seed
 from headway.llm.rewards import flexible_score, last_number
-from headway.llm.tasks import HELD_OUT, TRAIN, GeneratedPrompts, Prompt, PromptTask, Task, user_says
+from headway.llm.tasks import HELD_OUT, TRAIN, Generated, Prompt, PromptTask, Task, user_says
 
 Problem = TypeVar("Problem", bound=Hashable)
 MAX_DRAWS = 1000
@@ -135,5 +135,5 @@ def _generated(
         return make(TRAIN, index, problems.drawn(TRAIN, index))
 
     chosen = problems.held_out(held_out)
-    test = GeneratedPrompts(len(chosen), lambda index: make(HELD_OUT, index, chosen[index]))
-    return PromptTask(name, GeneratedPrompts(size, train), test, score, seed=seed)
+    test = Generated(len(chosen), lambda index: make(HELD_OUT, index, chosen[index]))
+    return PromptTask(name, Generated(size, train), test, score, seed=seed)

@@ -21,7 +21,7 @@ import threading
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
@@ -220,3 +220,67 @@ def _named(what: str) -> Iterator[None]:
     except (OSError, ValueError, LookupError, RuntimeError, ImportError, SafetensorError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"{what} could not be loaded: {lines[0]}") from None
+
+
+SPOKEN = ("tool_calls", "function_call", "reasoning_content", "thinking", "refusal")
+"""What a message may say besides its content."""
+RAW = "none"
+"""In place of a chat template: the texts as they are."""
+
+
+def find_template(tokenizer: Tokenizer, template: str = "", options: Mapping[str, Any] | None = None) -> str | None:
+    """Finds the text of a chat template: the tokenizer's own, that of a file, or None, where there is none or RAW is
+    asked for. Options that it does not read are refused."""
+    text: str | None = None
+    if template and template != RAW:
+        text = _template_of_a_file(template)
+    elif not template and getattr(tokenizer, "chat_template", None):
+        text = tokenizer.get_chat_template()
+    for name in options or {}:
+        if text is None:
+            raise ModelError(f"chat_template_options: there is no chat template that could read {name!r}")
+        if not re.search(rf"\b{re.escape(name)}\b", text):
+            raise ModelError(f"chat_template_options: the chat template does not read {name!r}")
+    return text
+
+
+@functools.lru_cache(maxsize=1)
+def _template_of_a_file(name: str) -> str:
+    try:
+        return Path(name).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"chat_template {name!r} could not be read: {error}") from None
+
+
+def encode_chat(
+    tokenizer: Tokenizer,
+    messages: list[dict[str, Any]],
+    *,
+    template: str = "",
+    options: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> tuple[int, ...]:
+    """Makes tokens of a conversation, up to where the model speaks; without a chat template, of its texts line by line.
+
+    `template` and `options` as for `find_template`. `tools` and what messages say besides their content are refused
+    where the template does not read them: they would be dropped without a word.
+    """
+    text = find_template(tokenizer, template, options)
+    for name in ("tools",) * bool(tools) + tuple(key for m in messages for key in SPOKEN if m.get(key)):
+        if text is None:
+            raise ModelError(f"there is no chat template that could say {name!r} to the model")
+        if not re.search(rf"\b{name}\b", text):
+            raise ModelError(f"the chat template does not read {name!r}, so the model would not be told")
+    if text is None:
+        said = "\n".join(message["content"] for message in messages)
+        return tuple(tokenizer.encode(said if template == RAW else said + "\n"))
+    encoded = tokenizer.apply_chat_template(
+        messages,
+        chat_template=text,
+        tools=[dict(tool) for tool in tools] or None,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        **(options or {}),
+    )
+    return tuple(encoded["input_ids"])

@@ -20,7 +20,7 @@ from reasoning_gym.factory import DATASETS
 
 from headway.core.naming import unknown
 from headway.core.types import derive_seed
-from headway.llm.tasks import HELD_OUT, TRAIN, DistinctPrompts, GeneratedPrompts, Prompt, PromptTask, Task, user_says
+from headway.llm.tasks import HELD_OUT, TRAIN, Distinct, Generated, Prompt, PromptTask, Task, user_says
 
 SEEDS = {TRAIN: 0, HELD_OUT: 2**30}  # a dataset makes problem i from seed + i
 FURTHER = 2**22
@@ -93,5 +93,5 @@ def reasoning_gym_task(
 
     for split in sizes:
         entry(split, 0)  # what has no prompts at all is said now
-    train = GeneratedPrompts(size, functools.partial(make, TRAIN))
-    return PromptTask(name, train, DistinctPrompts(held_out, functools.partial(make, HELD_OUT)), score, seed=seed)
+    train = Generated(size, functools.partial(make, TRAIN))
+    return PromptTask(name, train, Distinct(held_out, functools.partial(make, HELD_OUT)), score, seed=seed)

@@ -138,7 +138,7 @@ class PromptTask:
     def listed(self, split: str) -> Sequence[Prompt]:
         """Lists the prompts of a split that are there already; none where they are made on demand."""
         prompts = self._train if split == TRAIN else self.held_out
-        return () if isinstance(prompts, GeneratedPrompts) else prompts
+        return () if isinstance(prompts, Generated) else prompts
 
     def without(self, is_too_long: Callable[[Prompt], bool]) -> tuple[PromptTask, dict[str, int]]:
         """Returns this task without some of its listed prompts, and how many those are, by split."""
@@ -159,7 +159,7 @@ class PromptTask:
         return np.random.default_rng(derive_seed(self._seed, "epoch", epoch)).permutation(len(self._train))
 
 
-class GeneratedPrompts(Sequence[Prompt]):
+class Generated(Sequence[Prompt]):
     """Makes prompts when they are asked for, each from its index alone."""
 
     def __init__(self, size: int, make: Callable[[int], Prompt]) -> None:
@@ -179,7 +179,7 @@ class GeneratedPrompts(Sequence[Prompt]):
         return self._make(index % self._size)
 
 
-class DistinctPrompts(GeneratedPrompts):
+class Distinct(Generated):
     """Makes prompts in turn and passes over those that say the same as an earlier one, so there may be fewer."""
 
     def __init__(self, size: int, make: Callable[[int], Prompt]) -> None:

@@ -16,12 +16,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 
 from headway.collect.groups import GroupCollector, GroupSettings
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
 from headway.core.protocols import Learner, Placement
@@ -32,25 +34,24 @@ from headway.learn.grpo.learner import GRPOLearner
 from headway.learn.linked import LinkedLearner
 from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
-from headway.llm.chat_template import ChatEncoder, find_template
 from headway.llm.engine import Engine, EngineError, Sampling
-from headway.llm.model_types import CausalModel
 from headway.llm.rewards import overlong_penalty
 from headway.llm.tasks import (
     HELD_OUT,
     TRAIN,
-    GeneratedPrompts,
+    Generated,
+    LongPrompt,
+    Prompt,
     PromptTask,
     Task,
     load_task,
+    with_system_prompt,
 )
 from headway.llm.weight_source import WeightSource
+from headway.recipes import Exported
 from headway.recipes.config import ConfigError
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
-from headway.recipes.llm_export import export
 from headway.recipes.llm_update import UpdateConfig
-
-__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "stations"]
 
 SILENCE_S = 30.0
 
@@ -273,7 +274,7 @@ CONFIG = GRPOConfig
 def stations(
     config: GRPOConfig, *, collector: type[GroupCollector] = GroupCollector, learner: type[GRPOLearner] = GRPOLearner
 ) -> Stations:
-    """Wires everything, one line an edge. `collector` and `learner` may be classes of your own, derived from these."""
+    """Everything wired: one line an edge. `collector` and `learner` may be classes of your own, derived from these."""
     if config.runtime == "ray":  # the model may be elsewhere
         build_task(config)  # what cannot be is said here, not by a role that starts
     else:
@@ -300,9 +301,9 @@ def build_task(config: GRPOConfig) -> Task:
 
 
 def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -> tuple[Task, int]:
-    """Returns the task without prompts that are too long, and how many of those it had to train on; raises LongPrompt
-    where they are an error."""
-    task, encode = build_task(config), _encoder(config)
+    """The task without prompts that are too long, and how many of them to train on; or LongPrompt, where those are an
+    error."""
+    task, encode = build_task(config), _Encoder(config)
     if not isinstance(task, PromptTask):
         return task, 0
     if config.on_long_prompt == "error":
@@ -317,16 +318,6 @@ def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -
     return fitting, left_out[TRAIN]
 
 
-def _encoder(config: GRPOConfig) -> ChatEncoder:
-    return ChatEncoder(
-        config.model,
-        max_tokens=config.max_prompt_tokens,
-        system_prompt=config.system_prompt,
-        template=config.chat_template,
-        options=config.chat_template_options,
-    )
-
-
 def _say(line: str) -> None:
     print(f"headway: {line}", file=sys.stderr, flush=True)
 
@@ -337,7 +328,7 @@ def _task_of_a_role(config: GRPOConfig) -> tuple[Task, int]:
 
 
 def _check_model(config: GRPOConfig) -> None:
-    from headway.llm.models import load_config, load_tokenizer
+    from headway.llm.models import find_template, load_config, load_tokenizer
 
     load_config(config.model)
     find_template(load_tokenizer(config.model), config.chat_template, config.chat_template_options)
@@ -378,7 +369,7 @@ def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> G
         left_out=left_out,
         system_prompt=config.system_prompt,
     )
-    return kind(partial(build_engine, config, settings.sampling), task, _encoder(config), settings)
+    return kind(partial(build_engine, config, settings.sampling), task, _Encoder(config), settings)
 
 
 def _sampling(config: GRPOConfig) -> Sampling:
@@ -396,7 +387,7 @@ def _ranks_on(config: GRPOConfig) -> Device:
 
 
 def _linked(config: GRPOConfig, make_learner: Callable[[], Learner]) -> Callable[[], Learner]:
-    """Lets engines come for the weights themselves, where that is asked for or quicker."""
+    """Engines come for the weights themselves, where that is asked for or quicker."""
     have_own_gpus = config.device != "cpu" and min(config.engine_gpus, config.learner_gpus) >= 1
     if config.weight_transport == "direct":
         return partial(_linked_learner, config, make_learner, only_gpu=False)
@@ -433,7 +424,7 @@ def _learner(config: GRPOConfig, kind: type[GRPOLearner], rank: Rank) -> GRPOLea
     )
 
 
-def _trained_model(config: GRPOConfig, device: str) -> CausalModel:
+def _trained_model(config: GRPOConfig, device: str) -> Any:
     torch.set_num_threads(config.torch_threads)
     model = _frozen_model(config, device)
     if config.lora_rank:
@@ -444,7 +435,7 @@ def _trained_model(config: GRPOConfig, device: str) -> CausalModel:
     return model
 
 
-def _frozen_model(config: GRPOConfig, device: str) -> CausalModel:
+def _frozen_model(config: GRPOConfig, device: str) -> Any:
     from headway.llm.models import load_model
 
     return load_model(config.model, device=device)
@@ -456,7 +447,7 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     evaluator = AnswerEvaluator(
         partial(build_engine, config, sampling),
         task,
-        _encoder(config),
+        _Encoder(config),
         sampling=sampling,
         prompts=config.eval_prompts,
         samples=config.eval_samples,
@@ -466,7 +457,7 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
         num_shown=config.log_eval_samples,
         system_prompt=config.system_prompt,
     )
-    if isinstance(task.held_out, GeneratedPrompts) and evaluator.num_prompts < config.eval_prompts:
+    if isinstance(task.held_out, Generated) and evaluator.num_prompts < config.eval_prompts:
         _say(
             f"task {config.task} holds out {evaluator.num_prompts} different prompts, fewer than "
             f"eval_prompts={config.eval_prompts}: evaluations ask those"
@@ -475,7 +466,7 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
 
 
 def build_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
-    """Builds an engine with the model's own weights, which are version 0, for requests that sample in this way."""
+    """An engine with the model's own weights, which are version 0, for requests that sample in this way."""
     return _vllm_engine(config, sampling) if config.engine == "vllm" else _transformers_engine(config)
 
 
@@ -514,3 +505,80 @@ def _transformers_engine(config: GRPOConfig) -> Engine:
         stop_tokens(config.model, tokenizer, config.stop_token_ids),
         recompute=config.recompute_cache,
     )
+
+
+class _Encoder:
+    """Prompts as tokens, by the model's chat template."""
+
+    def __init__(self, config: GRPOConfig) -> None:
+        self._config = config
+        self._tokenizer: Any = None
+
+    def __call__(self, prompt: Prompt) -> tuple[int, ...]:
+        from headway.llm.models import ModelError, encode_chat, load_tokenizer
+
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self._config.model)
+        messages = [dict(m) for m in with_system_prompt(prompt.messages, self._config.system_prompt)]
+        try:
+            tokens = encode_chat(
+                self._tokenizer,
+                messages,
+                template=self._config.chat_template,
+                options=self._config.chat_template_options,
+                tools=prompt.tools,
+            )
+        except ModelError as error:
+            raise ValueError(f"prompt {prompt.uid}: {error}") from None
+        if len(tokens) > self._config.max_prompt_tokens:
+            raise LongPrompt(
+                f"prompt {prompt.uid} has {len(tokens)} tokens, more than max_prompt_tokens="
+                f"{self._config.max_prompt_tokens} (on_long_prompt=drop leaves it out)"
+            )
+        return tokens
+
+    def is_too_long(self, prompt: Prompt) -> bool:
+        try:
+            self(prompt)
+        except LongPrompt:
+            return True
+        return False
+
+
+# -- for others -------------------------------------------------------------------------------------
+
+
+def export(config: GRPOConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
+    """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
+    from headway.llm.models import load_tokenizer, locate
+    from headway.llm.saving import save_adapters, save_model
+
+    base, tokenizer = locate(config.model), load_tokenizer(config.model)
+    metadata = {"pipeline_tag": "text-generation", "tags": ["reinforcement-learning", "headway"]}
+    if not Path(base).is_dir():
+        metadata["base_model"] = base
+    facts = {"model it began with": config.model, "task": config.task}
+    if not adapters:
+        save_model(_frozen_model(config, "cpu"), kept.weights, tokenizer, folder)
+        usage = (
+            'from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_pretrained("FOLDER")'
+        )
+        return Exported(usage, {"library_name": "transformers", **metadata}, facts)
+    rank, alpha = config.lora_rank, config.lora_alpha
+    save_adapters(_adapters(config, kept), tokenizer, folder, rank=rank, alpha=alpha, base=base)
+    usage = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
+    usage += f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER")'
+    return Exported(usage, {"library_name": "peft", **metadata}, {**facts, "rank": rank, "alpha": alpha})
+
+
+def _adapters(config: GRPOConfig, kept: Kept) -> dict[str, Any]:
+    """As they were trained. Published weights have them folded in: only a checkpoint has them by themselves."""
+    if not config.lora_rank:
+        raise ValueError("adapters=true needs a run with lora_rank > 0: this one trained all weights")
+    if kept.state is None:
+        raise ValueError(f"version {kept.version} is kept with its adapters folded in: export it without adapters=true")
+    is_last = kept.state.last is not None and kept.state.last[0] == kept.version  # what the run ended with
+    if kept.state.updates_in_version and not is_last:
+        raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
+    weights: dict[str, Any] = kept.state.learner["weights"]
+    return weights
