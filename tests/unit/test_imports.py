@@ -28,8 +28,8 @@ EVERYTHING = {path.name for path in SOURCE.iterdir() if path.is_dir()} | TOP
 MAY_IMPORT: dict[str, set[str]] = {
     "core": CORE,
     "observe": OBSERVE,
-    "experience": EXPERIENCE,
     "children": CHILDREN,
+    "experience": EXPERIENCE,
     **{tool: CHILDREN | EXPERIENCE | {tool} for tool in TOOLS},
     **{station: CHILDREN | EXPERIENCE | set(TOOLS) | {station} for station in STATIONS},
     "coordinate": CHILDREN | {"coordinate"},
@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 THIRD_PARTY = {  # what each part may need from outside; stations, tools and recipes choose for themselves
     "core": set[str](),
+    "experience": {"numpy"},
     "coordinate": set[str](),
     "launching": set[str](),
     "__init__": set[str](),

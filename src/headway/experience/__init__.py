@@ -1,1 +1,1 @@
-"""What a collector hands to a learner: frozen records of arrays, with their shapes."""
+"""What travels between stations: frozen records of arrays, with the shape of each stated where it is declared."""

@@ -36,7 +36,7 @@ KINDS = ("shared", "own")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticSettings:
-    """Says how a critic values tokens and how it learns."""
+    """The knobs of a critic."""
 
     kind: Kind = "shared"
     gamma: float = 1.0

@@ -36,7 +36,7 @@ AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """Says what the loss is made of."""
+    """The knobs of the loss."""
 
     clip_low: float = 0.2
     """How far a token may become less likely in one update. Raising it lets bad replies be unlearned faster."""
@@ -83,7 +83,7 @@ class TokenLoss:
 
 
 def token_scale(sequences: Ragged, settings: LossSettings, *, num_tokens: int, num_sequences: int) -> Tensor:
-    """Returns each token's share [N] of a batch of so many tokens and sequences, counted before any masking."""
+    """Each token's share [N] of a batch of so many tokens and sequences, counted before any masking."""
     if settings.aggregation == "token-mean":
         return torch.full_like(sequences.row, 1 / num_tokens, dtype=torch.float32)
     if settings.aggregation == "seq-mean-token-mean":

@@ -69,8 +69,8 @@ class TokenPolicy:
 def find_reference(
     model: CausalModel, settings: GRPOSettings, load: Callable[[], CausalModel] | None
 ) -> Callable[[TreeBatch], Tensor] | None:
-    """Finds who says the log-probabilities of the model as it came, if the loss wants them. With adapters it is the
-    same model, with the adapters switched off; only where all weights are trained there is a second one."""
+    """Log-probabilities of the model as it came, if the loss wants them. With adapters it is the same model, with the
+    adapters switched off; only where all weights are trained there is a second one."""
     if not settings.loss.kl_weight:
         return None
     if has_adapters(model):
