@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -236,6 +237,18 @@ def test_a_reply_without_tokens_is_refused_by_its_place() -> None:
     lengths[2] = 0
     with pytest.raises(ValueError, match=r"^reply 2 to prompts/7 has no tokens: a reply needs at least one"):
         replace(payload, lengths=lengths, uid="prompts/7")
+
+
+def test_rollouts_that_an_older_version_has_saved_are_learned_from_as_well() -> None:
+    """They hold dictionaries; the weights come out bit for bit."""
+    names = ("prompt", "tokens", "lengths", "log_probs", "versions", "rewards")
+    new = batch()
+    old = Batch(0, tuple(replace(r, payload={name: r.payload[name] for name in names}) for r in new.rollouts))
+    ways = learner(), learner()
+    reports = [way.learn(pickle.loads(pickle.dumps(one))) for way, one in zip(ways, (new, old), strict=True)]
+    assert reports[0].metrics == reports[1].metrics
+    first, second = (way.snapshot() for way in ways)
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_what_nothing_can_be_learned_from_is_measured_as_the_estimator_sees_it() -> None:
