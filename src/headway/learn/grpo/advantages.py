@@ -13,7 +13,6 @@ advantages are exactly zero. With a critic, `token_gae` gives every token an adv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,18 +26,7 @@ EPSILON = 1e-6
 Values = Tensor | np.ndarray | Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupAdvantages:
-    """Holds one advantage per reply, and which replies are in a group whose rewards are all equal."""
-
-    values: Tensor  # [S]
-    silent: Tensor  # [S] bool: all rewards of its group are equal
-    num_groups: int
-    num_silent: int
-    """Groups without variance. Under `reinforce_plus_plus` they still count, through the batch."""
-
-
-def group_advantages(estimator: str, rewards: Values, group: Values) -> GroupAdvantages:
+def group_advantages(estimator: str, rewards: Values, group: Values) -> Tensor:
     """Returns the advantages [S] of replies with these rewards [S]; equal numbers in `group` [S] share a prompt."""
     if estimator not in ESTIMATORS:
         raise ValueError(unknown("advantage estimator", estimator, ESTIMATORS))
@@ -50,12 +38,11 @@ def group_advantages(estimator: str, rewards: Values, group: Values) -> GroupAdv
     order = torch.argsort(group, stable=True)
     groups = Ragged.of(torch.unique(group, return_counts=True)[1])
     ordered = rewards[order]
-    quiet = groups.largest(ordered) == groups.smallest(ordered)
     values = ESTIMATORS[estimator](ordered, groups)
     if estimator != "reinforce_plus_plus":
-        values = torch.where(groups.spread(quiet), 0.0, values)
-    back = torch.argsort(order)
-    return GroupAdvantages(values[back], groups.spread(quiet)[back], groups.num_rows, int(quiet.sum()))
+        is_silent = groups.largest(ordered) == groups.smallest(ordered)
+        values = torch.where(groups.spread(is_silent), 0.0, values)
+    return values[torch.argsort(order)]
 
 
 def _grpo(rewards: Tensor, groups: Ragged) -> Tensor:

@@ -179,7 +179,7 @@ class GRPOLearner:
             return refine(advantages), targets
         if penalties is not None:
             rewards = rewards - sequences.sums(penalties)
-        per_reply = refine(group_advantages(settings.estimator, rewards, data.group.to(self._device)).values)
+        per_reply = refine(group_advantages(settings.estimator, rewards, data.group.to(self._device)))
         return sequences.spread(per_reply), None
 
     @torch.no_grad()
