@@ -32,6 +32,34 @@ PREFILL_TOKENS = 32768
 """Padded tokens that are read at once."""
 
 
+class _DeviceRows:
+    """Holds what a step reads and makes of `width` rows, on the device, where the graph itself moves it on."""
+
+    def __init__(self, width: int, burst: int, device: torch.device) -> None:
+        self.tokens = torch.zeros(width, dtype=torch.int64, device=device)
+        self.places, self.seeds, self.counts = (torch.zeros_like(self.tokens) for _ in range(3))
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.drawn = torch.zeros(burst, width, dtype=torch.int64, device=device)
+        self.log_probs = torch.zeros(burst, width, device=device)
+
+    def begin(self, width: int, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor) -> None:
+        """Begins a burst of the first rows, [R] each; those up to `width` only fill the graph up."""
+        pairs = (self.tokens, tokens), (self.places, places), (self.seeds, seeds), (self.counts, counts)
+        for place, given in pairs:
+            place[: len(given)].copy_(given, non_blocking=True)
+            place[len(given) : width].zero_()
+        self.step.zero_()
+
+    def write(self, width: int, tokens: Tensor, log_probs: Tensor) -> None:
+        """Takes what a step has drawn, [width] each."""
+        self.drawn[:, :width].index_copy_(0, self.step, tokens[None])
+        self.log_probs[:, :width].index_copy_(0, self.step, log_probs[None])
+        self.tokens[:width].copy_(tokens)
+        self.places[:width].add_(1)
+        self.counts[:width].add_(1)
+        self.step.add_(1)
+
+
 class TritonLlamaDecoder:
     """Holds weights and the cache of `rows` samples of at most `context` tokens each, on a GPU."""
 
@@ -49,12 +77,7 @@ class TritonLlamaDecoder:
         size = (shape.layers, _rounded(rows), shape.kv_heads, room, shape.dim)
         self.keys = torch.zeros(size, dtype=dtype, device=self.device)
         self.values = torch.zeros_like(self.keys)
-        width = _rounded(rows)
-        self._tokens = torch.zeros(width, dtype=torch.int64, device=self.device)
-        self._places, self._seeds, self._counts = (torch.zeros_like(self._tokens) for _ in range(3))
-        self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self._drawn = torch.zeros(burst, width, dtype=torch.int64, device=self.device)
-        self._log_probs = torch.zeros(burst, width, device=self.device)
+        self._rows = _DeviceRows(_rounded(rows), burst, self.device)
         self._graphs: dict[tuple[int, tuple[float, int, float]], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
 
@@ -103,21 +126,13 @@ class TritonLlamaDecoder:
 
     @torch.no_grad()
     def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
-        count = len(tokens)
-        width = min(_rounded(count), len(self._tokens))
-        for place, given in (
-            (self._tokens, tokens),
-            (self._places, places),
-            (self._seeds, seeds),
-            (self._counts, counts),
-        ):
-            place[:count].copy_(given, non_blocking=True)
-            place[count:width].zero_()  # rows that only fill the graph up
-        self._step.zero_()
+        rows, count = self._rows, len(tokens)
+        width = min(_rounded(count), len(rows.tokens))
+        rows.begin(width, tokens, places, seeds, counts)
         graph = self._graph(width, sampling)
         for _ in range(self.burst):
             graph.replay()
-        return self._drawn[:, :count].cpu(), self._log_probs[:, :count].cpu()
+        return rows.drawn[:, :count].cpu(), rows.log_probs[:, :count].cpu()
 
     def move(self, source: int, target: int, length: int) -> None:
         self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
@@ -126,16 +141,17 @@ class TritonLlamaDecoder:
     def _graph(self, width: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
         key = width, sampling.choice
         if key not in self._graphs:
-            kept = [tensor.clone() for tensor in (self._tokens, self._places, self._counts)]
+            rows = self._rows
+            kept = [tensor.clone() for tensor in (rows.tokens, rows.places, rows.counts)]
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):  # kernels are compiled and workspaces allocated outside the graph
                 for _ in range(2):
                     self._one_step(width, sampling)
             torch.cuda.current_stream().wait_stream(stream)
-            for tensor, before in zip((self._tokens, self._places, self._counts), kept, strict=True):
+            for tensor, before in zip((rows.tokens, rows.places, rows.counts), kept, strict=True):
                 tensor.copy_(before)
-            self._step.zero_()
+            rows.step.zero_()
             graph = torch.cuda.CUDAGraph()
             # Other threads may use the GPU meanwhile: what they do is none of this capture's business.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
@@ -146,8 +162,8 @@ class TritonLlamaDecoder:
 
     def _one_step(self, width: int, sampling: Sampling) -> None:
         """Reads the newest token of every row and draws the next one."""
-        shape, weights = self.weights.shape, self.weights
-        hidden = weights.embed[self._tokens[:width]]  # [R, H]
+        shape, weights, rows = self.weights.shape, self.weights, self._rows
+        hidden = weights.embed[rows.tokens[:width]]  # [R, H]
         added: Tensor | None = None
         for number, layer in enumerate(weights.layers):
             normed = _add_norm(hidden, added, layer.norm, shape.eps)
@@ -156,14 +172,8 @@ class TritonLlamaDecoder:
             normed = _add_norm(hidden, linear(attended, layer.out), layer.mlp_norm, shape.eps)
             added = linear(_silu_times(linear(normed, layer.gate_up)), layer.down)
         logits = linear(_add_norm(hidden, added, weights.norm, shape.eps), weights.head)
-        numbers = uniform(self._seeds[:width], self._counts[:width])
-        tokens, log_probs = draw(logits, numbers, sampling)
-        self._drawn[:, :width].index_copy_(0, self._step, tokens[None])
-        self._log_probs[:, :width].index_copy_(0, self._step, log_probs[None])
-        self._tokens[:width].copy_(tokens)
-        self._places[:width].add_(1)
-        self._counts[:width].add_(1)
-        self._step.add_(1)
+        numbers = uniform(rows.seeds[:width], rows.counts[:width])
+        rows.write(width, *draw(logits, numbers, sampling))
 
     def _attend(self, joined: Tensor, number: int) -> Tensor:
         shape, count = self.weights.shape, len(joined)
@@ -176,7 +186,7 @@ class TritonLlamaDecoder:
             values,
             self._cos,
             self._sin,
-            self._places,
+            self._rows.places,
             out,
             shape.dim**-0.5,
             keys.stride(0),
