@@ -27,6 +27,7 @@ import torch
 from figures import spread
 
 from headway.core.types import Batch, Rollout
+from headway.experience.group import Group
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
 from headway.testing.tiny_models import tiny_model
 
@@ -49,14 +50,14 @@ def make_batch(shape: tuple[int, ...], words: int) -> Batch:
     rollouts = []
     for _ in range(prompts):
         lengths = random.integers(longest // 2, longest + 1, replies)
-        payload = {
-            "prompt": random.integers(5, words, prompt).astype(np.int32),
-            "tokens": random.integers(5, words, lengths.sum()).astype(np.int32),
-            "lengths": lengths,
-            "log_probs": np.full(lengths.sum(), -5.0, np.float32),
-            "versions": np.zeros(lengths.sum(), np.int32),
-            "rewards": random.random(replies).astype(np.float32),
-        }
+        payload = Group(
+            prompt=random.integers(5, words, prompt).astype(np.int32),
+            tokens=random.integers(5, words, lengths.sum()).astype(np.int32),
+            lengths=lengths,
+            log_probs=np.full(lengths.sum(), -5.0, np.float32),
+            versions=np.zeros(lengths.sum(), np.int32),
+            rewards=random.random(replies).astype(np.float32),
+        )
         rollouts.append(Rollout(payload, steps=int(lengths.sum())))
     return Batch(0, tuple(rollouts))
 
@@ -93,12 +94,10 @@ class Plain:
     def _rows(self, batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
         for rollout in batch.rollouts:
             group = rollout.payload
-            rewards = group["rewards"]
+            rewards = group.rewards
             advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
-            for reply, advantage in zip(
-                np.split(group["tokens"], np.cumsum(group["lengths"])[:-1]), advantages, strict=True
-            ):
-                yield group["prompt"], reply, float(advantage)
+            for reply, advantage in zip(group.replies, advantages, strict=True):
+                yield group.prompt, reply, float(advantage)
 
     def _microbatches(self, rows: list[Any]) -> Iterator[list[Any]]:
         part: list[Any] = []

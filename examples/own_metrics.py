@@ -18,7 +18,7 @@ class SolvedLearner(GRPOLearner):
 
     def learn(self, batch: Batch) -> LearnReport:
         report = super().learn(batch)
-        right = np.array([(rollout.payload["rewards"] >= 1).mean() for rollout in batch.rollouts])
+        right = np.array([(rollout.payload.rewards >= 1).mean() for rollout in batch.rollouts])
         mine = {"always_solved": float((right == 1).mean()), "never_solved": float((right == 0).mean())}
         return replace(report, metrics={**report.metrics, **mine})
 

@@ -23,6 +23,7 @@ MOVED = {
     "headway.coordinate.shelf": "headway.coordinate.snapshots",
     "headway.core.memory": "headway.children.memory",
     "headway.core.parents": "headway.children.parents",
+    "headway.llm.shown": "headway.llm.sample_text",
     "headway.llm.steady": "headway.llm.without_dropout",
     "headway.observe.accounts": "headway.observe.time_report",
     "headway.observe.glance": "headway.observe.status",

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.core.types import Batch, Rollout  # noqa: E402
+from headway.experience.group import Group  # noqa: E402
 from headway.learn.corrections import CORRECTIONS  # noqa: E402
 from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
@@ -46,14 +47,14 @@ def group(number: int, replies: int = 3, version: int = 0) -> Rollout:
     prompt = random.integers(3, 200, random.integers(2, 9)).astype(np.int32)
     lengths = random.integers(1, 9, replies)
     tokens = random.integers(3, 200, lengths.sum()).astype(np.int32)
-    payload = {
-        "prompt": prompt,
-        "tokens": tokens,
-        "lengths": lengths,
-        "log_probs": (-5 + 0.3 * random.standard_normal(len(tokens))).astype(np.float32),
-        "versions": np.full(len(tokens), version, np.int32),
-        "rewards": random.random(replies).astype(np.float32),
-    }
+    payload = Group(
+        prompt=prompt,
+        tokens=tokens,
+        lengths=lengths,
+        log_probs=(-5 + 0.3 * random.standard_normal(len(tokens))).astype(np.float32),
+        versions=np.full(len(tokens), version, np.int32),
+        rewards=random.random(replies).astype(np.float32),
+    )
     return Rollout(payload, steps=len(tokens))
 
 
@@ -102,8 +103,8 @@ def test_advantages_are_the_obvious_loop_over_values_from_before_the_update(
     advantages, targets = [], []
     for rollout in one.rollouts:
         g = rollout.payload
-        for reply, reward in zip(np.split(g["tokens"], np.cumsum(g["lengths"])[:-1]), g["rewards"], strict=True):
-            values = slow_values(subject, kind, g["prompt"], reply)
+        for reply, reward in zip(g.replies, g.rewards, strict=True):
+            values = slow_values(subject, kind, g.prompt, reply)
             assert max(map(abs, values)) > 1e-3
             following, found = 0.0, []
             for t in reversed(range(len(values))):
@@ -135,8 +136,9 @@ def two_kinds_of_texts(version: int) -> Batch:
         rollout = group(100 * version + number, 2, version)
         is_good = number % 2
         for name in ("prompt", "tokens"):
-            rollout.payload[name][:] = 10 + 10 * is_good + rollout.payload[name] % 5
-        rollout.payload["rewards"][:] = is_good
+            array = getattr(rollout.payload, name)
+            array[:] = 10 + 10 * is_good + array % 5
+        rollout.payload.rewards[:] = is_good
         rollouts.append(rollout)
     return Batch(version, tuple(rollouts))
 

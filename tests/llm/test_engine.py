@@ -351,7 +351,7 @@ def test_rows_are_never_more_than_there_are() -> None:
     subject = engine(rows=3)
     seen: list[int] = []
     steps = _Steps(subject)
-    steps.every(lambda: seen.append(len(subject._rows)))
+    steps.every(lambda: seen.append(len(subject._batch.rows)))
     subject.generate_all([request(n, samples=4) for n in range(3)])
     assert max(seen) == 3 and len(seen) > 12  # twelve samples of several tokens each in three rows
 
@@ -378,9 +378,9 @@ class _Steps:
         for action in self._always:
             action()
         if self._count in self._at:
-            self._subject._gate.release()
+            self._subject._state_lock.release()
             try:
                 self._at.pop(self._count)()
             finally:
-                self._subject._gate.acquire()
+                self._subject._state_lock.acquire()
         self._original()

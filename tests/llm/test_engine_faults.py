@@ -46,11 +46,11 @@ class TableLearner:
         for rollout in batch.rollouts:
             payload = rollout.payload
             before = 0
-            for length in payload["lengths"]:
+            for length in payload.lengths:
                 part = slice(before, before + length)
-                lasts = [int(payload["prompt"][-1]), *payload["tokens"][part][:-1].tolist()]
+                lasts = [int(payload.prompt[-1]), *payload.tokens[part][:-1].tolist()]
                 for last, token, version, log_prob in zip(
-                    lasts, payload["tokens"][part], payload["versions"][part], payload["log_probs"][part], strict=True
+                    lasts, payload.tokens[part], payload.versions[part], payload.log_probs[part], strict=True
                 ):
                     assert version <= self._updates
                     assert abs(log_softmax(table(int(version))[last])[token] - log_prob) < 1e-4

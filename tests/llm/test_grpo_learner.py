@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.core.types import Batch, Rollout  # noqa: E402
+from headway.experience.group import Group  # noqa: E402
 from headway.learn.corrections import CORRECTIONS  # noqa: E402
 from headway.learn.grpo.advantages import ESTIMATORS  # noqa: E402
 from headway.learn.grpo.engine_check import overwrite  # noqa: E402
@@ -19,7 +22,7 @@ from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
 from headway.llm.heads import chosen_log_probs  # noqa: E402
-from headway.llm.trees import hidden_states, lay_out, plant  # noqa: E402
+from headway.llm.trees import hidden_states, lay_out, pack_trees  # noqa: E402
 from headway.testing.tiny_models import PLAIN_KINDS, tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,14 +36,14 @@ def group(number: int, replies: int = 4, version: int = 0, noise: float = 0.0) -
     tokens = random.integers(3, 200, lengths.sum()).astype(np.int32)
     parts = np.split(tokens, np.cumsum(lengths)[:-1])
     logs = np.concatenate([_sequence_log_probs(_START, prompt, part) for part in parts])
-    payload = {
-        "prompt": prompt,
-        "tokens": tokens,
-        "lengths": lengths,
-        "log_probs": (logs + noise * random.standard_normal(len(logs))).astype(np.float32),
-        "versions": np.full(len(tokens), version, np.int32),
-        "rewards": random.integers(0, 2, replies).astype(np.float32) + 0.1 * random.random(replies).astype(np.float32),
-    }
+    payload = Group(
+        prompt=prompt,
+        tokens=tokens,
+        lengths=lengths,
+        log_probs=(logs + noise * random.standard_normal(len(logs))).astype(np.float32),
+        versions=np.full(len(tokens), version, np.int32),
+        rewards=random.integers(0, 2, replies).astype(np.float32) + 0.1 * random.random(replies).astype(np.float32),
+    )
     return Rollout(payload, steps=len(tokens))
 
 
@@ -86,16 +89,16 @@ def largest_gap(first: dict[str, Any], second: dict[str, Any]) -> float:
 def test_a_tree_gives_every_reply_what_a_sequence_of_its_own_would(kind: str) -> None:
     model = tiny_model(kind)
     groups = [group(n, 3).payload for n in range(4)]
-    replies = [np.split(g["tokens"], np.cumsum(g["lengths"])[:-1]) for g in groups]
+    replies = [g.replies for g in groups]
     found: dict[int, np.ndarray] = {}
-    for trees in plant([g["prompt"] for g in groups], replies, 40):
+    for trees in pack_trees([g.prompt for g in groups], replies, 40):
         laid = lay_out(trees)
         with torch.no_grad():
             logs, _ = chosen_log_probs(model.get_output_embeddings(), hidden_states(model, laid), laid.targets)
         lengths = [len(replies[r // 3][r % 3]) for r in laid.replies]
         found |= dict(zip(laid.replies, np.split(logs.numpy(), np.cumsum(lengths)[:-1]), strict=True))
     for number in range(12):
-        expected = _sequence_log_probs(model, groups[number // 3]["prompt"], replies[number // 3][number % 3])
+        expected = _sequence_log_probs(model, groups[number // 3].prompt, replies[number // 3][number % 3])
         np.testing.assert_allclose(found[number], expected, atol=2e-5)
 
 
@@ -103,7 +106,7 @@ def test_microbatches_keep_to_their_budget_and_hold_every_reply_once() -> None:
     random = np.random.default_rng(0)
     prompts = [np.arange(random.integers(1, 20)) for _ in range(30)]
     replies = [[np.arange(random.integers(1, 12)) for _ in range(random.integers(1, 9))] for _ in prompts]
-    batches = plant(prompts, replies, 48)
+    batches = pack_trees(prompts, replies, 48)
     numbers = [
         number for trees in batches for tree in trees for number in range(tree.first, tree.first + len(tree.replies))
     ]
@@ -111,14 +114,14 @@ def test_microbatches_keep_to_their_budget_and_hold_every_reply_once() -> None:
     for trees in batches:
         assert lay_out(trees).tokens.numel() <= 48
     with pytest.raises(ValueError, match="does not fit into a microbatch of 8 tokens"):
-        plant([np.arange(6)], [[np.arange(4)]], 8)
+        pack_trees([np.arange(6)], [[np.arange(4)]], 8)
 
 
 @pytest.mark.parametrize("price", [1e-4, 1e-3, 0.05])
 @pytest.mark.parametrize(("prompt", "reply", "count"), [(8, 30, 8), (100, 10, 8), (20, 60, 5), (40, 40, 1)])
 def test_a_group_is_cut_into_trees_where_that_is_less_work(price: float, prompt: int, reply: int, count: int) -> None:
     group = [[np.arange(reply + 1) for _ in range(count)]]
-    (trees,) = plant([np.arange(prompt)], group, 100_000, price)
+    (trees,) = pack_trees([np.arange(prompt)], group, 100_000, price)
     numbers = [number for tree in trees for number in range(tree.first, tree.first + len(tree.replies))]
     assert sorted(numbers) == list(range(count))
 
@@ -170,12 +173,10 @@ def test_tokens_that_a_stale_cache_had_a_part_in_are_not_taken_for_a_mismatch() 
     """A reply that got new weights under way: what comes after them was made with the cache of the old ones."""
     whole = batch()
     for rollout in whole.rollouts:
-        first = np.repeat(
-            np.cumsum(rollout.payload["lengths"]) - rollout.payload["lengths"], rollout.payload["lengths"]
-        )
+        first = np.repeat(np.cumsum(rollout.payload.lengths) - rollout.payload.lengths, rollout.payload.lengths)
         late = np.arange(rollout.steps) > first  # all but the first token of each reply
-        rollout.payload["versions"][late] = 1
-        rollout.payload["log_probs"][late] -= 3.0
+        rollout.payload.versions[late] = 1
+        rollout.payload.log_probs[late] -= 3.0
     assert learner().learn(Batch(0, whole.rollouts)).metrics["mismatch_max"] < 1e-4
     assert "mismatch_max" not in learner().learn(Batch(1, whole.rollouts)).metrics
 
@@ -214,10 +215,9 @@ def test_weights_elsewhere_are_exchanged_in_place_and_come_back_bit_for_bit() ->
 def _retold(rollout: Rollout, model: Any, version: int) -> Rollout:
     """The same tokens, as if this model had written them."""
     payload = rollout.payload
-    parts = np.split(payload["tokens"], np.cumsum(payload["lengths"])[:-1])
-    logs = np.concatenate([_sequence_log_probs(model, payload["prompt"], part) for part in parts])
+    logs = np.concatenate([_sequence_log_probs(model, payload.prompt, part) for part in payload.replies])
     versions = np.full(len(logs), version, np.int32)
-    return Rollout({**payload, "log_probs": logs.astype(np.float32), "versions": versions}, steps=rollout.steps)
+    return Rollout(replace(payload, log_probs=logs.astype(np.float32), versions=versions), steps=rollout.steps)
 
 
 def test_within_a_version_the_weights_move_on_and_its_tokens_are_no_longer_compared_with_them() -> None:
@@ -231,21 +231,31 @@ def test_within_a_version_the_weights_move_on_and_its_tokens_are_no_longer_compa
 
 
 def test_a_reply_without_tokens_is_refused_by_its_place() -> None:
-    rollouts = list(batch().rollouts)
-    payload = rollouts[2].payload
-    lengths = payload["lengths"].copy()
+    payload = group(0).payload
+    lengths = payload.lengths.copy()
     lengths[1] += lengths[2]
     lengths[2] = 0
-    rollouts[2] = Rollout({**payload, "lengths": lengths}, steps=rollouts[2].steps, info={"uid": "prompts/7"})
     with pytest.raises(ValueError, match=r"^reply 2 to prompts/7 has no tokens: a reply needs at least one"):
-        learner().learn(Batch(0, tuple(rollouts)))
+        replace(payload, lengths=lengths, uid="prompts/7")
+
+
+def test_rollouts_that_an_older_version_has_saved_are_learned_from_as_well() -> None:
+    """They hold dictionaries; the weights come out bit for bit."""
+    names = ("prompt", "tokens", "lengths", "log_probs", "versions", "rewards")
+    new = batch()
+    old = Batch(0, tuple(replace(r, payload={name: r.payload[name] for name in names}) for r in new.rollouts))
+    ways = learner(), learner()
+    reports = [way.learn(pickle.loads(pickle.dumps(one))) for way, one in zip(ways, (new, old), strict=True)]
+    assert reports[0].metrics == reports[1].metrics
+    first, second = (way.snapshot() for way in ways)
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_what_nothing_can_be_learned_from_is_measured_as_the_estimator_sees_it() -> None:
     def told(estimator: str, rewards: list[list[float]]) -> float:
         groups = [group(number, len(some)) for number, some in enumerate(rewards)]
         for one, some in zip(groups, rewards, strict=True):
-            one.payload["rewards"][:] = some
+            one.payload.rewards[:] = some
         return learner(estimator=estimator).learn(Batch(0, tuple(groups))).metrics["without_signal"]
 
     assert told("grpo", [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [0.5, 0.5]]) == 0.75
@@ -266,14 +276,14 @@ def test_the_update_follows_the_advantage() -> None:
     prompt = random.integers(3, 200, 5).astype(np.int32)
     good, bad = random.integers(3, 200, (2, 6)).astype(np.int32)
     logs = [_sequence_log_probs(tiny_model(), prompt, reply) for reply in (good, bad)]
-    payload = {
-        "prompt": prompt,
-        "tokens": np.concatenate([good, bad]),
-        "lengths": np.array([6, 6]),
-        "log_probs": np.concatenate(logs).astype(np.float32),
-        "versions": np.zeros(12, np.int32),
-        "rewards": np.array([1, 0], np.float32),
-    }
+    payload = Group(
+        prompt=prompt,
+        tokens=np.concatenate([good, bad]),
+        lengths=np.array([6, 6]),
+        log_probs=np.concatenate(logs).astype(np.float32),
+        versions=np.zeros(12, np.int32),
+        rewards=np.array([1, 0], np.float32),
+    )
     subject = learner()
     subject.learn(Batch(0, (Rollout(payload),)))
     after = [_sequence_log_probs(subject._model, prompt, reply).sum() for reply in (good, bad)]

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headway.llm.heads import PLAIN, Finish, chosen_log_probs
+from headway.llm.heads import PLAIN, LogitTransform, chosen_log_probs
 
 torch.set_num_threads(1)
 
 
 def plain(
-    head: torch.nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, finish: Finish
+    head: torch.nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, transform: LogitTransform
 ) -> tuple[Tensor, Tensor]:
-    logits = head(hidden) * finish.scale
-    if finish.cap is not None:
-        logits = finish.cap * torch.tanh(logits / finish.cap)
+    logits = head(hidden) * transform.scale
+    if transform.cap is not None:
+        logits = transform.cap * torch.tanh(logits / transform.cap)
     logs = torch.log_softmax(logits / temperature, -1)
     return logs.gather(1, targets[:, None])[:, 0], -(logs.exp() * logs).sum(-1)
 
@@ -44,10 +44,12 @@ def made_up(seed: int, rows: int, words: int = 29, width: int = 6, bias: bool = 
     temperature=st.sampled_from([1.0, 0.6, 1.7]),
     bias=st.booleans(),
     entropy_matters=st.booleans(),
-    finish=st.sampled_from([PLAIN, Finish(scale=0.3), Finish(cap=4.0), Finish(scale=2.0, cap=5.0)]),
+    transform=st.sampled_from(
+        [PLAIN, LogitTransform(scale=0.3), LogitTransform(cap=4.0), LogitTransform(scale=2.0, cap=5.0)]
+    ),
 )
 def test_values_and_gradients_are_those_of_log_softmax_whatever_the_chunk(
-    seed: int, rows: int, chunk: int, temperature: float, bias: bool, entropy_matters: bool, finish: Finish
+    seed: int, rows: int, chunk: int, temperature: float, bias: bool, entropy_matters: bool, transform: LogitTransform
 ) -> None:
     head, hidden, targets = made_up(seed, rows, bias=bias)
     slopes = torch.randn(2, rows, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
@@ -55,12 +57,12 @@ def test_values_and_gradients_are_those_of_log_softmax_whatever_the_chunk(
         head,
         hidden,
         targets,
-        finish=finish,
+        transform=transform,
         temperature=temperature,
         chunk=chunk,
         with_entropy_gradient=entropy_matters,
     )
-    expected = plain(head, hidden, targets, temperature, finish)
+    expected = plain(head, hidden, targets, temperature, transform)
     subjects = [hidden, *head.parameters()]
     gradients = []
     for logs, entropy in (found, expected):

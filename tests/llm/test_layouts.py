@@ -11,12 +11,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.core.types import Batch, Rollout  # noqa: E402
+from headway.experience.group import Group  # noqa: E402
 from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
-from headway.llm.heads import Finish, finish_of  # noqa: E402
+from headway.llm.heads import LogitTransform, logit_transform_of  # noqa: E402
 from headway.llm.layouts import choose_layout  # noqa: E402
-from headway.llm.without_dropout import steady  # noqa: E402
+from headway.llm.without_dropout import without_dropout  # noqa: E402
 from headway.testing.tiny_models import KINDS, PLAIN_KINDS, ROWS_KINDS, WINDOW, tiny_model  # noqa: E402
 
 CASES = [(kind, layout) for kind in KINDS for layout in ("tree", "rows") if layout == "rows" or kind not in ROWS_KINDS]
@@ -41,14 +42,14 @@ def batch(model: Any) -> Batch:
         parts = [random.integers(3, 200, length).astype(np.int32) for length in lengths]
         groups.append(
             Rollout(
-                {
-                    "prompt": prompt,
-                    "tokens": np.concatenate(parts),
-                    "lengths": np.array(lengths),
-                    "log_probs": np.concatenate([own_log_probs(model, prompt, part) for part in parts]),
-                    "versions": np.zeros(sum(lengths), np.int32),
-                    "rewards": random.random(len(lengths)).astype(np.float32),
-                },
+                Group(
+                    prompt=prompt,
+                    tokens=np.concatenate(parts),
+                    lengths=np.array(lengths),
+                    log_probs=np.concatenate([own_log_probs(model, prompt, part) for part in parts]),
+                    versions=np.zeros(sum(lengths), np.int32),
+                    rewards=random.random(len(lengths)).astype(np.float32),
+                ),
                 steps=sum(lengths),
             )
         )
@@ -102,7 +103,7 @@ def test_both_layouts_learn_the_same(kind: str) -> None:
 def test_trees_are_chosen_where_they_fit_and_rows_where_not_with_a_line(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = steady(tiny_model(kind))
+    model = without_dropout(tiny_model(kind))
     before = torch.get_rng_state()
     expected = "rows" if kind in ROWS_KINDS else "tree"
     assert choose_layout(model) == expected
@@ -122,29 +123,32 @@ def test_a_tree_that_does_not_fit_is_refused_with_the_difference() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_rounding_alone_is_no_difference(dtype: Any) -> None:
     for kind in ("llama", "gemma2"):
-        assert choose_layout(steady(tiny_model(kind).to(dtype))) == "tree"
+        assert choose_layout(without_dropout(tiny_model(kind).to(dtype))) == "tree"
 
 
 def test_a_window_too_wide_for_the_check_is_checked_and_left_as_it_was() -> None:
-    model = steady(tiny_model("gemma2"))
+    model = without_dropout(tiny_model("gemma2"))
     model.config.sliding_window = 4096
     assert choose_layout(model) == "tree"
     assert model.config.sliding_window == 4096
-    model = steady(tiny_model("mistral"))
+    model = without_dropout(tiny_model("mistral"))
     model.config.layer_types = ["full_attention"] * 2  # trees believe it, the model goes by its window
     assert choose_layout(model) == "rows"
 
 
 def test_a_head_that_does_more_than_is_known_cannot_be_trained() -> None:
-    model = steady(tiny_model("gemma2"))
+    model = without_dropout(tiny_model("gemma2"))
     model.config.model_type, model.config.logit_scale = "gemma9", 0.5
     with pytest.raises(ValueError, match=r"^a model of type 'gemma9' cannot be trained: log-probabilities differ"):
         choose_layout(model)
 
 
 def test_what_the_families_do_to_their_logits_is_found_in_their_configs() -> None:
-    found = {kind: finish_of(tiny_model(kind)) for kind in (*PLAIN_KINDS, "gemma2", "gemma3_text", "cohere", "granite")}
-    assert all(found[kind] == Finish() for kind in (*PLAIN_KINDS, "gemma3_text"))
-    assert found["gemma2"] == Finish(cap=2.0)
-    assert found["cohere"] == Finish(scale=0.0625)
-    assert found["granite"] == Finish(scale=0.25)
+    found = {
+        kind: logit_transform_of(tiny_model(kind))
+        for kind in (*PLAIN_KINDS, "gemma2", "gemma3_text", "cohere", "granite")
+    }
+    assert all(found[kind] == LogitTransform() for kind in (*PLAIN_KINDS, "gemma3_text"))
+    assert found["gemma2"] == LogitTransform(cap=2.0)
+    assert found["cohere"] == LogitTransform(scale=0.0625)
+    assert found["granite"] == LogitTransform(scale=0.25)

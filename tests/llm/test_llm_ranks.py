@@ -22,6 +22,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from headway.core.types import Batch, LearnReport, Rollout  # noqa: E402
+from headway.experience.group import Group  # noqa: E402
 from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
@@ -67,14 +68,14 @@ def batch(version: int, groups: int = 5) -> Batch:
         random = np.random.default_rng([version, number])
         lengths = random.integers(1, 9, 2 + number % 3)
         tokens = random.integers(3, 200, lengths.sum()).astype(np.int32)
-        payload = {
-            "prompt": random.integers(3, 200, random.integers(2, 9)).astype(np.int32),
-            "tokens": tokens,
-            "lengths": lengths,
-            "log_probs": (-5.5 + 0.1 * random.standard_normal(len(tokens))).astype(np.float32),
-            "versions": np.full(len(tokens), max(0, version - number % 2), np.int32),
-            "rewards": random.random(len(lengths)).astype(np.float32),
-        }
+        payload = Group(
+            prompt=random.integers(3, 200, random.integers(2, 9)).astype(np.int32),
+            tokens=tokens,
+            lengths=lengths,
+            log_probs=(-5.5 + 0.1 * random.standard_normal(len(tokens))).astype(np.float32),
+            versions=np.full(len(tokens), max(0, version - number % 2), np.int32),
+            rewards=random.random(len(lengths)).astype(np.float32),
+        )
         rollouts.append(Rollout(payload))
     return Batch(version, tuple(rollouts))
 
@@ -112,7 +113,7 @@ def test_with_a_lead_the_first_rank_compares_with_the_weights_that_made_the_toke
         for version in range(3):
             whole = batch(version)
             for rollout in whole.rollouts:
-                rollout.payload["versions"][:] = max(0, version - 1)
+                rollout.payload.versions[:] = max(0, version - 1)
             metrics = dict(subject.learn(whole).metrics)
         return fingerprint(subject.held_alike()), metrics
 

@@ -18,6 +18,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from headway.core.types import Batch, Rollout  # noqa: E402
+from headway.experience.group import Group  # noqa: E402
 from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
@@ -56,14 +57,14 @@ def group(number: int, replies: int = 3, model: Any = None) -> Rollout:
         with torch.no_grad():
             out = torch.log_softmax((model or START["llama"])(whole).logits[0], -1)[len(prompt) - 1 : -1]
         logs.append(out.gather(1, torch.tensor(reply).long()[:, None])[:, 0].numpy())
-    payload = {
-        "prompt": prompt,
-        "tokens": tokens,
-        "lengths": lengths,
-        "log_probs": np.concatenate(logs),
-        "versions": np.zeros(len(tokens), np.int32),
-        "rewards": random.random(replies).astype(np.float32),
-    }
+    payload = Group(
+        prompt=prompt,
+        tokens=tokens,
+        lengths=lengths,
+        log_probs=np.concatenate(logs),
+        versions=np.zeros(len(tokens), np.int32),
+        rewards=random.random(replies).astype(np.float32),
+    )
     return Rollout(payload, steps=len(tokens))
 
 
@@ -198,18 +199,18 @@ def test_a_penalty_in_the_rewards_is_taken_where_it_arises(critic: CriticSetting
     estimator = "dr_grpo" if critic is None else "gae"
     subject = learner(estimator=estimator, critic=critic, loss={"kl_weight": weight}, kl_in_reward=True)
     for rollout in one.rollouts:
-        rollout.payload["log_probs"] += np.linspace(-1, 1, rollout.steps, dtype=np.float32)  # the reference is START
+        rollout.payload.log_probs[:] += np.linspace(-1, 1, rollout.steps, dtype=np.float32)  # the reference is START
     found = subject._begin(one).advantages.split([rollout.steps for rollout in one.rollouts])
     for rollout, advantages in zip(one.rollouts, found, strict=True):
         payload = rollout.payload
-        ends = np.cumsum(payload["lengths"])[:-1]
+        ends = np.cumsum(payload.lengths)[:-1]
         gaps = np.split(np.linspace(-1, 1, rollout.steps), ends)
         expected = []
         if critic is None:
-            totals = payload["rewards"] - weight * np.array([gap.sum() for gap in gaps])
+            totals = payload.rewards - weight * np.array([gap.sum() for gap in gaps])
             expected = [np.full(len(gap), total - totals.mean()) for gap, total in zip(gaps, totals, strict=True)]
         else:
-            for gap, reward in zip(gaps, payload["rewards"], strict=True):
+            for gap, reward in zip(gaps, payload.rewards, strict=True):
                 rewards = -weight * gap
                 rewards[-1] += reward
                 line = [sum(0.9 ** (k - t) * rewards[k] for k in range(t, len(gap))) for t in range(len(gap))]
@@ -293,13 +294,13 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], message: str
 def test_the_metrics_of_a_batch_are_these_numbers() -> None:
     """Rewards, lengths and mismatch by hand; the engine is made to disagree by 0.1 about one token."""
     first, second = group(0, 2), group(1, 3)
-    first.payload["rewards"][:] = [1.0, 1.0]
-    second.payload["rewards"][:] = [0.0, 0.5, 1.0]
-    logs = first.payload["log_probs"]
+    first.payload.rewards[:] = [1.0, 1.0]
+    second.payload.rewards[:] = [0.0, 0.5, 1.0]
+    logs = first.payload.log_probs
     num_tokens = first.steps + second.steps
     logs[0] -= 0.1
     metrics = learner().learn(Batch(0, (first, second))).metrics
-    lengths = np.concatenate([first.payload["lengths"], second.payload["lengths"]])
+    lengths = np.concatenate([first.payload.lengths, second.payload.lengths])
     assert metrics["reward"] == pytest.approx(0.7)
     assert metrics["reward_std"] == pytest.approx(np.std([1, 1, 0, 0.5, 1]))
     assert (metrics["reward_min"], metrics["reward_max"]) == (0, 1)
@@ -338,7 +339,9 @@ def test_the_page_on_metrics_lists_every_name_a_learner_reports() -> None:
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     subject = learner(estimator="gae", critic=CriticSettings(), loss={"kl_weight": 0.1})
-    rollouts = tuple(replace(rollout, info={"cut": 1}) for rollout in batch().rollouts)
+    finish = ("length", "stop", "stop")
+    groups = [replace(rollout.payload, finish=finish) for rollout in batch().rollouts]
+    rollouts = tuple(map(Rollout, groups))
     found = subject.learn(Batch(0, rollouts)).metrics
     assert documented == set(found)
     assert 0 < found["cut_off"] < 1

@@ -135,7 +135,7 @@ def test_tools_and_calls_are_told_to_the_template_and_refused_where_it_does_not_
             material, task=f"jsonl:{tmp_path / 'with_tools.jsonl'}", chat_template=template, max_prompt_tokens=100
         )
         collector = stations(config).collector(0)
-        tokens = collector.collect(Ticket(0, 0, 0, 0), Snapshot(0, None)).payload["prompt"]
+        tokens = collector.collect(Ticket(0, 0, 0, 0), Snapshot(0, None)).payload.prompt
         return str(load_tokenizer(str(material / "model")).decode(tokens))
 
     assert prompt_of(str(tmp_path / "tools.jinja")) == "[add]<user>2 + 2<assistant>(add2)<tool>4"
@@ -156,7 +156,7 @@ def test_prompts_of_a_recipe_are_written_by_the_template_that_is_asked_for(tmp_p
     for values, begin in ((mine, "Now Count to"), ({"chat_template": "none"}, "Count to"), ({}, "<|user|>Count to")):
         collector = stations(tiny(material, **values)).collector(0)
         rollout = collector.collect(Ticket(5, 7, 0, 0), Snapshot(0, None))
-        assert tokenizer.decode(rollout.payload["prompt"]).startswith(begin)
+        assert tokenizer.decode(rollout.payload.prompt).startswith(begin)
 
 
 # -- the model that comes from pip ----------------------------------------------------------------

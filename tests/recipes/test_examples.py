@@ -94,10 +94,10 @@ def test_a_rollouter_generates_in_a_way_of_its_own(folder: Path) -> None:
     config = read_values(own.config, values)
     ticket, snapshot = Ticket(3, 7, 0, 0), Snapshot(0, None)
     mine, theirs = (recipe.stations(config).collector(0).collect(ticket, snapshot) for recipe in (own, plain))
-    assert len(mine.payload["rewards"]) == len(theirs.payload["rewards"]) == 4
-    spread = [float(rollout.payload["rewards"].std()) for rollout in (mine, theirs)]
+    assert len(mine.payload.rewards) == len(theirs.payload.rewards) == 4
+    spread = [float(rollout.payload.rewards.std()) for rollout in (mine, theirs)]
     assert spread[0] > spread[1]
-    assert sorted(mine.payload["rewards"]) == list(mine.payload["rewards"])
+    assert sorted(mine.payload.rewards) == list(mine.payload.rewards)
 
 
 def test_a_monitor_looks_at_a_language_model_learning(

@@ -119,11 +119,11 @@ def test_a_rollout_carries_everything_a_sample_needs(folder: Path) -> None:
     rollout = collector.collect(Ticket(5, 7, 0, 0), Snapshot(0, None))
     payload = rollout.payload
     assert rollout.span == Span(0, 0)
-    assert payload["lengths"].sum() == len(payload["tokens"]) == len(payload["log_probs"]) == rollout.steps
-    assert payload["rewards"].shape == (6,) and (payload["versions"] == 0).all()
+    assert payload.lengths.sum() == len(payload.tokens) == len(payload.log_probs) == rollout.steps
+    assert payload.rewards.shape == (6,) and (payload.versions == 0).all()
     assert {"uid", "index", "data_source"} <= set(rollout.info)
     again = collector.collect(Ticket(5, 7, 0, 0, attempt=1), Snapshot(0, None))
-    assert again.payload["tokens"].tolist() == payload["tokens"].tolist()
+    assert again.payload.tokens.tolist() == payload.tokens.tolist()
 
 
 def test_silent_groups_are_filtered_and_counted(folder: Path) -> None:

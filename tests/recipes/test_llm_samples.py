@@ -104,7 +104,7 @@ def test_a_group_brings_its_truth_and_the_texts_that_were_asked_for(material: Pa
         assert one.info["truth"] == str(int(one.info["truth"]))
         for text in one.info.get(SAMPLES, ()):
             assert (text["uid"], text["truth"]) == (one.info["uid"], one.info["truth"])
-            assert (text["reward"], text["tokens"]) == (one.payload["rewards"][0], one.payload["lengths"][0])
+            assert (text["reward"], text["tokens"]) == (one.payload.rewards[0], one.payload.lengths[0])
 
 
 def test_what_a_reward_function_measures_besides_is_shown(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.learn.corrections import Surrogate, Weighed
 from headway.learn.grpo.diagnostics import behaviour, explained_variance, mismatch, staleness
-from headway.learn.grpo.loss import Loss, LossSettings, k3, measures, policy_loss, token_scale, value_loss
+from headway.learn.grpo.loss import LossSettings, TokenLoss, k3, measures, policy_loss, token_scale, value_loss
 from headway.learn.ragged import Ragged
 
 torch.set_num_threads(1)
@@ -151,7 +151,7 @@ def test_however_a_batch_is_cut_the_parts_add_up_to_its_loss_gradient_and_measur
     kept = torch.from_numpy(rng.random(size) < 0.8)
     weights = torch.from_numpy(rng.uniform(0.5, 2, size)) * kept
 
-    def part(picked: list[int], *, of: Tensor) -> Loss:
+    def part(picked: list[int], *, of: Tensor) -> TokenLoss:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         tokens = torch.tensor([t for k in picked for t in range(starts[k], starts[k + 1])])
         sequences = Ragged.of([lengths[k] for k in picked])

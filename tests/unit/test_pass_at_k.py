@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.evaluate.pass_at_k import mean_pass_at_k, pass_at_k
+from headway.evaluate.pass_at_k import pass_at_k
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -27,14 +27,8 @@ def test_pass_at_one_is_the_share_of_right_responses_and_extremes_are_exact() ->
     assert pass_at_k(100_000, 1, 1000) == pytest.approx(0.01)
 
 
-def test_the_mean_is_over_prompts() -> None:
-    assert mean_pass_at_k(4, [4, 0, 1], 2) == pytest.approx((1 + 0 + 0.5) / 3)
-
-
 def test_numbers_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match=r"k must be in \[1, 4\], the number of responses; received 5"):
         pass_at_k(4, 1, 5)
     with pytest.raises(ValueError, match="5 of 4 responses cannot be right"):
         pass_at_k(4, 5, 1)
-    with pytest.raises(ValueError, match="pass@k of no prompts"):
-        mean_pass_at_k(4, [], 1)

@@ -20,9 +20,9 @@ from headway.llm.rewards import (
     gsm8k_truth,
     last_number,
     overlong_penalty,
-    part_arrays,
     part_means,
     parts_of,
+    parts_of_all,
     strict_score,
 )
 
@@ -240,7 +240,7 @@ def test_a_reward_function_of_verl_is_called_as_it_is(tmp_path: Path) -> None:
     right, wrong = (reward(prompt="3 + 4?", response=text, truth="7", info=about) for text in ("7", "eight"))
     assert (right, wrong) == (1.0, 0.0)
     assert parts_of(right) == {"length": 1, "acc": 1} and parts_of(wrong) == {"length": 5, "acc": 0}
-    found = part_means([part_arrays([right, 0.5]), part_arrays([wrong]), {"rewards": [1.0]}])
+    found = part_means([parts_of_all([right, 0.5]), parts_of_all([wrong]), parts_of_all([1.0])])
     assert found == {"reward_acc": 0.5, "reward_length": 3}
     for name, message in (
         ("without", "a mapping without 'score' for sample set/7"),

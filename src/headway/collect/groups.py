@@ -6,7 +6,7 @@ A collector holds its engine, so weights are pushed to it (`apply`) and a rollou
 on the tokens. The prompt depends on the ticket's index, the replies on its seed and the weights: a ticket that flies
 again asks the same question. Many tickets may be collected at once: they share the engine's batch.
 
-What a rollout holds: see learn/grpo/learner.py. A group whose rewards are all equal has nothing to say to an
+A rollout holds a `Group` (experience/group.py). A group whose rewards are all equal has nothing to say to an
 estimator that compares within groups; with `filter_silent` it is marked as filtered and dropped, counted.
 """
 
@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from headway.core.types import HEALTH, SAMPLES, Rollout, Snapshot, Span, Ticket
+from headway.experience.group import Group
 from headway.llm.engine import Engine, Request, Sample, Sampling
-from headway.llm.rewards import Scored, part_arrays, parts_of
-from headway.llm.shown import shown
+from headway.llm.rewards import Scored, parts_of, parts_of_all
+from headway.llm.sample_text import sample_text
 from headway.llm.tasks import LongPrompt, Prompt, Task
 
 Encode = Callable[[Prompt], tuple[int, ...]]
@@ -30,7 +31,7 @@ Encode = Callable[[Prompt], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How groups are made."""
+    """Says how groups are made."""
 
     size: int = 8
     """Replies per prompt."""
@@ -59,7 +60,7 @@ class GroupSettings:
             raise ValueError(f"shown must be >= 0, received {self.shown!r}")
 
     def num_shown(self, index: int) -> int:
-        """Of the group of the ticket with this index."""
+        """Returns how many replies of this ticket's group go along as text."""
         return min(self.size, int(self.shown * (index + 1)) - int(self.shown * index))
 
 
@@ -94,11 +95,11 @@ class GroupCollector:
             return rollout
         some = zip(samples[:number], rewards, strict=False)
         before = self._settings.system_prompt
-        texts = [shown(prompt, one, reward, self._penalty(one), system_prompt=before) for one, reward in some]
+        texts = [sample_text(prompt, one, reward, self._penalty(one), system_prompt=before) for one, reward in some]
         return replace(rollout, info={**rollout.info, SAMPLES: texts})
 
     def generate(self, engine: Engine, prompt: Prompt, encoded: tuple[int, ...], ticket: Ticket) -> Sequence[Sample]:
-        """The replies to one prompt. Override it to generate in a way of your own."""
+        """Generates the replies to one prompt. Override it to generate in a way of your own."""
         uid = f"{prompt.uid}#{ticket.index}.{ticket.attempt}"
         settings = self._settings
         timing = settings.deadline_s, settings.on_deadline
@@ -129,35 +130,37 @@ class GroupCollector:
     def _rollout(
         self, prompt: Prompt, encoded: tuple[int, ...], samples: Sequence[Sample], rewards: list[float]
     ) -> Rollout:
-        versions = np.concatenate([sample.versions for sample in samples])
-        payload = {
-            "prompt": np.array(encoded, np.int32),
-            "tokens": np.concatenate([sample.tokens for sample in samples]),
-            "lengths": np.array([len(sample.tokens) for sample in samples], np.int64),
-            "log_probs": np.concatenate([sample.log_probs for sample in samples]),
-            "versions": versions,
-            "rewards": np.array(rewards, np.float32),
-            **part_arrays(rewards),
-        }
-        info: dict[str, Any] = {
+        part_names, parts = parts_of_all(rewards)
+        group = Group(
+            prompt=np.array(encoded, np.int32),
+            tokens=np.concatenate([sample.tokens for sample in samples]),
+            lengths=np.array([len(sample.tokens) for sample in samples], np.int64),
+            log_probs=np.concatenate([sample.log_probs for sample in samples]),
+            versions=np.concatenate([sample.versions for sample in samples]),
+            rewards=np.array(rewards, np.float32),
+            finish=tuple(sample.finish for sample in samples),
+            part_names=part_names,
+            parts=parts,
+            uid=prompt.uid,
+        )
+        info = {
             "uid": prompt.uid,
             "index": prompt.index,
             "data_source": prompt.data_source,
             "truth": prompt.truth,
             HEALTH: self.health(),
-            "cut": sum(sample.finish != "stop" for sample in samples),
         }
         return Rollout(
-            payload,
-            steps=len(versions),
-            length=float(payload["lengths"].max()),
-            span=Span(int(versions.min()), int(versions.max())),
+            group,
+            steps=len(group.tokens),
+            length=group.length,
+            span=group.span,
             info=info,
             filtered=self._settings.filter_silent and len(set(rewards)) == 1,
         )
 
 
 def _nothing(prompt: Prompt, version: int) -> Rollout:
-    """Instead of a group that cannot be asked for."""
+    """Returns a rollout in place of a group whose prompt is too long: it is filtered."""
     info = {"uid": prompt.uid, "index": prompt.index, "data_source": prompt.data_source}
-    return Rollout({}, steps=0, span=Span(version, version), info=info, filtered=True)
+    return Rollout(None, steps=0, span=Span(version, version), info=info, filtered=True)

@@ -10,8 +10,8 @@ import numpy as np
 from headway.core.types import Score, Snapshot, derive_seed
 from headway.evaluate.pass_at_k import pass_at_k
 from headway.llm.engine import Engine, Request, Sampling
-from headway.llm.rewards import part_arrays, part_means
-from headway.llm.shown import shown
+from headway.llm.rewards import part_means, parts_of_all
+from headway.llm.sample_text import sample_text
 from headway.llm.tasks import LongPrompt, Prompt, Task
 
 
@@ -59,7 +59,7 @@ class AnswerEvaluator:
 
     @property
     def num_prompts(self) -> int:
-        """How many different questions an evaluation asks."""
+        """Counts the different questions that an evaluation asks."""
         return len({(prompt.text, repr(prompt.truth)) for prompt in self._prompts})
 
     def close(self) -> None:
@@ -82,12 +82,12 @@ class AnswerEvaluator:
         metrics = {
             f"pass@{k}": float(np.mean([pass_at_k(self._samples, int(c), k) for c in correct])) for k in self._ks
         }
-        metrics |= part_means([part_arrays(reward for line in scored for reward in line)])
+        metrics |= part_means([parts_of_all(reward for line in scored for reward in line)])
         metrics["prompts"] = float(self.num_prompts)
         metrics["reply_tokens"] = float(np.mean([len(s.tokens) for group in answers for s in group]))
         places = [(question, answer) for answer in range(self._samples) for question in range(len(self._prompts))]
         texts = (
-            shown(self._prompts[q], answers[q][a], scored[q][a], system_prompt=self._system_prompt)
+            sample_text(self._prompts[q], answers[q][a], scored[q][a], system_prompt=self._system_prompt)
             for q, a in places[: self._num_shown]
         )
         return Score(snapshot.version, float(rewards.mean()), metrics, samples=tuple(texts))
@@ -96,7 +96,7 @@ class AnswerEvaluator:
 def _first(
     task: Task, encode: Callable[[Prompt], tuple[int, ...]], count: int, drop_long: bool
 ) -> tuple[list[Prompt], list[tuple[int, ...]]]:
-    """The first so many held-out prompts, and their tokens."""
+    """Returns the first so many held-out prompts, and their tokens."""
     prompts, tokens = [], []
     for prompt in itertools.islice(task.held_out, None if drop_long else count):
         try:

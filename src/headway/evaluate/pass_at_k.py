@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 
 def pass_at_k(num_responses: int, num_right: int, k: int) -> float:
-    """1 - C(n - c, k) / C(n, k): of all choices of k among n responses, the share with one of the c right ones.
+    """Returns 1 - C(n - c, k) / C(n, k): of all choices of k among n responses, the share with a right one of c.
 
     Unbiased, unlike 1 - (1 - c/n)^k. Exact integers, so no n is too large.
     """
@@ -17,10 +16,3 @@ def pass_at_k(num_responses: int, num_right: int, k: int) -> float:
         raise ValueError(f"{num_right!r} of {num_responses} responses cannot be right")
     every = math.comb(num_responses, k)
     return (every - math.comb(num_responses - num_right, k)) / every
-
-
-def mean_pass_at_k(num_responses: int, num_right: Sequence[int], k: int) -> float:
-    """The mean over prompts with so many responses each."""
-    if not num_right:
-        raise ValueError("pass@k of no prompts")
-    return math.fsum(pass_at_k(num_responses, right, k) for right in num_right) / len(num_right)

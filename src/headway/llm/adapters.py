@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.llm.model_types import CausalModel
 
-def add_adapters(model: Any, rank: int, alpha: float, *, seed: int = 0) -> Any:
-    """Freeze the model and put adapters of this rank beside its linear layers, all but the head. Needs peft.
+
+def add_adapters(model: CausalModel, rank: int, alpha: float, *, seed: int = 0) -> CausalModel:
+    """Freezes the model and puts adapters of this rank beside its linear layers, all but the head. Needs peft.
 
     A starts random, by the seed and nothing else; B starts at zero, so that the model is what it was.
     """
@@ -32,28 +34,29 @@ def add_adapters(model: Any, rank: int, alpha: float, *, seed: int = 0) -> Any:
     )
     model.requires_grad_(False)
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)  # type: ignore[arg-type]
-    adapted = inject_adapter_in_model(config, model)
+    whole: Any = model
+    whole = inject_adapter_in_model(config, whole)
+    adapted: CausalModel = whole
     random = torch.Generator().manual_seed(seed)  # never the global one: roles are built at the same time
     with torch.no_grad():
-        layers: list[Any] = [module for module in adapted.modules() if _is_adapted(module)]
-        for module in layers:
+        for module in _adapted_layers(adapted).values():
             for layer in module.lora_A.values():
                 width = layer.weight.shape[1]
                 layer.weight.copy_((torch.rand(layer.weight.shape, generator=random) * 2 - 1) / width**0.5)
     return adapted
 
 
-def has_adapters(model: Any) -> bool:
-    return any(_is_adapted(module) for module in model.modules())
+def has_adapters(model: CausalModel) -> bool:
+    return bool(_adapted_layers(model))
 
 
 @contextmanager
-def without_adapters(model: Any) -> Iterator[None]:
-    """The model as it came: what a reference wants, without a second copy of the weights.
+def without_adapters(model: CausalModel) -> Iterator[None]:
+    """Makes the model what it was as it came: what a reference wants, without a second copy of the weights.
 
     Only between a backward pass and the next forward pass: what is computed with gradients in here has none.
     """
-    adapted = [module for module in model.modules() if _is_adapted(module)]
+    adapted = _adapted_layers(model).values()
     for module in adapted:
         module.enable_adapters(False)
     try:
@@ -63,20 +66,20 @@ def without_adapters(model: Any) -> Iterator[None]:
             module.enable_adapters(True)
 
 
-def _is_adapted(module: Any) -> bool:
-    return hasattr(module, "lora_A") and hasattr(module, "base_layer")
+def _adapted_layers(model: CausalModel) -> dict[str, Any]:
+    """Finds the layers that have adapters, by their names."""
+    return {name: m for name, m in model.named_modules() if hasattr(m, "lora_A") and hasattr(m, "base_layer")}
 
 
 @torch.no_grad()
-def plain_weights(model: Any) -> dict[str, Tensor]:
-    """What training has changed, under the model's own names, adapters folded in. May be the live weights."""
+def plain_weights(model: CausalModel) -> dict[str, Tensor]:
+    """Returns what training has changed, under the model's own names, adapters folded in. May be the live weights."""
     plain: dict[str, Tensor] = {}
     adapted: set[str] = set()
-    for name, module in model.named_modules():
-        if _is_adapted(module):
-            adapted.update(f"{name}.{inner}" for inner, _ in module.named_parameters())
-            change = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
-            plain[f"{name}.weight"] = module.base_layer.weight + change
+    for name, module in _adapted_layers(model).items():
+        adapted.update(f"{name}.{inner}" for inner, _ in module.named_parameters())
+        change = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
+        plain[f"{name}.weight"] = module.base_layer.weight + change
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name not in adapted:
             plain[name] = parameter.detach()

@@ -41,7 +41,7 @@ class Overdue(Aborted):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen.
+    """Says how tokens are chosen.
 
     A token's log-probability is the one it was drawn with: that of the policy at this temperature, divided among the
     tokens that `top_k` and `top_p` have left. A trainer computes that of the whole policy, and its correction sees the
@@ -63,12 +63,12 @@ class Sampling:
 
     @property
     def is_cut(self) -> bool:
-        """Can only some of the tokens be drawn?"""
+        """Says whether only some of the tokens can be drawn."""
         return self.top_k > 0 or self.top_p < 1
 
     @property
     def choice(self) -> tuple[float, int, float]:
-        """What decides how one token is drawn: requests that agree on it can share a step."""
+        """Returns what decides how one token is drawn: requests that agree on it can share a step."""
         return self.temperature, self.top_k, self.top_p
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Several samples of one prompt."""
+    """Asks for several samples of one prompt."""
 
     uid: str
     prompt: tuple[int, ...]
@@ -108,7 +108,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reply, token by token."""
+    """Holds one reply, token by token."""
 
     tokens: np.ndarray  # [T] int32, the stop token included
     log_probs: np.ndarray  # [T] float32: with which each token was drawn, temperature and cut included
@@ -120,7 +120,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """A moment of an engine."""
+    """Says what an engine is doing at one moment."""
 
     version: int
     running: int
@@ -168,7 +168,7 @@ class Engine(Protocol):
 
 
 def check_fits(request: Request, context: int) -> None:
-    """A prompt must leave room for a reply."""
+    """Refuses a request whose prompt does not leave room for its reply."""
     if not request.prompt:
         raise EngineError(f"the prompt of {request.uid} is empty")
     if len(request.prompt) + request.sampling.max_tokens > context:
@@ -179,7 +179,7 @@ def check_fits(request: Request, context: int) -> None:
 
 
 def overdue(request: Request, missing: int) -> Overdue:
-    """What a request raises that was not whole in time; of `missing` samples there is nothing to keep."""
+    """Makes the error of a request that was not whole in time; of `missing` samples there is nothing to keep."""
     line = f"{request.uid}: not whole within {request.deadline_s:g} s"
     if request.on_deadline == "cut":
         line += f", and {missing} of {request.num_samples} samples had no token by then"

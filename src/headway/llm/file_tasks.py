@@ -21,6 +21,8 @@ from headway.llm.tasks import HELD_OUT, TRAIN, Message, Prompt, PromptTask, Task
 GSM8K_REQUEST = "Think step by step. Write the result on the last line, as a number after ####."
 THEIR_TRUTH = "reward_model.ground_truth"
 ABSENT = object()
+Row = Mapping[str, Any]
+"""What one line of a file says."""
 TEXTS = ("text", "input_text", "output_text")
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 """Columns that hold what is not text, by the names that data sets have for them."""
@@ -28,7 +30,7 @@ SCORES = {"strict": strict_score, "flexible": flexible_score}
 
 
 def gsm8k(folder: str, *, seed: int, scoring: str = "strict", format_bonus: float = 0.0) -> Task:
-    """`format_bonus` is added for a response that ends as asked, right or wrong."""
+    """Reads GSM8K from a folder. `format_bonus` is added for a response that ends as asked, right or wrong."""
     if scoring not in SCORES:
         raise ValueError(unknown("scoring", scoring, SCORES))
     rule = SCORES[scoring]
@@ -64,7 +66,7 @@ def jsonl(
     truth_field: str | None = "truth",
     media_fields: Sequence[str] = (),
 ) -> Task:
-    """One JSON object a line: a prompt (text, or a list of messages), the truth, and whatever `reward` wants to know.
+    """Reads one JSON object a line: a prompt (text, or messages), the truth, and whatever `reward` wants to know.
 
     A field may be inside of others: `reward_model.ground_truth`. Where a line has that and no `truth`, it is the truth.
     `tools` of a line are told to the chat template. `media_fields` are columns which, besides those called `images` and
@@ -95,8 +97,8 @@ def jsonl(
     return PromptTask(f"jsonl:{file}", train, test, score, seed=seed)
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSON-lines file with their line numbers; blank lines are skipped, none at all is an error."""
+def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yields the objects of a JSON-lines file with their line numbers; blank lines are skipped, none is an error."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist")
     is_empty = True
@@ -117,7 +119,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 class _Fields(NamedTuple):
-    """Where things are in a row."""
+    """Says where things are in a row."""
 
     prompt: str
     truth: str | None
@@ -145,7 +147,7 @@ def _prompts(path: Path, split: str, fields: _Fields) -> list[Prompt]:
     return prompts
 
 
-def _truth(row: Mapping[str, Any], name: str, here: str) -> Any:
+def _truth(row: Row, name: str, here: str) -> Any:
     for path in (name, THEIR_TRUTH) if name == "truth" else (name,):
         if path in row:
             return row[path]
@@ -157,7 +159,7 @@ def _truth(row: Mapping[str, Any], name: str, here: str) -> Any:
     raise ValueError(f"{here}: {unknown('field', name, row)} (or truth_field=None)")
 
 
-def _messages(row: Mapping[str, Any], name: str, here: str) -> tuple[Message, ...]:
+def _messages(row: Row, name: str, here: str) -> tuple[Message, ...]:
     value = row.get(name)
     if not isinstance(value, list):
         return (user_says(_text(row, name, here)),)
@@ -166,12 +168,12 @@ def _messages(row: Mapping[str, Any], name: str, here: str) -> tuple[Message, ..
     return tuple(_message(m, f"{here}: message {number} of {name!r}") for number, m in enumerate(value, 1))
 
 
-def _calls(message: Mapping[str, Any]) -> bool:
+def _calls(message: Row) -> bool:
     return bool(message.get("tool_calls"))
 
 
-def _message(message: Mapping[str, Any], here: str) -> Message:
-    """With everything that it says; its content as one text."""
+def _message(message: Row, here: str) -> Message:
+    """Returns a message with everything that it says, its content as one text."""
     more = {k: v for k, v in message.items() if v is not None and k not in ("role", "content")}
     for name in MEDIA:
         if more.get(name):
@@ -188,7 +190,7 @@ def _message(message: Mapping[str, Any], here: str) -> Message:
     return {"role": str(message["role"]), "content": str(content), **more}
 
 
-def _part(part: Any, here: str) -> str:
+def _part(part: object, here: str) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Mapping) and part.get("type", "text") in TEXTS and isinstance(part.get("text"), str):
@@ -197,7 +199,7 @@ def _part(part: Any, here: str) -> str:
     raise ValueError(f"{here} is not text ({kind}): prompts are text here")
 
 
-def _tools(row: Mapping[str, Any], here: str) -> tuple[Mapping[str, Any], ...]:
+def _tools(row: Row, here: str) -> tuple[Row, ...]:
     found = row.get("tools")
     if isinstance(found, str) and found.strip():
         try:
@@ -211,13 +213,13 @@ def _tools(row: Mapping[str, Any], here: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, Mapping):
         return "an object with " + ", ".join(map(str, value)) if value else "an empty object"
     return f"a list of {len(value)}" if isinstance(value, list) else f"a {type(value).__name__}"
 
 
-def _text(row: Mapping[str, Any], name: str, here: str) -> str:
+def _text(row: Row, name: str, here: str) -> str:
     if name not in row:
         raise ValueError(f"{here}: {unknown('field', name, row)}")
     if not isinstance(row[name], str) or not row[name].strip():

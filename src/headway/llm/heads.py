@@ -22,24 +22,26 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from headway.llm.model_types import CausalModel
+
 CHUNK = 1024
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 FACTORS = ("logit_scale", "lm_head_multiplier")
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """What a model does to the logits of its head: cap tanh(scale z / cap)."""
+class LogitTransform:
+    """Says what a model does to the logits z of its head: cap tanh(scale z / cap)."""
 
     scale: float = 1.0
     cap: float | None = None
 
 
-PLAIN = Finish()
+PLAIN = LogitTransform()
 
 
-def finish_of(model: Any) -> Finish:
-    """As the model's config has it, under the names that the families use."""
+def logit_transform_of(model: CausalModel) -> LogitTransform:
+    """Reads it from the model's config, under the names that the families use."""
     config = model.config.get_text_config()
     caps = [cap for name in CAPS if (cap := getattr(config, name, None))]
     scale = 1.0
@@ -47,7 +49,7 @@ def finish_of(model: Any) -> Finish:
         scale *= getattr(config, name, None) or 1.0
     scaling = getattr(config, "logits_scaling", None) or 1.0
     scale = scale * scaling if config.model_type == "hyperclovax" else scale / scaling  # the others divide by it
-    return Finish(scale, caps[0] if caps else None)
+    return LogitTransform(scale, caps[0] if caps else None)
 
 
 def chosen_log_probs(
@@ -55,31 +57,31 @@ def chosen_log_probs(
     hidden: Tensor,  # [N, H]
     targets: Tensor,  # [N]
     *,
-    finish: Finish = PLAIN,
+    transform: LogitTransform = PLAIN,
     temperature: float = 1.0,
     chunk: int = CHUNK,
     with_entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """log p of the targets [N] and the entropy of what they were drawn from [N], in float32 or better.
+    """Returns log p of the targets [N] and the entropy of what they were drawn from [N], in float32 or better.
 
     The entropy carries a gradient only where it is asked for: that costs the head's work once more.
     """
     where = hidden.device.type
     kind = torch.get_autocast_dtype(where) if torch.is_autocast_enabled(where) else None
     with torch.autocast(where, enabled=False):  # the products are cast here, everything else stays precise
-        found: tuple[Tensor, Tensor] = _ReadOff.apply(
-            hidden, head.weight, head.bias, targets, finish, temperature, chunk, with_entropy_gradient, kind
+        found: tuple[Tensor, Tensor] = _ChosenLogProbs.apply(
+            hidden, head.weight, head.bias, targets, transform, temperature, chunk, with_entropy_gradient, kind
         )
     return found if with_entropy_gradient else (found[0], found[1].detach())
 
 
-def finished_logits(head: torch.nn.Linear, hidden: Tensor, finish: Finish) -> Tensor:
-    """What the model says of every word, [N, V], without a gradient."""
+def model_logits(head: torch.nn.Linear, hidden: Tensor, transform: LogitTransform) -> Tensor:
+    """Returns what the model says of every word, [N, V], without a gradient."""
     with torch.no_grad():
-        return _Head(head.weight, head.bias, finish, 1.0, None).logits(hidden)
+        return _Head(head.weight, head.bias, transform, 1.0, None).logits(hidden)
 
 
-class _ReadOff(torch.autograd.Function):
+class _ChosenLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -87,13 +89,13 @@ class _ReadOff(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        finish: Finish,
+        transform: LogitTransform,
         temperature: float,
         chunk: int,
         with_entropy_gradient: bool,
         kind: torch.dtype | None,
     ) -> tuple[Tensor, Tensor]:
-        head = _Head(weight, bias, finish, temperature, kind)
+        head = _Head(weight, bias, transform, temperature, kind)
         logs, entropies = [], []
         kept = None
         for rows, chosen in zip(hidden.split(chunk), targets.split(chunk), strict=True):
@@ -102,18 +104,18 @@ class _ReadOff(torch.autograd.Function):
             norm = _log_sum(logits, shares)
             logs.append(logits.gather(1, chosen[:, None])[:, 0] - norm)
             entropies.append(norm - _row_dots(shares, logits))
-            is_alone = len(hidden) <= chunk and not with_entropy_gradient and finish.cap is None
+            is_alone = len(hidden) <= chunk and not with_entropy_gradient and transform.cap is None
             kept = shares if is_alone and any(ctx.needs_input_grad[:3]) else None
         ctx.save_for_backward(hidden, weight, bias, targets, kept)
-        ctx.settings = finish, temperature, chunk, with_entropy_gradient, kind
+        ctx.settings = transform, temperature, chunk, with_entropy_gradient, kind
         return torch.cat(logs), torch.cat(entropies)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, kept = ctx.saved_tensors
-        finish, temperature, chunk, with_entropy_gradient, kind = ctx.settings
-        head = _Head(weight, bias, finish, temperature, kind)
+        transform, temperature, chunk, with_entropy_gradient, kind = ctx.settings
+        head = _Head(weight, bias, transform, temperature, kind)
         of_hidden: list[Tensor] = []
         of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         of_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
@@ -132,8 +134,8 @@ class _ReadOff(torch.autograd.Function):
                     entropy = -_row_dots(shares, logs)
                     factor = factor - entropy_slope[:, None] * (logs + entropy[:, None])
             change = shares.mul_(factor).scatter_add_(1, chosen[:, None], slope[:, None]).div_(temperature)
-            if finish.scale != 1:
-                change.mul_(finish.scale)
+            if transform.scale != 1:
+                change.mul_(transform.scale)
             if bend is not None:
                 change.mul_(bend)
             change = change.to(head.kind)
@@ -146,22 +148,27 @@ class _ReadOff(torch.autograd.Function):
 
 
 class _Head:
-    """A linear layer in the precision it computes in, and the model's logits in float32 or better."""
+    """Is a linear layer in the precision it computes in; the logits it makes are in float32 or better."""
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, finish: Finish, temperature: float, kind: torch.dtype | None
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        transform: LogitTransform,
+        temperature: float,
+        kind: torch.dtype | None,
     ) -> None:
         self.kind = kind or weight.dtype
         self.weight = weight.to(self.kind)
         self._bias = None if bias is None else bias.to(self.kind)
-        self._finish = finish
+        self._transform = transform
         self._temperature = temperature
 
     def logits(self, hidden: Tensor) -> Tensor:
         found = functional.linear(hidden.to(self.kind), self.weight, self._bias)
         if found.dtype != torch.float64:
             found = found.float()
-        scale, cap = self._finish.scale, self._finish.cap
+        scale, cap = self._transform.scale, self._transform.cap
         if scale != 1:
             found.mul_(scale)
         if cap is not None:
@@ -169,16 +176,16 @@ class _Head:
         return found if self._temperature == 1 else found.div_(self._temperature)
 
     def bend(self, logits: Tensor) -> Tensor | None:
-        """How much of a change the cap lets through, where these logits came out; None: all of it."""
-        cap = self._finish.cap
+        """Says how much of a change the cap lets through, where these logits came out; None: all of it."""
+        cap = self._transform.cap
         return None if cap is None else 1 - (logits * (self._temperature / cap)) ** 2
 
 
 def _log_sum(logits: Tensor, shares: Tensor) -> Tensor:
-    """log sum exp of each row: the largest logit has the share exp(0) / sum."""
+    """Returns log sum exp of each row: the largest logit has the share exp(0) / sum."""
     return logits.amax(-1) - shares.amax(-1).log()
 
 
 def _row_dots(first: Tensor, second: Tensor) -> Tensor:
-    """Without a third matrix."""
+    """Multiplies row by row and sums up, without a third matrix."""
     return torch.bmm(first.unsqueeze(1), second.unsqueeze(2)).view(-1)

@@ -13,14 +13,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headway.llm.heads import chosen_log_probs, finish_of
-from headway.llm.trees import FULL, SLIDING, hidden_states, lay_out, plant
+from headway.llm.heads import chosen_log_probs, logit_transform_of
+from headway.llm.model_types import CausalModel
+from headway.llm.trees import FULL, SLIDING, hidden_states, lay_out, pack_trees
 
 Layout = Literal["tree", "rows"]
 LAYOUTS = ("auto", "tree", "rows")
@@ -32,8 +33,8 @@ OTHER_WINDOWS = ("window_size", "attention_window_size", "attention_window", "sl
 """Names of windows that a model cuts by itself, by places in the row; too wide to be seen in a short group."""
 
 
-def choose_layout(model: Any, wanted: str = "auto") -> Layout:
-    """The layout that is wanted, or the better one of those that fit; ValueError, one line, where none does."""
+def choose_layout(model: CausalModel, wanted: str = "auto") -> Layout:
+    """Returns the layout that is wanted, or the better one of those that fit; ValueError, one line, where none does."""
     with _short_window(model), torch.no_grad(), torch.random.fork_rng(devices=[]):  # some roll dice for nothing
         try:
             own = _own_log_probs(model)
@@ -52,7 +53,7 @@ def choose_layout(model: Any, wanted: str = "auto") -> Layout:
         return "rows"
 
 
-def _why_no_tree(model: Any, own: Tensor) -> str:
+def _why_no_tree(model: CausalModel, own: Tensor) -> str:
     config = model.config.get_text_config()
     others = set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}
     if others:
@@ -63,8 +64,8 @@ def _why_no_tree(model: Any, own: Tensor) -> str:
     return _difference(model, own, apart=False)
 
 
-def _difference(model: Any, own: Tensor, *, apart: bool) -> str:
-    """What is wrong with the log-probabilities in this layout, or nothing."""
+def _difference(model: CausalModel, own: Tensor, *, apart: bool) -> str:
+    """Says what is wrong with the log-probabilities in this layout, or nothing."""
     try:
         found = _log_probs(model, apart=apart)
     except Exception as error:  # noqa: BLE001 - as above: a mask of four dimensions is enough for some
@@ -73,20 +74,22 @@ def _difference(model: Any, own: Tensor, *, apart: bool) -> str:
     return "" if gap <= limit else f"log-probabilities differ from its own by {gap:.2g} (at most {limit:g} is rounding)"
 
 
-def _log_probs(model: Any, *, apart: bool) -> Tensor:
-    """Of the made-up replies, [N], in the layout."""
+def _log_probs(model: CausalModel, *, apart: bool) -> Tensor:
+    """Returns the log-probabilities of the made-up replies, [N], read in the layout."""
     prompt, replies = _group(model)
     found: dict[int, Tensor] = {}
-    for trees in plant([prompt], [replies], sum((PROMPT, *REPLIES)) * len(REPLIES), apart=apart):
+    for trees in pack_trees([prompt], [replies], sum((PROMPT, *REPLIES)) * len(REPLIES), apart=apart):
         batch = lay_out(trees, apart=apart).to(next(model.parameters()).device)
         head = model.get_output_embeddings()
-        logs, _ = chosen_log_probs(head, hidden_states(model, batch), batch.targets, finish=finish_of(model))
+        logs, _ = chosen_log_probs(
+            head, hidden_states(model, batch), batch.targets, transform=logit_transform_of(model)
+        )
         found |= dict(zip(batch.replies, logs.split([len(replies[number]) for number in batch.replies]), strict=True))
     return torch.cat([found[number] for number in sorted(found)])
 
 
-def _own_log_probs(model: Any) -> Tensor:
-    """The same, by the model's forward pass over one sequence at a time."""
+def _own_log_probs(model: CausalModel) -> Tensor:
+    """Returns the same by the model's forward pass over one sequence at a time."""
     prompt, replies = _group(model)
     found = []
     for reply in replies:
@@ -97,7 +100,7 @@ def _own_log_probs(model: Any) -> Tensor:
     return torch.cat(found)
 
 
-def _group(model: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+def _group(model: CausalModel) -> tuple[np.ndarray, list[np.ndarray]]:
     random = np.random.default_rng(0)  # its own: the run's dice stay where they are
     words = model.get_input_embeddings().weight.shape[0]
     prompt, *replies = (random.integers(0, max(2, words // 2), size) for size in (PROMPT, *REPLIES))
@@ -105,7 +108,7 @@ def _group(model: Any) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 @contextmanager
-def _short_window(model: Any) -> Iterator[None]:
+def _short_window(model: CausalModel) -> Iterator[None]:
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     if not window or window <= WINDOW:
@@ -118,15 +121,15 @@ def _short_window(model: Any) -> Iterator[None]:
         config.sliding_window = window
 
 
-def _tolerance(model: Any) -> float:
-    """Two ways to compute the same round differently."""
+def _tolerance(model: CausalModel) -> float:
+    """Says how far two ways to compute the same may differ by rounding."""
     head = model.get_output_embeddings().weight
     if head.dtype not in (torch.float32, torch.float64):
         return 0.3
     return 1e-2 if head.is_cuda and torch.get_float32_matmul_precision() != "highest" else 1e-4
 
 
-def _name(model: Any) -> str:
+def _name(model: CausalModel) -> str:
     return f"a model of type {model.config.model_type!r}"
 
 

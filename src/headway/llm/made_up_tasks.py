@@ -23,7 +23,7 @@ FEW = 4000
 
 
 def larger_than(*, seed: int, size: int = 1000, held_out: int = 100, max_number: int = 999) -> Task:
-    """A number larger than X, for X up to `max_number`."""
+    """Asks for a number larger than X, for X up to `max_number`."""
     if max_number < 99:
         raise ValueError(f"max_number must be >= 99, or the splits have too few numbers, received {max_number!r}")
 
@@ -47,7 +47,7 @@ LEVELS = {1: (1, 2, "+"), 2: (1, 2, "+-"), 3: (2, 2, "+-"), 4: (3, 2, "+-"), 5: 
 
 
 def arithmetic(*, seed: int, level: int = 1, size: int = 1000, held_out: int = 100) -> Task:
-    """Sums of two numbers (three at level 5) with one to three digits; from level 2 on with differences."""
+    """Asks for sums of two numbers (three at level 5) with one to three digits; from level 2 on with differences."""
     if level not in LEVELS:
         raise ValueError(f"level must be 1 to {max(LEVELS)}, received {level!r}")
     digits, terms, signs = LEVELS[level]
@@ -80,7 +80,7 @@ def _sum(total: int, steps: Iterable[tuple[str, int]]) -> tuple[str, int]:
 
 
 class _Problems(Generic[Problem]):
-    """All problems of a task, in two splits: one in ten is held out. `every` lists them, each once."""
+    """Divides the problems of a task into two splits: one in ten is held out. `every` lists them, each once."""
 
     def __init__(
         self, name: str, draw: Callable[[random.Random], Problem], count: int, every: Iterable[Problem]
@@ -91,7 +91,7 @@ class _Problems(Generic[Problem]):
         self._every = every
 
     def drawn(self, split: str, index: int) -> Problem:
-        """Drawn until one of this split comes up; the same for another index now and then."""
+        """Draws until a problem of this split comes up; now and then it is the same for another index."""
         for attempt in range(MAX_DRAWS):
             problem = self._draw(random.Random(derive_seed(0, self._name, split, index, attempt)))
             if self._is_held_out(problem) == (split == HELD_OUT):
@@ -99,7 +99,7 @@ class _Problems(Generic[Problem]):
         raise RuntimeError(f"{MAX_DRAWS} draws of {self._name} gave no problem of the split {split}")
 
     def held_out(self, number: int) -> list[Problem]:
-        """So many different ones, or all there are. Of many problems they are drawn, of few they are all looked at."""
+        """Finds so many different ones, or all there are: of many problems they are drawn, of few all are looked at."""
         if number < 0:
             raise ValueError(f"task {self._name}: held_out must be >= 0, received {number!r}")
         if self._count <= FEW:

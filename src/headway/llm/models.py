@@ -31,6 +31,8 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from headway.llm.model_types import CausalModel, ModelError, Tokenizer
+
 DEFAULT_MODEL = "smollm2"
 CACHE_VARIABLE = "HEADWAY_CACHE"
 HUB_ANSWERS_S = 5.0
@@ -38,17 +40,13 @@ HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 """owner/name, or the bare name that old models have."""
 
 
-class ModelError(ValueError):
-    """A model cannot be loaded. One line."""
-
-
 def cache_folder() -> Path:
-    """Where unpacked models are kept: $HEADWAY_CACHE, else ~/.cache/headway."""
+    """Returns where unpacked models are kept: $HEADWAY_CACHE, else ~/.cache/headway."""
     return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "headway")
 
 
 def locate(name: str) -> str:
-    """The folder of a model, or its id on the hub, from what a user wrote."""
+    """Finds the folder of a model, or its id on the hub, from what a user wrote."""
     if name == DEFAULT_MODEL:
         return str(_unpacked_smollm2())
     path = Path(name).expanduser()
@@ -63,14 +61,14 @@ def locate(name: str) -> str:
 
 
 def load_config(name: str) -> Any:
-    """What kind of model it is, without its weights."""
+    """Loads what says which kind of model it is, without its weights."""
     place = locate(name)
     with _named(f"model {name!r}"), _quiet():
         return AutoConfig.from_pretrained(_readable(place))
 
 
-def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
-    """A causal language model, ready to train or to be read from."""
+def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalModel:
+    """Loads a causal language model, ready to train or to generate."""
     place = locate(name)
     with _named(f"model {name!r}"), _quiet():
         loaded: Any = AutoModelForCausalLM.from_pretrained(_readable(place), dtype=dtype, output_loading_info=True)
@@ -80,26 +78,26 @@ def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "
         raise ModelError(
             f"model {name!r} could not be loaded: {len(missing)} of its weights are missing ({missing[0]})"
         )
-    moved: Any = model.to(device)
-    return moved
+    return model.to(device)
 
 
-def load_tokenizer(name: str) -> Any:
+def load_tokenizer(name: str) -> Tokenizer:
     place = locate(name)
     with _named(f"the tokenizer of {name!r}"), _quiet():
-        return AutoTokenizer.from_pretrained(_readable(place))
+        found: Any = AutoTokenizer.from_pretrained(_readable(place))
+    return found
 
 
 def context_length(config: Any) -> int:
-    """How many tokens the model was made for; no limit where it says none, as models without a table of positions."""
+    """Says how many tokens a model was made for; no limit where it says none, as without a table of places."""
     text = config.get_text_config()
     found = (getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len", "seq_length"))
     return int(next(filter(None, found), sys.maxsize))
 
 
-def stop_tokens(name: str, tokenizer: Any, more: Sequence[int] = ()) -> tuple[int, ...]:
-    """The tokens that end a reply: those of the model's config and of its generation config, where instruct models list
-    the end of a turn, the tokenizer's own, and `more`."""
+def stop_tokens(name: str, tokenizer: Tokenizer, more: Sequence[int] = ()) -> tuple[int, ...]:
+    """Finds the tokens that end a reply: those of the model's config and of its generation config, where instruct
+    models list the end of a turn, the tokenizer's own, and `more`."""
     config = load_config(name)
     words = config.get_text_config().vocab_size
     for token in more:
@@ -113,7 +111,7 @@ def stop_tokens(name: str, tokenizer: Any, more: Sequence[int] = ()) -> tuple[in
 
 
 def _generation_config(name: str) -> Any:
-    """None where the model has none."""
+    """Loads the model's settings for generation; None where it has none."""
     try:
         with _quiet():
             return GenerationConfig.from_pretrained(_readable(locate(name)))
@@ -153,8 +151,8 @@ def _unpacked_smollm2() -> Path:
 
 
 def _readable(place: str) -> str:
-    """Where to read a folder or an id of the hub from. Where the hub cannot be reached that is its cache, and what the
-    cache does not have is refused now, not after half a minute of further attempts."""
+    """Says where to read a folder or an id of the hub from. Where the hub cannot be reached that is its cache, and what
+    the cache does not have is refused now, not after half a minute of further attempts."""
     if Path(place).is_dir():
         return place
     from huggingface_hub import constants, try_to_load_from_cache
@@ -170,7 +168,7 @@ def _readable(place: str) -> str:
 
 @functools.cache
 def _why_unreachable(endpoint: str) -> str:
-    """Empty if the hub answers, whatever it says; one attempt in the life of the process."""
+    """Says why the hub does not answer; nothing if it does, whatever it says. A process tries once."""
     answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -196,7 +194,7 @@ _LOADING = threading.RLock()
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Alone, and without progress bars and advice on the console."""
+    """Loads alone, and without progress bars and advice on the console."""
     from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
@@ -216,7 +214,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """What goes wrong with the files of a model, in one line that names it."""
+    """Says what goes wrong with the files of a model in one line that names it."""
     try:
         yield
     except (OSError, ValueError, LookupError, RuntimeError, ImportError, SafetensorError) as error:
@@ -230,9 +228,9 @@ RAW = "none"
 """In place of a chat template: the texts as they are."""
 
 
-def find_template(tokenizer: Any, template: str = "", options: Mapping[str, Any] | None = None) -> str | None:
-    """The text of a chat template: the tokenizer's own, that of a file, or None, where there is none or RAW is asked
-    for. Options that it does not read are refused."""
+def find_template(tokenizer: Tokenizer, template: str = "", options: Mapping[str, Any] | None = None) -> str | None:
+    """Finds the text of a chat template: the tokenizer's own, that of a file, or None, where there is none or RAW is
+    asked for. Options that it does not read are refused."""
     text: str | None = None
     if template and template != RAW:
         text = _template_of_a_file(template)
@@ -255,14 +253,14 @@ def _template_of_a_file(name: str) -> str:
 
 
 def encode_chat(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     messages: list[dict[str, Any]],
     *,
     template: str = "",
     options: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[int, ...]:
-    """A conversation as tokens, up to where the model speaks; without a chat template, the texts line by line.
+    """Makes tokens of a conversation, up to where the model speaks; without a chat template, of its texts line by line.
 
     `template` and `options` as for `find_template`. `tools` and what messages say besides their content are refused
     where the template does not read them: they would be dropped without a word.

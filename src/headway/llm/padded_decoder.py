@@ -8,15 +8,15 @@ move make the batch be put together anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from headway.core.naming import unknown
+from headway.llm.decoder import Drawn, Prompts, copy_weights
 from headway.llm.engine import Sampling
+from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
 
 ATTENTION = {"full_attention", "sliding_attention"}
@@ -26,11 +26,11 @@ Layers = list[tuple[Tensor, Tensor]]
 
 
 class PaddedDecoder:
-    """A model and the caches of `rows` samples."""
+    """Holds a model and the caches of `rows` samples."""
 
     burst = 1
 
-    def __init__(self, model: Any, rows: int, context: int) -> None:
+    def __init__(self, model: CausalModel, rows: int, context: int) -> None:
         self.rows, self.context = rows, context
         self.device = next(model.parameters()).device
         self._model = model.eval()
@@ -41,11 +41,11 @@ class PaddedDecoder:
         self._lengths: list[int] = []
         self._start = 0
 
-    def load(self, weights: Mapping[str, Any]) -> None:
+    def load(self, weights: NamedWeights) -> None:
         copy_weights(self._parameters, weights)
 
     @torch.no_grad()
-    def prefill(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
+    def prefill(self, prompts: Prompts) -> Tensor:
         self._take_apart()
         logits = []
         for tokens, rows in prompts:
@@ -56,9 +56,7 @@ class PaddedDecoder:
         return torch.cat(logits)
 
     @torch.no_grad()
-    def advance(
-        self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling
-    ) -> tuple[Tensor, Tensor]:
+    def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
         count, longest = len(tokens), int(places.max())
         if self._batch is None or self._batch[0] != count or not torch.equal(places, self._next):
             self._take_apart()
@@ -81,7 +79,7 @@ class PaddedDecoder:
         self._caches[target] = self._caches[source]
 
     def _cut(self, places: Tensor) -> None:
-        """What stood still while others went on was fed its newest token again: forget what that left behind."""
+        """Forgets what a row remembers twice: one that stood still was fed its newest token again."""
         for row, place in enumerate(places.tolist()):
             layers = self._caches[row]
             assert layers is not None
@@ -105,7 +103,7 @@ class PaddedDecoder:
         return cache
 
     def _take_apart(self) -> None:
-        """Back to one cache per row."""
+        """Splits the batch into one cache per row again."""
         if self._batch is None:
             return
         count, cache = self._batch
@@ -117,8 +115,8 @@ class PaddedDecoder:
         self._batch = None
 
 
-def remembers_by_attention(model: Any) -> bool:
-    """Whether a model's memory is keys and values alone, which this decoder cuts and puts together."""
+def remembers_by_attention(model: CausalModel) -> bool:
+    """Says whether a model's memory is keys and values alone, which this decoder cuts and puts together."""
     if not ATTENTION.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ()):
         return False
     try:
@@ -129,20 +127,8 @@ def remembers_by_attention(model: Any) -> bool:
     return bool(layers) and all(keys.shape[1] == values.shape[1] == 2 for keys, values in layers)
 
 
-def copy_weights(parameters: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """New numbers for a model's parameters, if all of them fit."""
-    for name, part in weights.items():
-        if name not in parameters:
-            raise ValueError(unknown("weight", name, parameters))
-        if tuple(parameters[name].shape) != tuple(part.shape):
-            raise ValueError(f"{name} has the shape {tuple(part.shape)}, not {tuple(parameters[name].shape)}")
-    with torch.no_grad():
-        for name, part in weights.items():
-            parameters[name].copy_(torch.as_tensor(part))
-
-
-def _read(model: Any, tokens: Tensor) -> tuple[Layers, Tensor]:
-    """A prompt [1, T]: what is remembered of it, and the logits of what comes next, [1, V]."""
+def _read(model: CausalModel, tokens: Tensor) -> tuple[Layers, Tensor]:
+    """Reads a prompt [1, T]; returns what is remembered of it, and the logits of what comes next, [1, V]."""
     cache: Any = DynamicCache()  # the model's own would forget what is beyond a window
     out = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
     return [(layer.keys[0], layer.values[0]) for layer in cache.layers], out.logits[:, -1]

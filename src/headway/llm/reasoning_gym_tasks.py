@@ -43,7 +43,7 @@ def reasoning_gym_task(
     config: Mapping[str, Any] | None = None,
     tags: bool = True,
 ) -> Task:
-    """`config` goes to the dataset. With `tags` the answer is asked for, and read, between <answer> tags."""
+    """Makes a task of a dataset, which gets `config`. With `tags` the answer stands between <answer> tags."""
     settings = dict(config or {})
     if dataset not in DATASETS:
         raise ValueError(unknown("reasoning-gym dataset", dataset, DATASETS))

@@ -9,15 +9,13 @@ engine in this process; vLLM keeps such states.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from headway.llm.decoder import Drawn, Prompts, copy_weights
 from headway.llm.engine import Sampling
-from headway.llm.heads import finish_of, finished_logits
-from headway.llm.padded_decoder import copy_weights
+from headway.llm.heads import logit_transform_of, model_logits
+from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
 from headway.llm.trees import body_of
 
@@ -26,23 +24,23 @@ PASS_TOKENS = 8192
 
 
 class RereadingDecoder:
-    """A model and the tokens of `rows` samples."""
+    """Holds a model and the tokens of `rows` samples."""
 
     burst = 1
 
-    def __init__(self, model: Any, rows: int, context: int) -> None:
+    def __init__(self, model: CausalModel, rows: int, context: int) -> None:
         self.rows, self.context = rows, context
         self.device = next(model.parameters()).device
         self._model = model.eval()
-        self._body, self._finish = body_of(model), finish_of(model)
+        self._body, self._transform = body_of(model), logit_transform_of(model)
         self._parameters = dict(model.named_parameters())
         self._tokens = torch.zeros(rows, context, dtype=torch.int64, device=self.device)
 
-    def load(self, weights: Mapping[str, Any]) -> None:
+    def load(self, weights: NamedWeights) -> None:
         copy_weights(self._parameters, weights)
 
     @torch.no_grad()
-    def prefill(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
+    def prefill(self, prompts: Prompts) -> Tensor:
         logits = []
         for tokens, rows in prompts:
             self._tokens[rows, : len(tokens)] = tokens.to(self.device)
@@ -50,9 +48,7 @@ class RereadingDecoder:
         return torch.cat(logits)
 
     @torch.no_grad()
-    def advance(
-        self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling
-    ) -> tuple[Tensor, Tensor]:
+    def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
         count, length = len(tokens), int(places.max()) + 1
         self._tokens[torch.arange(count), places] = tokens.to(self.device)
         at_once = max(1, PASS_TOKENS // length)
@@ -65,8 +61,8 @@ class RereadingDecoder:
         self._tokens[target] = self._tokens[source]
 
     def _logits(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Of what comes after each row's place, [R, V]."""
+        """Returns the logits of what comes after each row's place, [R, V]."""
         hidden = self._body(input_ids=tokens, use_cache=False).last_hidden_state
-        return finished_logits(
-            self._model.get_output_embeddings(), hidden[torch.arange(len(tokens)), places], self._finish
+        return model_logits(
+            self._model.get_output_embeddings(), hidden[torch.arange(len(tokens)), places], self._transform
         )

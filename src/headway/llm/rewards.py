@@ -33,7 +33,7 @@ class RewardError(ValueError):
 
 
 def gsm8k_truth(answer: str) -> str:
-    """The number after the last `####` of a worked solution, without commas."""
+    """Returns the number after the last `####` of a worked solution, without commas."""
     found = _marked(answer)
     if found is None:
         raise ValueError(f"the answer has no number after '####': {shortened(answer)}")
@@ -41,28 +41,28 @@ def gsm8k_truth(answer: str) -> str:
 
 
 def strict_score(response: str, truth: str) -> float:
-    """1 if the number after the last `####` is the truth; 0 if it is not, or if there is none."""
+    """Returns 1 if the number after the last `####` is the truth; 0 if it is not, or if there is none."""
     return float(_equal(_marked(response), truth))
 
 
 def flexible_score(response: str, truth: str) -> float:
-    """1 if the last number of the response is the truth."""
+    """Returns 1 if the last number of the response is the truth."""
     return float(_equal(last_number(response), truth))
 
 
 def format_score(response: str) -> float:
-    """1 if the response ends with `#### number`, right or wrong."""
+    """Returns 1 if the response ends with `#### number`, right or wrong."""
     return float(MARKED_END.search(response) is not None)
 
 
 def last_number(text: str) -> str | None:
-    """The last number in a text, without commas: `-3`, `1,234.50`, `.5`. A minus between numbers is not a sign."""
+    """Finds the last number in a text, without commas: `-3`, `1,234.50`, `.5`. A minus between numbers is no sign."""
     found = NUMBER.findall(text)
     return _plain(found[-1]) if found else None
 
 
 def overlong_penalty(num_tokens: int, *, max_tokens: int, interval: int) -> float:
-    """0 up to max_tokens - interval, then a straight line down to -1 at max_tokens."""
+    """Returns 0 up to max_tokens - interval, then falls in a straight line to -1 at max_tokens."""
     if not 1 <= interval <= max_tokens:
         raise ValueError(f"interval must be in [1, {max_tokens}], received {interval!r}")
     return -min(max((num_tokens - (max_tokens - interval)) / interval, 0.0), 1.0)
@@ -78,19 +78,18 @@ def _plain(number: str) -> str:
 
 
 def _equal(number: str | None, truth: str) -> bool:
-    """As numbers: 72, 72.0 and 72.00 are equal, and digits beyond any float still count."""
+    """Compares as numbers: 72, 72.0 and 72.00 are equal, and digits beyond any float still count."""
     return number is not None and Decimal(number) == Decimal(_plain(truth))
 
 
 # -- a function of your own -------------------------------------------------------------------------
 
 ARGUMENTS = ("prompt", "response", "truth", "info")
-PART = "reward_"
 THEIR_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
 class Scored(float):
-    """A reward, and other numbers that its function has measured."""
+    """Is a reward, and has the other numbers with it that its function has measured."""
 
     parts: Mapping[str, float]
 
@@ -104,21 +103,27 @@ def parts_of(reward: float) -> Mapping[str, float]:
     return reward.parts if isinstance(reward, Scored) else {}
 
 
-def part_arrays(rewards: Iterable[float]) -> dict[str, np.ndarray]:
-    """The parts of some rewards as `reward_<name>`, [G] each; nan where a function did not say."""
+Parts = tuple[tuple[str, ...], np.ndarray]
+"""Names [K] and numbers [K, G] of the parts of G rewards; nan where a function did not say."""
+
+
+def parts_of_all(rewards: Iterable[float]) -> Parts:
     parts = [parts_of(reward) for reward in rewards]
-    names = sorted({name for part in parts for name in part})
-    return {f"{PART}{name}": np.array([part.get(name, np.nan) for part in parts], np.float32) for name in names}
+    names = tuple(sorted({name for part in parts for name in part}))
+    return names, np.array([[part.get(name, np.nan) for part in parts] for name in names], np.float32)
 
 
-def part_means(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean of each part over all rewards that have it."""
-    names = sorted({name for group in groups for name in group if name.startswith(PART)})
-    return {n: float(np.nanmean(np.concatenate([group[n] for group in groups if n in group]))) for n in names}
+def part_means(groups: Iterable[Parts]) -> dict[str, float]:
+    """Takes the mean of each part over all rewards that have it, as `reward_<name>`."""
+    found: dict[str, list[np.ndarray]] = {}
+    for names, numbers in groups:
+        for name, line in zip(names, numbers, strict=True):
+            found.setdefault(f"reward_{name}", []).append(line)
+    return {name: float(np.nanmean(np.concatenate(found[name]))) for name in sorted(found)}
 
 
 class UserReward:
-    """A reward function named as `package.module:function` or `folder/file.py:function`.
+    """Calls a reward function that is named as `package.module:function` or `folder/file.py:function`.
 
     It is called with `prompt` (the question as text), `response`, `truth` and `info` (uid, index, data_source and
     whatever else the sample has), by these names; or, as users of verl write it, with `data_source`, `solution_str`,
@@ -161,8 +166,8 @@ def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
     return True
 
 
-def guarded(call: Callable[[], Any], source: str, uid: str) -> float:
-    """The reward that `call` returns. One line that names the sample if it raises, or if that is no finite number.
+def guarded(call: Callable[[], object], source: str, uid: str) -> float:
+    """Returns the reward of `call`; raises one line that names the sample if it fails or is no finite number.
 
     Of a mapping the `score` is the reward; its other numbers are the parts of what is `Scored`, and texts are left out.
     """

@@ -23,13 +23,13 @@ _STEP = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15
 
 
 def uniform(seeds: Tensor, places: Tensor) -> Tensor:
-    """Numbers in [0, 1) from 64-bit seeds and places: [R] int64, [R] int64 -> [R] float32."""
+    """Makes numbers in [0, 1) from 64-bit seeds and places: [R] int64, [R] int64 -> [R] float32."""
     bits = _mix(seeds + _mix(places * _STEP))
     return (_shift(bits, 40)).to(torch.float32) * 2.0**-24
 
 
 def draw(logits: Tensor, numbers: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """One token per row and the log-probability it was drawn with: [R, V], [R] -> [R] int64, [R] float32."""
+    """Draws one token per row; returns it and its log-probability: [R, V], [R] -> [R] int64, [R] float32."""
     logits = logits.float()
     if sampling.temperature == 0:
         tokens = logits.argmax(-1)
@@ -45,7 +45,7 @@ def draw(logits: Tensor, numbers: Tensor, sampling: Sampling) -> tuple[Tensor, T
 
 
 def log_kept_mass(log_probs: Tensor, sampling: Sampling) -> Tensor:
-    """The log of the probability that a cut leaves, from log-probabilities at the temperature: [R, V] -> [R]."""
+    """Returns the log of the probability that a cut leaves, from those at the temperature: [R, V] -> [R]."""
     return _cut_tail(log_probs.exp(), sampling).sum(-1).log()
 
 
@@ -62,12 +62,12 @@ def _cut_tail(probs: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """The finaliser of splitmix64, on signed integers that wrap around."""
+    """Applies the finaliser of splitmix64, on signed integers that wrap around."""
     bits = (bits ^ _shift(bits, 30)) * _MIX_1
     bits = (bits ^ _shift(bits, 27)) * _MIX_2
     return bits ^ _shift(bits, 31)
 
 
 def _shift(bits: Tensor, places: int) -> Tensor:
-    """A logical shift to the right: torch's own drags the sign along."""
+    """Shifts to the right logically: torch's own shift drags the sign along."""
     return (bits >> places) & ((1 << (64 - places)) - 1)

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from headway.llm.model_types import CausalModel, NamedWeights, Tokenizer
 from headway.llm.models import ModelError
 
 PLACE = ".lora_"
 ADAPTER = ".default."  # what peft calls an adapter without a name
 
 
-def save_model(model: Any, weights: Mapping[str, Any], tokenizer: Any, folder: Path) -> None:
-    """`weights` are those that training has changed, under the model's own names; their dtype becomes the model's."""
+def save_model(model: CausalModel, weights: NamedWeights, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes a model with the weights that training has changed, under its own names; their dtype becomes its own."""
     trained: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in weights.items()}
     model = model.to(next(iter(trained.values())).dtype)
     own = dict(model.named_parameters())
@@ -44,7 +44,7 @@ def save_model(model: Any, weights: Mapping[str, Any], tokenizer: Any, folder: P
 
 @contextmanager
 def _refusals_as_os_errors(folder: Path) -> Iterator[None]:
-    """What writes these files is in Rust, and has exceptions of its own for what the operating system refuses."""
+    """Raises OSError where the operating system refuses: what writes these files has exceptions of its own for that."""
     try:
         yield
     except Exception as error:
@@ -56,10 +56,10 @@ def _refusals_as_os_errors(folder: Path) -> Iterator[None]:
 
 
 def save_adapters(
-    weights: Mapping[str, Any], tokenizer: Any, folder: Path, *, rank: int, alpha: float, base: str
+    weights: NamedWeights, tokenizer: Tokenizer, folder: Path, *, rank: int, alpha: float, base: str
 ) -> None:
-    """`weights` are the A and B of every adapted layer, under the names they have where they are trained; `base` is
-    the folder of the model they belong to, or its id."""
+    """Writes the A and B of every adapted layer, given under the names they have where they are trained; `base` is the
+    folder of the model they belong to, or its id."""
     from peft import LoraConfig
     from safetensors.torch import save_file
 

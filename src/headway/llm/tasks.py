@@ -34,7 +34,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question."""
+    """Holds one question, and what is known of its answer."""
 
     uid: str
     index: int
@@ -50,17 +50,17 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """All that is said, for people to read."""
+        """Returns all that is said, for people to read."""
         return said_by(self.messages, self.tools)
 
     @property
     def question(self) -> str:
-        """What the user says last."""
+        """Returns what the user says last."""
         return next((m["content"] for m in reversed(self.messages) if m["role"] == "user"), "")
 
 
 def said_by(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-    """A conversation in lines that name who speaks; a single message alone as it is."""
+    """Writes a conversation in lines that name who speaks; a single message alone as it is."""
     if len(messages) == 1 and not tools:
         return str(messages[0]["content"])
     lines = [f"tools: {json.dumps(tools, ensure_ascii=False)}"] if tools else []
@@ -71,7 +71,7 @@ def said_by(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
 
 
 def with_system_prompt(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
-    """The messages as the model gets them: after this text, if there is any."""
+    """Returns the messages as the model gets them: after this text, if there is any."""
     return ({"role": "system", "content": text}, *messages) if text else tuple(messages)
 
 
@@ -80,26 +80,26 @@ def user_says(text: str) -> Message:
 
 
 class Task(Protocol):
-    """Where prompts come from, and what a response is worth."""
+    """Says which prompt a ticket asks, and what a response is worth."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def held_out(self) -> Sequence[Prompt]:
-        """For evaluation only."""
+        """Prompts that are only evaluated on."""
         ...
 
     def __len__(self) -> int:
-        """Prompts of an epoch."""
+        """Counts the prompts of an epoch."""
         ...
 
     def prompt(self, ticket: int) -> Prompt:
-        """The prompt of the ticket with this index, always the same."""
+        """Returns the prompt of the ticket with this index, always the same."""
         ...
 
     def reward(self, prompt: Prompt, response: str) -> float:
-        """What the response is worth; RewardError where that cannot be said. A `Scored` has other numbers with it."""
+        """Says what the response is worth, or raises RewardError. A `Scored` has other numbers with it."""
         ...
 
 
@@ -108,7 +108,7 @@ class LongPrompt(ValueError):
 
 
 class PromptTask:
-    """Prompts in lists, shuffled anew every epoch, and one function that scores."""
+    """Takes prompts from lists, shuffled anew every epoch, and scores by one function."""
 
     def __init__(
         self,
@@ -136,12 +136,12 @@ class PromptTask:
         return self._train[int(self._order(epoch)[place])]
 
     def listed(self, split: str) -> Sequence[Prompt]:
-        """The prompts of a split that are there already; none where they are made on demand."""
+        """Lists the prompts of a split that are there already; none where they are made on demand."""
         prompts = self._train if split == TRAIN else self.held_out
         return () if isinstance(prompts, Generated) else prompts
 
     def without(self, is_too_long: Callable[[Prompt], bool]) -> tuple[PromptTask, dict[str, int]]:
-        """This task without some of its listed prompts, and how many those are, by split."""
+        """Returns this task without some of its listed prompts, and how many those are, by split."""
         kept: dict[str, Sequence[Prompt]] = {}
         left_out = {}
         for split, prompts in ((TRAIN, self._train), (HELD_OUT, self.held_out)):
@@ -160,7 +160,7 @@ class PromptTask:
 
 
 class Generated(Sequence[Prompt]):
-    """Prompts that are made when they are asked for, each from its index alone."""
+    """Makes prompts when they are asked for, each from its index alone."""
 
     def __init__(self, size: int, make: Callable[[int], Prompt]) -> None:
         if size < 0:
@@ -180,7 +180,7 @@ class Generated(Sequence[Prompt]):
 
 
 class Distinct(Generated):
-    """Prompts that are made in turn and passed over if an earlier one says the same, so there may be fewer."""
+    """Makes prompts in turn and passes over those that say the same as an earlier one, so there may be fewer."""
 
     def __init__(self, size: int, make: Callable[[int], Prompt]) -> None:
         super().__init__(size, make)
@@ -197,7 +197,7 @@ class Distinct(Generated):
 
 
 def load_task(spec: str, *, seed: int = 0, **options: Any) -> Task:
-    """The task that `spec` names (see the top of this file); unknown names and options are refused."""
+    """Makes the task that `spec` names (see the top of this file); unknown names and options are refused."""
     kind, _, argument = spec.partition(":")
     if kind not in TASKS:
         raise ValueError(unknown("task", kind, TASKS))
@@ -214,8 +214,8 @@ def load_task(spec: str, *, seed: int = 0, **options: Any) -> Task:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """Where the function that makes a task is found, and what it wants after the colon."""
+class _TaskSource:
+    """Says where the function that makes a task is found, and what it wants after the colon."""
 
     module: str
     function: str
@@ -234,10 +234,10 @@ class _Source:
         return found
 
 
-TASKS: dict[str, _Source] = {
-    "gsm8k": _Source("file_tasks", "gsm8k", "FOLDER"),
-    "jsonl": _Source("file_tasks", "jsonl", "FILE"),
-    "reasoning_gym": _Source("reasoning_gym_tasks", "reasoning_gym_task", "DATASET", "reasoning-gym"),
-    "larger_than": _Source("made_up_tasks", "larger_than"),
-    "arithmetic": _Source("made_up_tasks", "arithmetic"),
+TASKS: dict[str, _TaskSource] = {
+    "gsm8k": _TaskSource("file_tasks", "gsm8k", "FOLDER"),
+    "jsonl": _TaskSource("file_tasks", "jsonl", "FILE"),
+    "reasoning_gym": _TaskSource("reasoning_gym_tasks", "reasoning_gym_task", "DATASET", "reasoning-gym"),
+    "larger_than": _TaskSource("made_up_tasks", "larger_than"),
+    "arithmetic": _TaskSource("made_up_tasks", "arithmetic"),
 }

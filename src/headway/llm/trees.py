@@ -30,12 +30,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.llm.model_types import CausalModel
+
 PADDING = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
-    """A prompt and some of its replies; `first` is the number of the first reply among all that are trained on."""
+class ReplyTree:
+    """Holds a prompt and some of its replies; `first` is the number of the first one among all that are trained on."""
 
     prompt: np.ndarray  # [P]
     replies: tuple[np.ndarray, ...]
@@ -48,7 +50,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class TreeBatch:
-    """A microbatch of trees: B rows of T places, N trained tokens in S replies."""
+    """Holds a microbatch of trees: B rows of T places, N trained tokens in S replies."""
 
     tokens: Tensor  # [B, T]
     positions: Tensor  # [B, T]
@@ -70,7 +72,7 @@ class TreeBatch:
         )
 
     def mask(self, window: int | None = None) -> Tensor:
-        """Who sees whom, [B, 1, T, T] bool; with a window, only those less than so many places back."""
+        """Says who sees whom, [B, 1, T, T] bool; with a window, only those less than so many places back."""
         length = self.tokens.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=self.tokens.device).tril()
         same = self.branch[:, None, :] == self.branch[:, :, None]
@@ -84,14 +86,14 @@ SLOWNESS = 1.5
 """Attention takes so much longer per operation than matrix products; measured on a CPU."""
 
 
-def body_of(model: Any) -> Any:
-    """The model without its head; not every family says rightly where that is."""
+def body_of(model: CausalModel) -> Any:
+    """Finds the model without its head; not every family says rightly where that is."""
     body = model.base_model
     return model.model if body is model and hasattr(model, "model") else body
 
 
-def pair_price(model: Any) -> float:
-    """What a pair of tokens costs a model's attention, in tokens that go through its layers."""
+def pair_price(model: CausalModel) -> float:
+    """Says what a pair of tokens costs a model's attention, in tokens that go through its layers."""
     config = model.config.get_text_config()
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     embedded = model.get_input_embeddings().weight
@@ -99,20 +101,20 @@ def pair_price(model: Any) -> float:
     return SLOWNESS * 2 * head * config.num_attention_heads * config.num_hidden_layers / max(1, weights)
 
 
-def plant(
+def pack_trees(
     prompts: Sequence[np.ndarray],
     replies: Sequence[Sequence[np.ndarray]],
     budget: int,
     price: float = 0.0,
     *,
     apart: bool = False,
-) -> list[list[Tree]]:
-    """Microbatches of trees whose padded size is at most `budget` tokens, the longest first.
+) -> list[list[ReplyTree]]:
+    """Makes microbatches of trees whose padded size is at most `budget` tokens, the longest first.
 
     A group is cut into several trees, each with the prompt again, where it is larger than the budget by itself, or
     where that is less work, given the price of a pair of tokens; `apart`: each reply is a tree.
     """
-    trees: list[Tree] = []
+    trees: list[ReplyTree] = []
     number = 0
     for prompt, group in zip(prompts, replies, strict=True):
         some: list[np.ndarray] = []
@@ -125,14 +127,14 @@ def plant(
                     f"of {budget} tokens"
                 )
             if some and (apart or place in ends or size + len(reply) - 1 > budget):
-                trees.append(Tree(prompt, tuple(some), first))
+                trees.append(ReplyTree(prompt, tuple(some), first))
                 some, size, first = [], len(prompt), number
             some.append(reply)
             size += len(reply) - 1
             number += 1
         if some:
-            trees.append(Tree(prompt, tuple(some), first))
-    batches: list[list[Tree]] = []
+            trees.append(ReplyTree(prompt, tuple(some), first))
+    batches: list[list[ReplyTree]] = []
     for tree in sorted(trees, key=lambda tree: (-tree.num_tokens, tree.first)):
         if batches and batches[-1][0].num_tokens * (len(batches[-1]) + 1) <= budget:
             batches[-1].append(tree)
@@ -142,7 +144,7 @@ def plant(
 
 
 def _cuts(lengths: Sequence[int], prompt: int, price: float) -> set[int]:
-    """The replies before which a new tree begins, so that all trees are about as long as is cheapest."""
+    """Finds the replies before which a new tree begins, so that all trees are about as long as is cheapest."""
     total = sum(lengths)
     if not price or not total:
         return set()
@@ -152,8 +154,8 @@ def _cuts(lengths: Sequence[int], prompt: int, price: float) -> set[int]:
     return set((np.flatnonzero(np.diff(part)) + 1).tolist())
 
 
-def lay_out(trees: Sequence[Tree], *, apart: bool = False) -> TreeBatch:
-    """Arrays for the model; `apart` for trees of one reply, to be read by its own rules."""
+def lay_out(trees: Sequence[ReplyTree], *, apart: bool = False) -> TreeBatch:
+    """Makes the arrays that a model reads; `apart` for trees of one reply, to be read by its own rules."""
     length = max(tree.num_tokens for tree in trees)
     tokens = np.zeros((len(trees), length), np.int64)
     positions = np.zeros((len(trees), length), np.int64)
@@ -184,8 +186,8 @@ def lay_out(trees: Sequence[Tree], *, apart: bool = False) -> TreeBatch:
     )
 
 
-def hidden_states(model: Any, batch: TreeBatch) -> Tensor:
-    """The model's output where trained tokens are predicted, before the head: [N, H]."""
+def hidden_states(model: CausalModel, batch: TreeBatch) -> Tensor:
+    """Returns the model's output where trained tokens are predicted, before the head: [N, H]."""
     if batch.is_apart:  # padding comes last, and nobody looks ahead
         out = body_of(model)(input_ids=batch.tokens, use_cache=False).last_hidden_state
     else:
@@ -200,7 +202,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 """Kinds of layers whose masks we can make; models that have several take one mask for each."""
 
 
-def _masks(model: Any, batch: TreeBatch) -> Tensor | dict[str, Tensor]:
+def _masks(model: CausalModel, batch: TreeBatch) -> Tensor | dict[str, Tensor]:
     config = model.config.get_text_config()
     kinds, window = set(getattr(config, "layer_types", None) or ()), getattr(config, "sliding_window", None)
     if SLIDING in kinds:
@@ -208,8 +210,8 @@ def _masks(model: Any, batch: TreeBatch) -> Tensor | dict[str, Tensor]:
     return _as_taken(model, batch.mask(None if kinds else window))
 
 
-def _as_taken(model: Any, mask: Tensor) -> Tensor:
-    """Attention that is written out adds the mask; kernels take it as it is."""
+def _as_taken(model: CausalModel, mask: Tensor) -> Tensor:
+    """Makes a mask as the model takes it: attention that is written out adds it; kernels take it as it is."""
     if model.config.get_text_config()._attn_implementation != "eager":
         return mask
     kind = model.get_input_embeddings().weight.dtype

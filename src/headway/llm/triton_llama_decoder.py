@@ -12,17 +12,18 @@ bound by launches otherwise: 30 layers of a dozen kernels each cost a hundred ti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
+from headway.llm.decoder import Drawn, Prompts
 from headway.llm.engine import Sampling
-from headway.llm.llama_decoder import Shape, Weights, rotate, rotation
+from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotation
+from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
 
 GRANULES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
@@ -31,39 +32,62 @@ PREFILL_TOKENS = 32768
 """Padded tokens that are read at once."""
 
 
-class TritonLlamaDecoder:
-    """Weights and the cache of `rows` samples of at most `context` tokens each, on a GPU."""
+class _DeviceRows:
+    """Holds what a step reads and makes of `width` rows, on the device, where the graph itself moves it on."""
 
-    def __init__(self, model: Any, rows: int, context: int, *, burst: int = 16) -> None:
-        shape = Shape.of(model.config)
+    def __init__(self, width: int, burst: int, device: torch.device) -> None:
+        self.tokens = torch.zeros(width, dtype=torch.int64, device=device)
+        self.places, self.seeds, self.counts = (torch.zeros_like(self.tokens) for _ in range(3))
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.drawn = torch.zeros(burst, width, dtype=torch.int64, device=device)
+        self.log_probs = torch.zeros(burst, width, device=device)
+
+    def begin(self, width: int, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor) -> None:
+        """Begins a burst of the first rows, [R] each; those up to `width` only fill the graph up."""
+        pairs = (self.tokens, tokens), (self.places, places), (self.seeds, seeds), (self.counts, counts)
+        for place, given in pairs:
+            place[: len(given)].copy_(given, non_blocking=True)
+            place[len(given) : width].zero_()
+        self.step.zero_()
+
+    def write(self, width: int, tokens: Tensor, log_probs: Tensor) -> None:
+        """Takes what a step has drawn, [width] each."""
+        self.drawn[:, :width].index_copy_(0, self.step, tokens[None])
+        self.log_probs[:, :width].index_copy_(0, self.step, log_probs[None])
+        self.tokens[:width].copy_(tokens)
+        self.places[:width].add_(1)
+        self.counts[:width].add_(1)
+        self.step.add_(1)
+
+
+class TritonLlamaDecoder:
+    """Holds weights and the cache of `rows` samples of at most `context` tokens each, on a GPU."""
+
+    def __init__(self, model: CausalModel, rows: int, context: int, *, burst: int = 16) -> None:
+        shape = LlamaShape.of(model.config)
         if shape.dim & (shape.dim - 1):
             raise ValueError(f"heads of {shape.dim} dimensions are not supported: it must be a power of two")
         parameter = next(model.parameters())
-        self.shape, self.rows, self.context, self.burst = shape, rows, context, burst
+        self.rows, self.context, self.burst = rows, context, burst
         self.device, dtype = parameter.device, parameter.dtype
-        self.weights = Weights(shape, dtype, self.device)
+        self.weights = LlamaWeights(shape, dtype, self.device)
         self.weights.load(model.state_dict())
         room = context + burst  # a row may run past its end within a burst
         self._cos, self._sin = (table.float().contiguous() for table in rotation(model, room, torch.float32))
         size = (shape.layers, _rounded(rows), shape.kv_heads, room, shape.dim)
         self.keys = torch.zeros(size, dtype=dtype, device=self.device)
         self.values = torch.zeros_like(self.keys)
-        width = _rounded(rows)
-        self._tokens = torch.zeros(width, dtype=torch.int64, device=self.device)
-        self._places, self._seeds, self._counts = (torch.zeros_like(self._tokens) for _ in range(3))
-        self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self._drawn = torch.zeros(burst, width, dtype=torch.int64, device=self.device)
-        self._log_probs = torch.zeros(burst, width, device=self.device)
-        self._graphs: dict[tuple[int, Any], torch.cuda.CUDAGraph] = {}
+        self._rows = _DeviceRows(_rounded(rows), burst, self.device)
+        self._graphs: dict[tuple[int, tuple[float, int, float]], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
 
-    def load(self, weights: Mapping[str, Any]) -> None:
+    def load(self, weights: NamedWeights) -> None:
         self.weights.load(weights)
 
     # -- reading prompts ----------------------------------------------------------------------------
 
     @torch.no_grad()
-    def prefill(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
+    def prefill(self, prompts: Prompts) -> Tensor:
         parts: list[Tensor] = []
         start = 0
         while start < len(prompts):
@@ -77,9 +101,9 @@ class TritonLlamaDecoder:
             start = end
         return torch.cat(parts)
 
-    def _read(self, prompts: list[tuple[Tensor, list[int]]]) -> Tensor:
-        """Prompts side by side, padded at their ends, where causal attention never looks."""
-        shape, count = self.shape, len(prompts)
+    def _read(self, prompts: Prompts) -> Tensor:
+        """Reads prompts side by side; returns the logits of what comes next, [P, V]."""
+        count = len(prompts)
         lengths = [len(tokens) for tokens, _ in prompts]
         longest = max(lengths)
         table = torch.zeros(count, longest, dtype=torch.int64)
@@ -87,52 +111,28 @@ class TritonLlamaDecoder:
             table[number, : len(tokens)] = tokens
         owners = torch.tensor([n for n, (_, rows) in enumerate(prompts) for _ in rows], device=self.device)
         rows = torch.tensor([row for _, rows in prompts for row in rows], device=self.device)
-        hidden = self.weights.embed[table.to(self.device)]  # [P, T, H]
-        cos = self._cos[:longest, None].to(hidden.dtype)
-        sin = self._sin[:longest, None].to(hidden.dtype)
-        for number, layer in enumerate(self.weights.layers):
-            normed = torch.nn.functional.rms_norm(hidden, (shape.hidden,), layer.norm, shape.eps)
-            joined = linear(normed, layer.qkv, layer.qkv_bias).view(count, longest, -1, shape.dim)
-            queries, keys, values = joined.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=2)
-            if layer.q_norm is not None:
-                queries = torch.nn.functional.rms_norm(queries, (shape.dim,), layer.q_norm, shape.eps)
-                keys = torch.nn.functional.rms_norm(keys, (shape.dim,), layer.k_norm, shape.eps)
-            queries, keys = rotate(queries, cos, sin).transpose(1, 2), rotate(keys, cos, sin).transpose(1, 2)
-            values = values.transpose(1, 2)  # [P, kv_heads, T, dim]
+
+        def keep(number: int, keys: Tensor, values: Tensor) -> None:
             self.keys[number, :, :, :longest].index_copy_(0, rows, keys.index_select(0, owners))
             self.values[number, :, :, :longest].index_copy_(0, rows, values.index_select(0, owners))
-            attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
-            hidden = hidden + linear(attended.transpose(1, 2).reshape(count, longest, -1), layer.out)
-            normed = torch.nn.functional.rms_norm(hidden, (shape.hidden,), layer.mlp_norm, shape.eps)
-            gate, up = linear(normed, layer.gate_up).chunk(2, -1)
-            hidden = hidden + linear(torch.nn.functional.silu(gate) * up, layer.down)
+
+        dtype = self.weights.embed.dtype
+        cos, sin = self._cos[:longest, None].to(dtype), self._sin[:longest, None].to(dtype)
+        hidden = self.weights.read(table.to(self.device), cos, sin, keep)
         last = torch.tensor([length - 1 for length in lengths], device=self.device)
-        hidden = hidden[torch.arange(count, device=self.device), last]
-        return linear(
-            torch.nn.functional.rms_norm(hidden, (shape.hidden,), self.weights.norm, shape.eps), self.weights.head
-        )
+        return self.weights.logits(hidden[torch.arange(count, device=self.device), last])
 
     # -- steps --------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def advance(
-        self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling
-    ) -> tuple[Tensor, Tensor]:
-        count = len(tokens)
-        width = min(_rounded(count), len(self._tokens))
-        for place, given in (
-            (self._tokens, tokens),
-            (self._places, places),
-            (self._seeds, seeds),
-            (self._counts, counts),
-        ):
-            place[:count].copy_(given, non_blocking=True)
-            place[count:width].zero_()  # rows that only fill the graph up
-        self._step.zero_()
+    def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
+        rows, count = self._rows, len(tokens)
+        width = min(_rounded(count), len(rows.tokens))
+        rows.begin(width, tokens, places, seeds, counts)
         graph = self._graph(width, sampling)
         for _ in range(self.burst):
             graph.replay()
-        return self._drawn[:, :count].cpu(), self._log_probs[:, :count].cpu()
+        return rows.drawn[:, :count].cpu(), rows.log_probs[:, :count].cpu()
 
     def move(self, source: int, target: int, length: int) -> None:
         self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
@@ -141,16 +141,17 @@ class TritonLlamaDecoder:
     def _graph(self, width: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
         key = width, sampling.choice
         if key not in self._graphs:
-            kept = [tensor.clone() for tensor in (self._tokens, self._places, self._counts)]
+            rows = self._rows
+            kept = [tensor.clone() for tensor in (rows.tokens, rows.places, rows.counts)]
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):  # kernels are compiled and workspaces allocated outside the graph
                 for _ in range(2):
                     self._one_step(width, sampling)
             torch.cuda.current_stream().wait_stream(stream)
-            for tensor, before in zip((self._tokens, self._places, self._counts), kept, strict=True):
+            for tensor, before in zip((rows.tokens, rows.places, rows.counts), kept, strict=True):
                 tensor.copy_(before)
-            self._step.zero_()
+            rows.step.zero_()
             graph = torch.cuda.CUDAGraph()
             # Other threads may use the GPU meanwhile: what they do is none of this capture's business.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
@@ -160,38 +161,22 @@ class TritonLlamaDecoder:
         return self._graphs[key]
 
     def _one_step(self, width: int, sampling: Sampling) -> None:
-        """Read the newest token of every row, draw the next one."""
-        shape, weights = self.shape, self.weights
-        hidden = weights.embed[self._tokens[:width]]  # [R, H]
+        """Reads the newest token of every row and draws the next one."""
+        shape, weights, rows = self.weights.shape, self.weights, self._rows
+        hidden = weights.embed[rows.tokens[:width]]  # [R, H]
         added: Tensor | None = None
         for number, layer in enumerate(weights.layers):
             normed = _add_norm(hidden, added, layer.norm, shape.eps)
             joined = linear(normed, layer.qkv, layer.qkv_bias)
-            if layer.q_norm is not None and layer.k_norm is not None:
-                joined = self._norm_heads(joined, layer.q_norm, layer.k_norm)
-            attended = self._attend(joined, number)
+            attended = self._attend(weights.norm_heads(joined, layer), number)
             normed = _add_norm(hidden, linear(attended, layer.out), layer.mlp_norm, shape.eps)
             added = linear(_silu_times(linear(normed, layer.gate_up)), layer.down)
         logits = linear(_add_norm(hidden, added, weights.norm, shape.eps), weights.head)
-        numbers = uniform(self._seeds[:width], self._counts[:width])
-        tokens, log_probs = draw(logits, numbers, sampling)
-        self._drawn[:, :width].index_copy_(0, self._step, tokens[None])
-        self._log_probs[:, :width].index_copy_(0, self._step, log_probs[None])
-        self._tokens[:width].copy_(tokens)
-        self._places[:width].add_(1)
-        self._counts[:width].add_(1)
-        self._step.add_(1)
-
-    def _norm_heads(self, joined: Tensor, q_norm: Tensor, k_norm: Tensor) -> Tensor:
-        shape = self.shape
-        parts = joined.view(len(joined), -1, shape.dim)
-        queries, keys, values = parts.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
-        queries = torch.nn.functional.rms_norm(queries, (shape.dim,), q_norm, shape.eps)
-        keys = torch.nn.functional.rms_norm(keys, (shape.dim,), k_norm, shape.eps)
-        return torch.cat([queries, keys, values], 1).view(len(joined), -1)
+        numbers = uniform(rows.seeds[:width], rows.counts[:width])
+        rows.write(width, *draw(logits, numbers, sampling))
 
     def _attend(self, joined: Tensor, number: int) -> Tensor:
-        shape, count = self.shape, len(joined)
+        shape, count = self.weights.shape, len(joined)
         out = torch.empty(count, shape.heads * shape.dim, dtype=joined.dtype, device=joined.device)
         keys, values = self.keys[number], self.values[number]
         share = shape.heads // shape.kv_heads
@@ -201,7 +186,7 @@ class TritonLlamaDecoder:
             values,
             self._cos,
             self._sin,
-            self._places,
+            self._rows.places,
             out,
             shape.dim**-0.5,
             keys.stride(0),
@@ -223,7 +208,7 @@ def _rounded(rows: int) -> int:
 
 
 def _add_norm(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """hidden += added, in place; returns the norm of that."""
+    """Adds to hidden, in place; returns the norm of that."""
     normed = torch.empty_like(hidden)
     width = hidden.shape[1]
     _add_norm_kernel[(len(hidden),)](

@@ -13,7 +13,6 @@ advantages are exactly zero. With a critic, `token_gae` gives every token an adv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,19 +26,8 @@ EPSILON = 1e-6
 Values = Tensor | np.ndarray | Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupAdvantages:
-    """One advantage per reply, and which replies have neighbours to learn from."""
-
-    values: Tensor  # [S]
-    silent: Tensor  # [S] bool: all rewards of its group are equal
-    num_groups: int
-    num_silent: int
-    """Groups without variance. Under `reinforce_plus_plus` they still count, through the batch."""
-
-
-def group_advantages(estimator: str, rewards: Values, group: Values) -> GroupAdvantages:
-    """Advantages [S] of replies with these rewards [S]; equal numbers in `group` [S] share a prompt."""
+def group_advantages(estimator: str, rewards: Values, group: Values) -> Tensor:
+    """Returns the advantages [S] of replies with these rewards [S]; equal numbers in `group` [S] share a prompt."""
     if estimator not in ESTIMATORS:
         raise ValueError(unknown("advantage estimator", estimator, ESTIMATORS))
     rewards, group = torch.as_tensor(rewards), torch.as_tensor(group)
@@ -50,12 +38,11 @@ def group_advantages(estimator: str, rewards: Values, group: Values) -> GroupAdv
     order = torch.argsort(group, stable=True)
     groups = Ragged.of(torch.unique(group, return_counts=True)[1])
     ordered = rewards[order]
-    quiet = groups.largest(ordered) == groups.smallest(ordered)
     values = ESTIMATORS[estimator](ordered, groups)
     if estimator != "reinforce_plus_plus":
-        values = torch.where(groups.spread(quiet), 0.0, values)
-    back = torch.argsort(order)
-    return GroupAdvantages(values[back], groups.spread(quiet)[back], groups.num_rows, int(quiet.sum()))
+        is_silent = groups.largest(ordered) == groups.smallest(ordered)
+        values = torch.where(groups.spread(is_silent), 0.0, values)
+    return values[torch.argsort(order)]
 
 
 def _grpo(rewards: Tensor, groups: Ragged) -> Tensor:
@@ -93,13 +80,13 @@ COMPARE_THE_BATCH = ("reinforce_plus_plus", GAE)
 
 
 def whiten(values: Tensor) -> Tensor:
-    """Mean 0, standard deviation 1 over everything that is passed."""
+    """Scales values to mean 0 and standard deviation 1 over everything that is passed."""
     gaps = values - values.mean()
     return gaps / ((gaps**2).sum() / max(len(values) - 1, 1)).sqrt().add(EPSILON)
 
 
 def at_the_end(rewards: Tensor, sequences: Ragged) -> Tensor:
-    """Rewards of whole replies [S] as rewards of tokens [N]: each at the last token of its reply."""
+    """Puts the reward of each reply [S] at its last token: rewards of tokens [N]."""
     per_token = rewards.new_zeros(sequences.num_values)
     has_tokens = sequences.lengths > 0
     per_token[sequences.lengths.cumsum(0)[has_tokens] - 1] = rewards[has_tokens]
@@ -115,7 +102,7 @@ def token_gae(
     lam: float = 0.95,
     bootstrap: Tensor | None = None,  # [S]: value after the last token of what was cut off; None: everything ended
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and value targets of tokens, both [N].
+    """Returns the advantages and the value targets of tokens, both [N].
 
     The discounted sum of deltas is built by doubling: after k rounds each token has the sum of the next 2^k. So
     a reply of 8000 tokens takes 13 rounds of whole-tensor arithmetic instead of 8000 steps.

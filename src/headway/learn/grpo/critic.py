@@ -24,10 +24,11 @@ from torch import Tensor
 
 from headway.core.naming import unknown
 from headway.learn.grpo.advantages import at_the_end, token_gae
-from headway.learn.grpo.loss import Loss, value_loss
+from headway.learn.grpo.loss import TokenLoss, value_loss
 from headway.learn.ragged import Ragged
+from headway.llm.model_types import CausalModel
 from headway.llm.trees import TreeBatch, body_of, hidden_states
-from headway.llm.without_dropout import steady
+from headway.llm.without_dropout import without_dropout
 
 Kind = Literal["shared", "own"]
 KINDS = ("shared", "own")
@@ -67,15 +68,15 @@ class CriticSettings:
 
 
 class Critic:
-    """Values of tokens, and what is learned from their errors."""
+    """Says before each token how much reward is still to come, and learns from its errors."""
 
     def __init__(
         self,
         settings: CriticSettings,
-        policy: Any,
+        policy: CausalModel,
         make_optimizer: Callable[[list[Tensor], float], torch.optim.Optimizer],
         *,
-        load: Callable[[], Any] | None = None,
+        load: Callable[[], CausalModel] | None = None,
     ) -> None:
         self.settings = settings
         weight = policy.get_output_embeddings().weight
@@ -87,7 +88,7 @@ class Critic:
         if settings.kind == "own":
             if load is None:
                 raise ValueError("a critic of its own needs a model")
-            self._body = steady(body_of(load()))  # no head over the vocabulary
+            self._body = without_dropout(body_of(load()))  # no head over the vocabulary
         self._trained = {f"head.{name}": p for name, p in self._head.named_parameters()}
         if self._body is not None:
             self._trained |= {name: p for name, p in self._body.named_parameters() if p.requires_grad}
@@ -99,7 +100,7 @@ class Critic:
         return self._body is None
 
     def values(self, trees: TreeBatch, hidden: Tensor | None) -> Tensor:
-        """Before each trained token, [N]. `hidden` [N, H] is the policy's, which a shared critic reads."""
+        """Returns the value before each trained token, [N]. A shared critic reads the policy's `hidden` [N, H]."""
         if self._body is not None:
             hidden = hidden_states(self._body, trees)
         assert hidden is not None
@@ -110,14 +111,14 @@ class Critic:
     def advantages(
         self, rewards: Tensor, penalties: Tensor | None, values: Tensor, sequences: Ragged
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and value targets of tokens, both [N], from rewards of replies [S] and penalties of tokens [N]."""
+        """Makes advantages and value targets of tokens, both [N], from rewards of replies [S] and penalties [N]."""
         per_token = at_the_end(rewards.to(values.dtype), sequences)
         if penalties is not None:
             per_token = per_token - penalties
         return token_gae(per_token, values, sequences, gamma=self.settings.gamma, lam=self.settings.lam)
 
-    def loss(self, values: Tensor, targets: Tensor, old_values: Tensor, num_tokens: int) -> Loss:
-        """The share of some tokens [n] in the mean over `num_tokens`, before `weight`."""
+    def loss(self, values: Tensor, targets: Tensor, old_values: Tensor, num_tokens: int) -> TokenLoss:
+        """Returns the share of some tokens [n] in the mean error over `num_tokens`, before `weight` is applied."""
         scale = torch.full_like(targets, 1 / num_tokens)
         return value_loss(values, targets, scale, old_values=old_values, clip=self.settings.clip)
 

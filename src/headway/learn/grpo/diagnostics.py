@@ -20,7 +20,7 @@ MISMATCH = (
 
 
 def replies(rewards: Tensor, group: Tensor, lengths: Tensor) -> dict[str, float]:
-    """Rewards [S] and lengths [S] of a batch, and the share of its groups whose rewards are all equal."""
+    """Sums up rewards [S] and lengths [S] of a batch, and counts the groups whose rewards are all equal."""
     groups = Ragged.of(torch.unique(group, return_counts=True)[1])
     ordered = rewards[torch.argsort(group, stable=True)]
     return _read(
@@ -37,15 +37,15 @@ def replies(rewards: Tensor, group: Tensor, lengths: Tensor) -> dict[str, float]
 
 
 def without_signal(found: Mapping[str, float], *, in_groups: bool) -> float:
-    """The share of a batch that nothing can be learned from, from what `replies` has found: its silent groups, or all
-    of it where the estimator compares the whole batch and every reward is the same."""
+    """Returns the share of a batch that nothing can be learned from, given what `replies` has found: its silent groups,
+    or all of it where the estimator compares the whole batch and every reward is the same."""
     if in_groups:
         return found["silent_groups"]
     return float(found["reward_min"] == found["reward_max"])
 
 
 def behaviour(logp_prox: Tensor, logp_b: Tensor, weighed: Weighed) -> dict[str, float]:
-    """Effective sample size of pi_prox / pi_b and of the weights made of it, and KL; tokens [N]."""
+    """Measures how far pi_prox is from pi_b over tokens [N]: effective sample sizes, KL and the weights."""
     with torch.no_grad():
         log_rho = logp_prox - logp_b
         return _read(
@@ -60,7 +60,7 @@ def behaviour(logp_prox: Tensor, logp_b: Tensor, weighed: Weighed) -> dict[str, 
 
 
 def mismatch(logp_trainer: Tensor, logp_engine: Tensor) -> dict[str, float]:
-    """How differently two implementations see the same tokens [N].
+    """Measures how differently two implementations see the same tokens [N].
 
     Pass tokens of the version being trained to see the engine alone; of older ones to see staleness with it.
     """
@@ -78,24 +78,24 @@ def mismatch(logp_trainer: Tensor, logp_engine: Tensor) -> dict[str, float]:
 
 
 def staleness(version: int, born: Tensor) -> dict[str, float]:
-    """Mean and maximum over tokens [N]: the version being trained minus the one that made the token."""
+    """Returns mean and maximum over tokens [N] of the version being trained minus the one that made the token."""
     ages = (version - born).float()
     return _read({"token_staleness": ages.mean(), "token_staleness_max": ages.max()})
 
 
 def explained_variance(values: Tensor, targets: Tensor) -> float:
-    """How much of what the targets [N] vary the critic foresees: 1 all of it, 0 nothing, below 0 worse."""
+    """Returns how much of the targets' variance the critic foresees: 1 all of it, 0 nothing, below 0 worse."""
     spread = float(targets.double().var(correction=0))
     return 1 - float((targets - values).double().var(correction=0)) / spread if spread else 0.0
 
 
 def effective_sample_size(weights: Tensor) -> Tensor:
-    """(sum w)^2 / (n sum w^2): the share of the tokens that still count."""
+    """Returns (sum w)^2 / (n sum w^2): the share of the tokens that still count."""
     doubles = weights.double()
     return doubles.sum() ** 2 / (len(doubles) * (doubles**2).sum()).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def _read(found: dict[str, Tensor]) -> dict[str, float]:
-    """From the device in one go."""
+    """Reads all numbers from the device in one go."""
     numbers = torch.stack([value.double() for value in found.values()]).tolist()
     return dict(zip(found, numbers, strict=True))

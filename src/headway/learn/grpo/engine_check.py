@@ -22,7 +22,7 @@ from torch import Tensor
 
 from headway.learn.grpo import diagnostics
 from headway.learn.grpo.policy import TokenPolicy
-from headway.learn.grpo.replies import Cut, Replies
+from headway.learn.grpo.replies import MicrobatchSizes, Replies
 from headway.learn.rank import ALONE, Rank
 
 SHARE = 8
@@ -32,7 +32,10 @@ MIN_TOKENS = 64
 
 
 class EngineCheck:
-    """`trained` are the live weights. A version is copied every `every` versions at most; 0: never."""
+    """Measures how far the engine's log-probabilities are from the trainer's, whose live weights are `trained`.
+
+    A version is copied every `every` versions at most; 0: never.
+    """
 
     def __init__(self, policy: TokenPolicy, trained: Mapping[str, Tensor], every: int, rank: Rank = ALONE) -> None:
         self._rank = rank
@@ -45,19 +48,21 @@ class EngineCheck:
         """Of the last batch. While it stays the same, updates move the weights away from it (`publish_every`)."""
 
     @torch.no_grad()
-    def look(self, data: Replies, version: int, cut: Cut, *, is_free: bool) -> dict[str, float] | None:
-        """Before the first step of an update: `mismatch_*`, empty if there is nothing to compare.
+    def mismatch(
+        self, data: Replies, version: int, sizes: MicrobatchSizes, *, is_free: bool
+    ) -> dict[str, float] | None:
+        """Returns `mismatch_*` before the first step of an update; nothing where there is nothing to compare.
 
         None: there are tokens of these very weights, and with `is_free` the update itself computes what is needed.
         """
         is_at_version, self.version = version != self.version, version
         if is_at_version and len(data.begun_by(version)):
-            return None if is_free else self._tell(data, version, cut, {})
+            return None if is_free else self._on_first_rank(data, version, sizes, {})
         found: dict[str, float] = {}
         if self._copied is not None:
             copied, weights = self._copied
             if len(data.begun_by(copied)):
-                found = self._tell(data, copied, cut, weights)
+                found = self._on_first_rank(data, copied, sizes, weights)
                 self._copied = None
             elif copied < int(data.versions.min()):
                 self._copied = None  # its tokens were dropped
@@ -67,30 +72,32 @@ class EngineCheck:
             self._due = version + self._every
         return found
 
-    def _tell(self, data: Replies, version: int, cut: Cut, weights: dict[str, Tensor]) -> dict[str, float]:
-        """With other weights, if there are any; the same on every rank."""
+    def _on_first_rank(
+        self, data: Replies, version: int, sizes: MicrobatchSizes, weights: dict[str, Tensor]
+    ) -> dict[str, float]:
+        """Compares with these weights, or with the live ones, on the first rank, and tells all of them."""
         numbers = torch.zeros(len(diagnostics.MISMATCH), dtype=torch.float64, device=data.log_probs.device)
         if self._rank.index == 0:
-            with self._holding(weights) if weights else nullcontext():
-                found = self._compare(data, version, cut)
+            with self._with_weights(weights) if weights else nullcontext():
+                found = self._compare(data, version, sizes)
             numbers.copy_(torch.tensor([found[name] for name in diagnostics.MISMATCH], dtype=torch.float64))
         self._rank.add_up(numbers)
         return dict(zip(diagnostics.MISMATCH, numbers.tolist(), strict=True))
 
-    def _compare(self, data: Replies, version: int, cut: Cut) -> dict[str, float]:
+    def _compare(self, data: Replies, version: int, sizes: MicrobatchSizes) -> dict[str, float]:
         numbers = data.begun_by(version)
         tokens = np.cumsum(data.sequences.lengths.numpy()[numbers])
         enough = max(len(data.starts) // SHARE, int(np.searchsorted(tokens, MIN_TOKENS)) + 1)
         here, there = [], []
-        for part in data.microbatches_of(numbers[:enough], cut):
+        for part in data.microbatches_of(numbers[:enough], sizes):
             counts = data.versions[part.places] == version
             here.append(self._policy.drawn_log_probs(part.trees).float()[counts])
             there.append(data.log_probs[part.places][counts])
         return diagnostics.mismatch(torch.cat(here), torch.cat(there))
 
     @contextmanager
-    def _holding(self, weights: dict[str, Tensor]) -> Iterator[None]:
-        """The model with other weights, in which its own are left meanwhile."""
+    def _with_weights(self, weights: dict[str, Tensor]) -> Iterator[None]:
+        """Gives the model other weights for a while, and keeps its own in their place."""
         self._exchange(weights)
         try:
             yield
@@ -106,7 +113,7 @@ class EngineCheck:
 
 
 def overwrite(live: Tensor, values: Tensor) -> Tensor:
-    """Put values into a tensor where it is, so that there is no second one on its device; returns what was in it."""
+    """Puts values into a tensor where it is, so that there is no second one on its device; returns what was in it."""
     before = live.detach().to("cpu", copy=True)
     live.data.copy_(values)
     return before

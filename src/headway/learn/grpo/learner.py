@@ -5,15 +5,6 @@
     weights <-- AdamW <-- gradients, added up over ranks <-- microbatches of trees (llm/trees.py) <-+
                                                                or of rows (llm/layouts.py)
 
-What a rollout brings (one group; G replies of T tokens in all):
-
-    prompt     [P] int32
-    tokens     [T] int32     the replies end to end
-    lengths    [G] int64
-    log_probs  [T] float32   with which each token was drawn, stamped where it was made
-    versions   [T] int32     likewise
-    rewards    [G] float32
-
 The look takes what the update needs and nothing else: values for a critic, log-probabilities of the reference, those of
 the proximal policy. With one minibatch and one epoch the policy at the start of the update is the policy that computes
 the gradient, so the proximal ones cost nothing extra.
@@ -32,6 +23,7 @@ import torch
 from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
+from headway.experience.group import group_of
 from headway.learn.corrections import Correction, Weighed, find_correction, interpolate
 from headway.learn.grpo import diagnostics
 from headway.learn.grpo.advantages import COMPARE_THE_BATCH, group_advantages, whiten
@@ -39,33 +31,30 @@ from headway.learn.grpo.critic import Critic
 from headway.learn.grpo.engine_check import EngineCheck
 from headway.learn.grpo.loss import policy_loss, token_scale
 from headway.learn.grpo.policy import TokenPolicy, autocast, find_reference
-from headway.learn.grpo.replies import Cut, Microbatch, Replies
+from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
 from headway.learn.grpo.settings import GRPOSettings
-from headway.learn.grpo.update import Update, measure
+from headway.learn.grpo.update import GRPOUpdate, measure
 from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
 from headway.llm.layouts import choose_layout
-from headway.llm.rewards import part_means
+from headway.llm.model_types import CausalModel
 from headway.llm.trees import pair_price
-from headway.llm.without_dropout import steady
+from headway.llm.without_dropout import without_dropout
 
 __all__ = ["GRPOLearner", "GRPOSettings"]
 
-CUT_OFF = "cut"
-"""In the info of a rollout: how many of its replies did not end by themselves."""
-
 
 class GRPOLearner:
-    """Policy gradients on a causal language model. `load` builds it, where the learner runs."""
+    """Trains a causal language model by policy gradients. `load` builds the model, where the learner runs."""
 
     def __init__(
         self,
-        load: Callable[[], Any],
+        load: Callable[[], CausalModel],
         settings: GRPOSettings,
         *,
-        load_reference: Callable[[], Any] | None = None,
-        load_critic: Callable[[], Any] | None = None,
+        load_reference: Callable[[], CausalModel] | None = None,
+        load_critic: Callable[[], CausalModel] | None = None,
         publish_dtype: torch.dtype | None = None,
         seed: int = 0,
         rank: Rank = ALONE,
@@ -73,12 +62,12 @@ class GRPOLearner:
         self._settings = settings
         self._rank = rank
         self._correction: Correction = find_correction(settings.correction, **settings.correction_knobs)
-        self._model = steady(load())
+        self._model = without_dropout(load())
         self._policy = TokenPolicy(self._model, settings)
         apart = choose_layout(self._model, settings.layout) == "rows"
         self._device = next(self._model.parameters()).device
         price = 0.0 if apart else pair_price(self._model)
-        self._cut = Cut(settings.microbatch_tokens, price, self._device, apart)
+        self._sizes = MicrobatchSizes(settings.microbatch_tokens, price, self._device, apart)
         self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         if not self._trained:
             raise ValueError("the model has no weights to train")
@@ -107,20 +96,17 @@ class GRPOLearner:
             found["critic_learning_rate"] = self._critic.optimizer.param_groups[0]["lr"]
         in_groups = self._settings.estimator not in COMPARE_THE_BATCH
         found["without_signal"] = diagnostics.without_signal(found, in_groups=in_groups)
-        cut_off = [rollout.info[CUT_OFF] for rollout in batch.rollouts if CUT_OFF in rollout.info]
-        if len(cut_off) == len(batch.rollouts):
-            found["cut_off"] = sum(cut_off) / len(update.data.starts)
-        return LearnReport(part_means([rollout.payload for rollout in batch.rollouts]) | found)
+        return LearnReport(found)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What training has changed, as an engine wants it: plain weights under the model's own names."""
+        """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
         weights = plain_weights(self._model)
         if self._publish_dtype is None:
             return weights
         return {name: tensor.to(self._publish_dtype) for name, tensor in weights.items()}
 
     def held_alike(self) -> dict[str, Any]:
-        """What every rank has the same of, critic included."""
+        """Returns the weights that are the same on every rank, the critic's included."""
         return {"policy": self._weights(), "critic": self._critic and self._critic.state_dict()["weights"]}
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,16 +135,16 @@ class GRPOLearner:
 
     # -- before the first step ----------------------------------------------------------------------
 
-    def _begin(self, batch: Batch) -> Update:
+    def _begin(self, batch: Batch) -> GRPOUpdate:
         settings, correction = self._settings, self._correction
-        data = Replies.of(batch, self._device)
-        proximal, reference, values = self._look(data)
+        data = Replies.of([group_of(rollout) for rollout in batch.rollouts], self._device)
+        proximal, reference, values = self._first_look(data)
         sequences = data.sequences.to(self._device)
         advantages, targets = self._advantages(data, reference, values, sequences)
         whole = None
         if correction.needs_whole_batch and proximal is not None:
             whole = correction.weigh(proximal, data.log_probs, sequences)
-        return Update(
+        return GRPOUpdate(
             data=data,
             version=batch.version,
             proximal=proximal,
@@ -176,12 +162,12 @@ class GRPOLearner:
     def _mismatch(self, data: Replies, version: int, proximal: Tensor | None) -> Mapping[str, float] | None:
         is_known = self._settings.is_one_step or proximal is not None
         is_free = is_known and not self._settings.sampling.is_cut
-        return self._check.look(data, version, self._cut, is_free=is_free)
+        return self._check.mismatch(data, version, self._sizes, is_free=is_free)
 
     def _advantages(
         self, data: Replies, reference: Tensor | None, values: Tensor | None, sequences: Ragged
     ) -> tuple[Tensor, Tensor | None]:
-        """Of tokens [N]; with a critic also what it shall say, [N]. Over the whole batch, whoever computes what."""
+        """Returns the advantages of tokens [N] over the whole batch; with a critic also its targets, [N]."""
         settings = self._settings
         refine = whiten if settings.whiten_advantages else lambda found: found
         penalties = None
@@ -193,12 +179,12 @@ class GRPOLearner:
             return refine(advantages), targets
         if penalties is not None:
             rewards = rewards - sequences.sums(penalties)
-        per_reply = refine(group_advantages(settings.estimator, rewards, data.group.to(self._device)).values)
+        per_reply = refine(group_advantages(settings.estimator, rewards, data.group.to(self._device)))
         return sequences.spread(per_reply), None
 
     @torch.no_grad()
-    def _look(self, data: Replies) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Proximal and reference log-probabilities and values of all tokens [N], those that are needed."""
+    def _first_look(self, data: Replies) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Computes proximal and reference log-probabilities and values, [N] each, where they are needed."""
         correction, critic = self._correction, self._critic
         is_on_the_way = self._settings.is_one_step and not correction.needs_whole_batch
         needs_proximal = correction.proximal == "recomputed" and not is_on_the_way
@@ -230,10 +216,10 @@ class GRPOLearner:
         return [np.sort(part) for part in np.array_split(order, count)]
 
     def _my_microbatches(self, data: Replies, groups: np.ndarray) -> Iterator[Microbatch]:
-        return data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], self._cut)
+        return data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], self._sizes)
 
-    def _step(self, update: Update, groups: np.ndarray, *, is_first_look: bool) -> None:
-        """On some of the groups. The denominators are theirs, whichever rank and microbatch a token is in."""
+    def _step(self, update: GRPOUpdate, groups: np.ndarray, *, is_first_look: bool) -> None:
+        """Takes one step on some groups. The denominators are theirs, whichever rank and microbatch a token is in."""
         data, critic = update.data, self._critic
         numbers = data.numbers(groups)
         num_tokens, num_sequences = int(data.sequences.lengths[numbers].sum()), len(numbers)
@@ -261,7 +247,7 @@ class GRPOLearner:
         self._finish_step(update)
 
     def _policy_loss(
-        self, update: Update, part: Microbatch, logp: Tensor, entropy: Tensor, num_tokens: int, num_sequences: int
+        self, update: GRPOUpdate, part: Microbatch, logp: Tensor, entropy: Tensor, num_tokens: int, num_sequences: int
     ) -> tuple[Weighed, Tensor, Mapping[str, Tensor]]:
         terms, places = self._settings.loss_terms, part.places
         behaviour_logs = update.data.log_probs[places]
@@ -283,7 +269,7 @@ class GRPOLearner:
         )
         return weighed, loss.value, loss.sums
 
-    def _proximal(self, update: Update, part: Microbatch, logp: Tensor, behaviour_logs: Tensor) -> Tensor:
+    def _proximal(self, update: GRPOUpdate, part: Microbatch, logp: Tensor, behaviour_logs: Tensor) -> Tensor:
         if self._correction.proximal == "behaviour":
             return behaviour_logs
         if self._correction.proximal == "interpolated":
@@ -292,7 +278,7 @@ class GRPOLearner:
         return logp.detach() if update.proximal is None else update.proximal[part.places]
 
     def _value_loss(
-        self, update: Update, part: Microbatch, hidden: Tensor | None, num_tokens: int
+        self, update: GRPOUpdate, part: Microbatch, hidden: Tensor | None, num_tokens: int
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         assert self._critic is not None
         assert update.values is not None
@@ -306,7 +292,7 @@ class GRPOLearner:
         with autocast(self._device):
             return self._critic.values(part.trees, hidden)
 
-    def _finish_step(self, update: Update) -> None:
+    def _finish_step(self, update: GRPOUpdate) -> None:
         policy = [] if update.is_policy_waiting else list(self._trained.values())
         values = [] if self._critic is None else self._critic.parameters
         self._rank.add_up_gradients([*policy, *values])

@@ -75,8 +75,8 @@ class LossSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """A loss to call backward on, and the sums behind its measures."""
+class TokenLoss:
+    """Holds a loss to call backward on, and the sums behind its measures."""
 
     value: Tensor  # []
     sums: Mapping[str, Tensor]  # each [], over the tokens of the microbatch, without gradient
@@ -102,8 +102,8 @@ def policy_loss(
     *,
     logp_ref: Tensor | None = None,  # [N] of the reference, for the k3 penalty
     entropy: Tensor | None = None,  # [N], with gradient if it is to be rewarded
-) -> Loss:
-    """The loss of one microbatch. Its `sums` go to `measures` with those of the other microbatches."""
+) -> TokenLoss:
+    """Returns the loss of one microbatch. Its `sums` go to `measures` with those of the other microbatches."""
     if settings.kl_weight and logp_ref is None:
         raise ValueError(f"kl_weight={settings.kl_weight!r} needs the reference's log-probabilities")
     if settings.entropy_weight and entropy is None:
@@ -112,7 +112,7 @@ def policy_loss(
     tokens = weighed.weights * _surrogate(surrogate, logp, log_r, advantages, settings)
     policy = (scale * tokens).sum()
     value = policy
-    sums = {"policy_loss": policy.detach(), **_watch(log_r.detach(), advantages, weighed, surrogate, settings)}
+    sums = {"policy_loss": policy.detach(), **_sums_of_ratios(log_r.detach(), advantages, weighed, surrogate, settings)}
     if logp_ref is not None:
         penalty = k3(logp_ref - logp)
         value = value + settings.kl_weight * (scale * penalty).sum()
@@ -121,7 +121,7 @@ def policy_loss(
         if settings.entropy_weight:
             value = value - settings.entropy_weight * (scale * entropy).sum()
         sums["entropy"] = entropy.detach().sum()
-    return Loss(value, sums)
+    return TokenLoss(value, sums)
 
 
 def value_loss(
@@ -131,8 +131,8 @@ def value_loss(
     *,
     old_values: Tensor | None = None,  # [N] before the update, for the clip
     clip: float | None = None,
-) -> Loss:
-    """Squared error of the critic; with `clip` a step beyond it from the old value earns nothing."""
+) -> TokenLoss:
+    """Returns the squared error of the critic; with `clip` a step beyond it from the old value earns nothing."""
     if clip is not None and (old_values is None or not clip > 0):
         raise ValueError(f"value clip must be > 0 and needs the old values, received {clip!r}")
     errors = (values - targets) ** 2
@@ -143,11 +143,11 @@ def value_loss(
         clipped = (bounded > errors) & ((values - old_values).abs() > clip)  # the first alone is true of rounding too
         errors = torch.maximum(errors, bounded)
     value = (scale * errors).sum()
-    return Loss(value, {"value_loss": value.detach(), "value_clip_fraction": clipped.float().sum()})
+    return TokenLoss(value, {"value_loss": value.detach(), "value_clip_fraction": clipped.float().sum()})
 
 
 def measures(sums: Sequence[Mapping[str, Tensor]], num_tokens: int, num_steps: int = 1) -> dict[str, float]:
-    """Means over tokens from the sums of microbatches, read from the device once.
+    """Makes means over tokens of the sums of microbatches, read from the device once.
 
     `num_tokens` counts a token as often as it was looked at. Losses are shares of their step's batch already: they add
     up over its microbatches and are averaged over the steps of the optimizer.
@@ -177,7 +177,7 @@ SUMS = (
 
 
 def k3(log_ratio: Tensor) -> Tensor:
-    """e^d - 1 - d for d = log q - log p at samples of p: never negative, and KL(p, q) on average."""
+    """Returns e^d - 1 - d for d = log q - log p at samples of p: never negative, and KL(p, q) on average."""
     clamped = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return clamped.exp() - 1 - clamped
 
@@ -203,10 +203,10 @@ def _clip(r: Tensor, settings: LossSettings) -> Tensor:
     return r.clamp(1 - settings.clip_low, 1 + settings.clip_high)
 
 
-def _watch(
+def _sums_of_ratios(
     log_r: Tensor, advantages: Tensor, weighed: Weighed, surrogate: Surrogate, settings: LossSettings
 ) -> dict[str, Tensor]:
-    """Sums over tokens: how far pi has moved from pi_prox, and how many tokens the clip holds back."""
+    """Sums over tokens how far pi has moved from pi_prox, and counts those that the clip holds back."""
     r = exp_ratio(log_r)
     is_high, is_low = r > 1 + settings.clip_high, r < 1 - settings.clip_low
     if surrogate == "clip":  # on the other side the smaller of the two is the unclipped one

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.adapters import has_adapters, without_adapters
-from headway.llm.heads import chosen_log_probs, finish_of, finished_logits
+from headway.llm.heads import chosen_log_probs, logit_transform_of, model_logits
+from headway.llm.model_types import CausalModel
 from headway.llm.sampling import log_kept_mass
 from headway.llm.trees import TreeBatch, hidden_states
 
@@ -24,32 +24,32 @@ from headway.llm.trees import TreeBatch, hidden_states
 class TokenPolicy:
     """Reads a model at the temperature the tokens were drawn at."""
 
-    def __init__(self, model: Any, settings: GRPOSettings) -> None:
+    def __init__(self, model: CausalModel, settings: GRPOSettings) -> None:
         self.model = model
         self._settings = settings
-        self._finish = finish_of(model)
+        self._transform = logit_transform_of(model)
 
     def hidden(self, trees: TreeBatch) -> Tensor:
         with autocast(trees.tokens.device):
             return hidden_states(self.model, trees)
 
     def log_probs(self, hidden: Tensor, trees: TreeBatch) -> tuple[Tensor, Tensor]:
-        """Of the trained tokens [N], and the entropy [N], which has a gradient if it is rewarded."""
+        """Returns log p of the trained tokens [N], and the entropy [N], with a gradient if it is rewarded."""
         with autocast(trees.tokens.device):
             return chosen_log_probs(
                 self.model.get_output_embeddings(),
                 hidden,
                 trees.targets,
-                finish=self._finish,
+                transform=self._transform,
                 temperature=self._settings.temperature,
                 chunk=self._settings.logit_chunk_tokens,
                 with_entropy_gradient=self._settings.loss.entropy_weight > 0,
             )
 
     def drawn_log_probs(self, trees: TreeBatch) -> Tensor:
-        """What an engine that samples as the settings say draws the trained tokens [N] with, cut included.
+        """Returns the log-probabilities [N] with which an engine draws the tokens, `top_k` and `top_p` included.
 
-        Of a token that this model would not have kept it is what it would be if it were kept.
+        A token that this model would have left out gets the one it would have had if it were kept.
         """
         hidden = self.hidden(trees)
         logs, sampling = self.log_probs(hidden, trees)[0], self._settings.sampling
@@ -58,7 +58,7 @@ class TokenPolicy:
         head = self.model.get_output_embeddings()
         masses = []
         for rows in hidden.split(self._settings.logit_chunk_tokens):
-            logits = finished_logits(head, rows, self._finish) / sampling.temperature
+            logits = model_logits(head, rows, self._transform) / sampling.temperature
             masses.append(log_kept_mass(torch.log_softmax(logits, -1), sampling))
         return logs - torch.cat(masses)
 
@@ -67,7 +67,7 @@ class TokenPolicy:
 
 
 def find_reference(
-    model: Any, settings: GRPOSettings, load: Callable[[], Any] | None
+    model: CausalModel, settings: GRPOSettings, load: Callable[[], CausalModel] | None
 ) -> Callable[[TreeBatch], Tensor] | None:
     """Log-probabilities of the model as it came, if the loss wants them. With adapters it is the same model, with the
     adapters switched off; only where all weights are trained there is a second one."""
@@ -86,6 +86,6 @@ def find_reference(
     return TokenPolicy(load().eval().requires_grad_(False), settings).read
 
 
-def autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """bfloat16 on a GPU, where its matrix products are made for it; as it is on a CPU."""
+def autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Computes in bfloat16 on a GPU, where matrix products are made for it; on a CPU in the model's own precision."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()

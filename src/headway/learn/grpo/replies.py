@@ -11,21 +11,21 @@ there and writes what was found. So nothing that is known of a token depends on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headway.core.types import Batch
+from headway.experience.group import Group
 from headway.learn.ragged import Ragged
-from headway.llm.trees import TreeBatch, lay_out, plant
+from headway.llm.trees import TreeBatch, lay_out, pack_trees
 
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """Some replies as the model reads them; n tokens in s replies."""
+    """Holds some replies as the model reads them: n tokens in s replies."""
 
     trees: TreeBatch
     places: Tensor  # [n]: of its tokens in the line
@@ -33,8 +33,8 @@ class Microbatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How microbatches are cut: at most `budget` tokens each; `price` and `apart` as for `plant`."""
+class MicrobatchSizes:
+    """Says how large a microbatch may be: at most `budget` tokens; `price` and `apart` are those of `pack_trees`."""
 
     budget: int
     price: float
@@ -44,8 +44,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """G groups, S replies, N tokens."""
+    """Holds G groups of S replies with N tokens in all."""
 
+    groups: Sequence[Group]
     prompts: list[np.ndarray]
     replies: list[list[np.ndarray]]
     first: np.ndarray  # [G + 1]: the number of each group's first reply
@@ -57,20 +58,16 @@ class Replies:
     versions: Tensor  # [N]
 
     @classmethod
-    def of(cls, batch: Batch, device: torch.device | str = "cpu") -> Replies:
-        groups = [rollout.payload for rollout in batch.rollouts]
-        counts = np.array([len(group["lengths"]) for group in groups])
-        lengths = np.concatenate([group["lengths"] for group in groups]).astype(np.int64)
-        if not lengths.all():
-            _refuse_empty(batch, lengths, counts)
-        rewards = np.concatenate([group["rewards"] for group in groups]).astype(np.float32)
-        log_probs = np.concatenate([group["log_probs"] for group in groups])
-        versions = np.concatenate([group["versions"] for group in groups]).astype(np.int64)
+    def of(cls, groups: Sequence[Group], device: torch.device | str = "cpu") -> Replies:
+        counts = np.array([len(group.lengths) for group in groups])
+        lengths = np.concatenate([group.lengths for group in groups]).astype(np.int64)
+        rewards = np.concatenate([group.rewards for group in groups]).astype(np.float32)
+        log_probs = np.concatenate([group.log_probs for group in groups])
+        versions = np.concatenate([group.versions for group in groups]).astype(np.int64)
         return cls(
-            prompts=[np.asarray(group["prompt"], np.int64) for group in groups],
-            replies=[
-                np.split(np.asarray(group["tokens"], np.int64), np.cumsum(group["lengths"])[:-1]) for group in groups
-            ],
+            groups=groups,
+            prompts=[group.prompt.astype(np.int64) for group in groups],
+            replies=[[reply.astype(np.int64) for reply in group.replies] for group in groups],
             first=np.concatenate([[0], np.cumsum(counts)]),
             starts=np.cumsum(lengths) - lengths,
             sequences=Ragged.of(torch.from_numpy(lengths)),
@@ -90,49 +87,41 @@ class Replies:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Tokens that a model reads for each group, [G]: the prompt once."""
+        """Returns how many tokens a model reads for each group, [G]: the prompt once."""
         return np.array([len(p) + sum(map(len, r)) for p, r in zip(self.prompts, self.replies, strict=True)])
 
     def numbers(self, groups: np.ndarray) -> np.ndarray:
-        """Of the replies in these groups."""
+        """Returns the numbers of the replies in these groups."""
         return np.concatenate([np.arange(self.first[g], self.first[g + 1]) for g in groups])
 
     def begun_by(self, version: int) -> np.ndarray:
-        """The numbers of the replies whose first token this version made."""
+        """Returns the numbers of the replies whose first token this version made."""
         return np.flatnonzero(self.versions.cpu().numpy()[self.starts] == version)
 
     def made_by(self, version: int) -> Tensor:
-        """Which tokens [N] this version made, in replies that began with it."""
+        """Says which tokens [N] this version made, in replies that began with it."""
         begun = self.versions[torch.from_numpy(self.starts).to(self.versions.device)]
         own = begun[self.sequences.row.to(begun.device)] == self.versions
         return own & (self.versions == version)
 
-    def microbatches(self, groups: np.ndarray, cut: Cut) -> Iterator[Microbatch]:
-        """The replies of these groups."""
-        return self.microbatches_of(self.numbers(groups), cut) if len(groups) else iter(())
+    def microbatches(self, groups: np.ndarray, sizes: MicrobatchSizes) -> Iterator[Microbatch]:
+        """Yields the replies of these groups."""
+        return self.microbatches_of(self.numbers(groups), sizes) if len(groups) else iter(())
 
-    def microbatches_of(self, numbers: np.ndarray, cut: Cut) -> Iterator[Microbatch]:
-        """The replies with these numbers, group by group."""
+    def microbatches_of(self, numbers: np.ndarray, sizes: MicrobatchSizes) -> Iterator[Microbatch]:
+        """Yields the replies with these numbers, group by group."""
         of_group = self.group.numpy()[numbers]
         groups = list(dict.fromkeys(of_group.tolist()))
         chosen = [numbers[of_group == g] - self.first[g] for g in groups]
         prompts = [self.prompts[g] for g in groups]
         replies = [[self.replies[g][place] for place in places] for g, places in zip(groups, chosen, strict=True)]
         lengths = self.sequences.lengths
-        for trees in plant(prompts, replies, cut.budget, cut.price, apart=cut.apart):
-            here = lay_out(trees, apart=cut.apart)
+        for trees in pack_trees(prompts, replies, sizes.budget, sizes.price, apart=sizes.apart):
+            here = lay_out(trees, apart=sizes.apart)
             mine = [int(numbers[reply]) for reply in here.replies]
             places = np.concatenate([np.arange(self.starts[r], self.starts[r] + int(lengths[r])) for r in mine])
             yield Microbatch(
-                replace(here, replies=tuple(mine)).to(cut.device),
-                torch.from_numpy(places).to(cut.device),
-                Ragged.of(lengths[mine]).to(cut.device),
+                replace(here, replies=tuple(mine)).to(sizes.device),
+                torch.from_numpy(places).to(sizes.device),
+                Ragged.of(lengths[mine]).to(sizes.device),
             )
-
-
-def _refuse_empty(batch: Batch, lengths: np.ndarray, counts: np.ndarray) -> None:
-    number = int(np.flatnonzero(lengths == 0)[0])
-    group = int(np.searchsorted(np.cumsum(counts), number, side="right"))
-    place = number - int(counts[:group].sum())
-    uid = batch.rollouts[group].info.get("uid", f"group {group} of the batch")
-    raise ValueError(f"reply {place} to {uid} has no tokens: a reply needs at least one, its end included")

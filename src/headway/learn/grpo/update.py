@@ -13,11 +13,12 @@ from headway.learn.grpo import diagnostics
 from headway.learn.grpo.loss import SUMS, measures
 from headway.learn.grpo.replies import Replies
 from headway.learn.rank import Rank
+from headway.llm.rewards import part_means
 
 
 @dataclass(slots=True)
-class Update:
-    """Of N tokens; one number each where nothing else is said."""
+class GRPOUpdate:
+    """Holds what is known of N tokens in one learn call; a tensor has one number each where nothing else is said."""
 
     data: Replies
     version: int
@@ -36,14 +37,15 @@ class Update:
     critic_norms: list[Tensor] = field(default_factory=list)
 
 
-def measure(update: Update, rank: Rank, epochs: int) -> dict[str, float]:
-    """Over the whole batch, the same on every rank."""
+def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
+    """Measures an update over the whole batch; every rank gets the same numbers."""
     data, version = update.data, update.version
     seen = torch.stack([update.logs, update.weights])
     rank.add_up(seen)
     logs, weights = seen
     num_steps = max(len(update.norms), len(update.critic_norms))
-    found = diagnostics.replies(data.rewards, data.group, data.sequences.lengths)
+    found = part_means((group.part_names, group.parts) for group in data.groups)
+    found |= diagnostics.replies(data.rewards, data.group, data.sequences.lengths)
     found |= measures(_of_all_ranks(update.sums, rank, seen.device), data.num_tokens * epochs, num_steps)
     found |= diagnostics.behaviour(logs, data.log_probs, Weighed(weights, weights > 0))
     if update.mismatch is None:
@@ -53,6 +55,9 @@ def measure(update: Update, rank: Rank, epochs: int) -> dict[str, float]:
     else:
         found |= update.mismatch
     found |= diagnostics.staleness(version, data.versions)
+    finish = [word for group in data.groups for word in group.finish]
+    if len(finish) == len(data.starts):
+        found["cut_off"] = sum(word != "stop" for word in finish) / len(finish)
     found["grad_norm"] = float(torch.stack(update.norms).mean()) if update.norms else 0.0
     if update.values is not None and update.targets is not None:
         found["explained_variance"] = diagnostics.explained_variance(update.values, update.targets)
@@ -64,7 +69,7 @@ def measure(update: Update, rank: Rank, epochs: int) -> dict[str, float]:
 def _of_all_ranks(
     sums: Sequence[Mapping[str, Tensor]], rank: Rank, device: torch.device
 ) -> Sequence[Mapping[str, Tensor]]:
-    """A rank that had nothing to do has no names either: all names are sent, and who has them."""
+    """Adds sums up over ranks. One that had nothing to do has no names either: all names are sent, and who has them."""
     if rank.size == 1:
         return sums
     nothing = torch.zeros((), dtype=torch.float64, device=device)

@@ -1,0 +1,54 @@
+"""The seam between batching and a model: a decoder reads prompts and makes the next tokens of many samples at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from headway.core.naming import unknown
+from headway.llm.engine import Sampling
+from headway.llm.model_types import NamedWeights
+
+Prompts = list[tuple[Tensor, list[int]]]
+"""Tokens [T] to read, and the rows to read them into."""
+Drawn = tuple[Tensor, Tensor]
+"""Tokens and their log-probabilities, [steps, R] each, in this machine's memory."""
+
+
+class Decoder(Protocol):
+    """A model with a cache of `rows` samples. Rows in use are always the first ones."""
+
+    rows: int
+    context: int
+    burst: int
+    """Steps per `advance`: more than one where looking at a token costs more than making one."""
+    device: torch.device
+
+    def load(self, weights: NamedWeights) -> None: ...
+
+    def prefill(self, prompts: Prompts) -> Tensor:
+        """Read each prompt into its rows, from their beginning; logits of what comes next, [P, V]."""
+        ...
+
+    def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
+        """`burst` steps of the first R rows. tokens [R] are fed at places [R]; counts [R] tokens exist already."""
+        ...
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Put a row's cache of so many tokens into another row's place."""
+        ...
+
+
+@torch.no_grad()
+def copy_weights(places: Mapping[str, Tensor], weights: NamedWeights) -> None:
+    """New numbers for a model's weights, all of them or those that changed. Refuses before anything is changed."""
+    for name, part in weights.items():
+        if name not in places:
+            raise ValueError(unknown("weight", name, places))
+        if tuple(places[name].shape) != tuple(part.shape):
+            raise ValueError(f"{name} has the shape {tuple(part.shape)}, not {tuple(places[name].shape)}")
+    for name, part in weights.items():
+        places[name].copy_(torch.as_tensor(part))
