@@ -34,7 +34,7 @@ import torch.multiprocessing as mp
 
 from headway.core.protocols import Role
 from headway.core.types import Snapshot
-from headway.runtime.channel import Channel
+from headway.children.channel import Channel
 from headway.runtime.processes import Processes
 from headway.runtime.transport import Arena, SharedRef, Views, encode
 

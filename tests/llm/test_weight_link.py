@@ -20,16 +20,16 @@ from patience import patient, wait_until
 
 from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, carriers, map_payloads
-from headway.learn.linked import LinkedLearner
-from headway.llm.weight_layout import Layout, checksum
-from headway.llm.weight_link import Intake, LinkedWeights
-from headway.llm.weight_pair import BYTES, GLOO, NCCL, End, choose_backend
-from headway.llm.weight_source import WeightSource
-from headway.llm.weight_wire import LinkBroken
+from headway.publish.linked_learner import LinkedLearner
+from headway.publish.weight_layout import Layout, checksum
+from headway.publish.weight_link import Intake, LinkedWeights
+from headway.publish.weight_pair import BYTES, GLOO, NCCL, End, choose_backend
+from headway.publish.weight_source import WeightSource
+from headway.publish.weight_wire import LinkBroken
 
 SOURCE = """
 import pickle, sys, torch
-from headway.llm.weight_source import WeightSource
+from headway.publish.weight_source import WeightSource
 
 source = WeightSource(**pickle.load(sys.stdin.buffer))
 while True:

@@ -19,7 +19,7 @@ from headway.core.naming import unknown
 from headway.llm.engine import EngineHealth, Request, Sample, check_fits
 from headway.llm.engine_keeper import Keeper, Told
 from headway.llm.host_process import HostSettings, SharedWeights
-from headway.llm.weight_link import Intake
+from headway.publish.weight_link import Intake
 
 
 class HostedEngine:

@@ -44,7 +44,7 @@ from headway.llm.models import context_length
 from headway.llm.padded_decoder import PaddedDecoder, remembers_by_attention
 from headway.llm.rereading_decoder import RereadingDecoder
 from headway.llm.sampling import draw, uniform
-from headway.llm.weight_link import Intake
+from headway.publish.weight_link import Intake
 
 
 class Decoder(Protocol):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from headway.core.loading import in_a_line, load_function, shortened
+from headway.observe.user_functions import in_a_line, load_function, shortened
 from headway.observe.saying import to_stderr
 
 END_WITHIN_S = 10.0

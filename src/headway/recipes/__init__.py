@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from headway.coordinate.roles import Stations
-from headway.core.loading import in_a_line
+from headway.observe.user_functions import in_a_line
 from headway.core.naming import unknown
 
 RECIPES = {

@@ -31,7 +31,7 @@ from headway.core.types import derive_seed
 from headway.evaluate.answers import AnswerEvaluator
 from headway.learn.grpo.advantages import GAE
 from headway.learn.grpo.learner import GRPOLearner
-from headway.learn.linked import LinkedLearner
+from headway.publish.linked_learner import LinkedLearner
 from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
 from headway.llm.engine import Engine, EngineError, Sampling
@@ -47,7 +47,7 @@ from headway.llm.tasks import (
     load_task,
     with_system_prompt,
 )
-from headway.llm.weight_source import WeightSource
+from headway.publish.weight_source import WeightSource
 from headway.recipes import Exported
 from headway.recipes.config import ConfigError
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.core.loading import in_a_line
+from headway.observe.user_functions import in_a_line
 from headway.core.naming import unknown
 from headway.names.lightzero_names import RECIPES
 from headway.observe.folder import read_config

@@ -30,7 +30,7 @@ from headway.collect.search_segments import (
 )
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
-from headway.core.loading import load_function
+from headway.observe.user_functions import load_function
 from headway.core.naming import unknown
 from headway.core.protocols import Learner, Placement
 from headway.core.rules import ReplayRatio

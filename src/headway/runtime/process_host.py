@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from headway.children.parents import die_with_parent
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
-from headway.runtime.channel import LOST, Channel, Frame
+from headway.children.channel import LOST, Channel, Frame
 from headway.runtime.transport import (
     INLINE_BYTES,
     Arena,

@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.llm.weight_wire import Deadline
+from headway.publish.weight_wire import Deadline
 
 NCCL, GLOO, BYTES = "nccl", "gloo", "bytes"
 """Bytes: no group at all, everything goes over the wire that says where it is."""

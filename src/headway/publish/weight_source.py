@@ -28,9 +28,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.llm.weight_layout import BUCKET_BYTES, Layout, checksum
-from headway.llm.weight_link import LinkedWeights
-from headway.llm.weight_pair import (
+from headway.publish.weight_layout import BUCKET_BYTES, Layout, checksum
+from headway.publish.weight_link import LinkedWeights
+from headway.publish.weight_pair import (
     BYTES,
     NCCL,
     SOURCE,
@@ -43,7 +43,7 @@ from headway.llm.weight_pair import (
     open_pair,
     this_end,
 )
-from headway.llm.weight_wire import Deadline, Source, Wire
+from headway.publish.weight_wire import Deadline, Source, Wire
 
 ON_DEVICE = 2
 """How many of the newest stay on the GPU: collectors use the last one, an evaluation perhaps the one before."""

@@ -38,9 +38,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headway.core.lent import Lent
-from headway.llm.weight_layout import Layout, checksum
-from headway.llm.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
-from headway.llm.weight_wire import Deadline, LinkBroken, Source, Wire
+from headway.publish.weight_layout import Layout, checksum
+from headway.publish.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
+from headway.publish.weight_wire import Deadline, LinkBroken, Source, Wire
 
 T = TypeVar("T")
 
