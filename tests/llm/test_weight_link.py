@@ -341,7 +341,7 @@ def test_an_engine_keeps_its_weights_until_all_of_the_new_ones_are_there(source:
 
     def engine_of(seed: int) -> TransformersEngine:
         decoder = build_decoder(tiny_model("gpt2", seed=seed), rows=4, context=64)
-        return TransformersEngine(decoder, tiny_tokenizer(), [0])
+        return TransformersEngine(decoder, tiny_tokenizer(), [0], intake=Intake("cpu"))
 
     def reply(engine: TransformersEngine) -> list[int]:
         (sample,) = engine.generate(Request("a", (5, 6, 7), sampling=Sampling(max_tokens=12)))

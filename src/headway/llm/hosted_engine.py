@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from headway.core.naming import unknown
-from headway.llm.engine import EngineHealth, Request, Sample, check_fits
+from headway.llm.engine import EngineHealth, Request, Sample, TakesHandles, WeightIntake, check_fits
 from headway.llm.engine_keeper import Keeper, Told
 from headway.llm.host_process import HostSettings, SharedWeights
-from headway.publish.weight_link import Intake
 
 
 class HostedEngine:
@@ -36,6 +35,7 @@ class HostedEngine:
         own_weights: Callable[[], Mapping[str, Any]],
         version: int = 0,
         recompute: bool = False,
+        intake: WeightIntake | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._stop_tokens = np.array(sorted(stop_tokens), np.int32)
@@ -43,7 +43,7 @@ class HostedEngine:
         self._shapes = dict(shapes)
         self._own_weights = own_weights
         self._applying = threading.Lock()
-        self._intake = Intake("cpu")  # the process gets them through shared memory, from here
+        self._intake = intake or TakesHandles()  # the process gets them through shared memory, from here
         spec = {
             **settings.spec,
             "stop_tokens": tuple(int(token) for token in stop_tokens),

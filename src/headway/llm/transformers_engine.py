@@ -36,6 +36,8 @@ from headway.llm.engine import (
     Request,
     Sample,
     Sampling,
+    TakesHandles,
+    WeightIntake,
     check_fits,
     overdue,
 )
@@ -44,7 +46,6 @@ from headway.llm.models import context_length
 from headway.llm.padded_decoder import PaddedDecoder, remembers_by_attention
 from headway.llm.rereading_decoder import RereadingDecoder
 from headway.llm.sampling import draw, uniform
-from headway.publish.weight_link import Intake
 
 
 class Decoder(Protocol):
@@ -173,6 +174,7 @@ class TransformersEngine:
         version: int = 0,
         recompute: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        intake: WeightIntake | None = None,
     ) -> None:
         self._decoder = decoder
         self._tokenizer = tokenizer
@@ -188,7 +190,7 @@ class TransformersEngine:
         self._clock = clock
         self._stepped_at = clock()
         self._timed: list[_Job] = []  # those with a deadline
-        self._intake = Intake(decoder.device)
+        self._intake = intake or TakesHandles()
         self._stream: torch.cuda.Stream | None = None
         if decoder.device.type == "cuda":  # one of its own: a trainer on the same GPU computes beside it
             self._stream = torch.cuda.Stream(decoder.device, priority=-1)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 
 from headway.llm import vllm_host
-from headway.llm.engine import EngineError, Request, Sample, Sampling
+from headway.llm.engine import EngineError, Request, Sample, Sampling, WeightIntake
 from headway.llm.host_process import HostSettings
 from headway.llm.hosted_engine import HostedEngine
 
@@ -58,6 +58,7 @@ class VLLMEngine(HostedEngine):
         version: int = 0,
         recompute: bool = False,
         stop_token_ids: Sequence[int] = (),
+        intake: WeightIntake | None = None,
     ) -> None:
         from headway.llm.models import context_length, load_config, load_tokenizer, locate, stop_tokens
 
@@ -98,6 +99,7 @@ class VLLMEngine(HostedEngine):
             own_weights=lambda: _own_weights(model),
             version=version,
             recompute=recompute,
+            intake=intake,
         )
 
     def generate_all(self, requests: Sequence[Request]) -> list[list[Sample]]:

@@ -29,10 +29,10 @@ from functools import partial
 from multiprocessing import spawn
 from typing import Any, NamedTuple
 
+from headway.children.channel import LOST, Channel, Frame
 from headway.children.parents import die_with_parent
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
-from headway.children.channel import LOST, Channel, Frame
 from headway.runtime.transport import (
     INLINE_BYTES,
     Arena,

@@ -35,10 +35,10 @@ from dataclasses import dataclass
 from multiprocessing import spawn
 from typing import Any, TypeVar
 
+from headway.children.channel import LOST, Frame, LoopChannel
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
 from headway.runtime.beside import beside
-from headway.children.channel import LOST, Frame, LoopChannel
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.process_host import Call, Reply, Start
 from headway.runtime.transport import BlockKey, Segment, SharedRef
