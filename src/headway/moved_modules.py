@@ -23,7 +23,7 @@ MOVED = {
     "headway.coordinate.shelf": "headway.coordinate.snapshots",
     "headway.core.loading": "headway.observe.user_functions",
     "headway.core.memory": "headway.children.memory",
-    "headway.core.parents": "headway.children.parents",
+    "headway.core.parents": "headway.children.in_child",
     "headway.learn.linked": "headway.publish.linked_learner",
     "headway.llm.steady": "headway.llm.without_dropout",
     "headway.llm.weight_layout": "headway.publish.weight_layout",

@@ -24,9 +24,9 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from headway.children.child import thread_limits
 from headway.core.protocols import Placement
 from headway.learn.rank import Backend, Device, Rank
-from headway.learn.rank_processes import THREAD_VARIABLES
 from headway.learn.ranks import Answer, MakeLearner, RankHost, raised
 
 SHARE_AFTER_S = 10.0
@@ -147,7 +147,7 @@ class RayRankHost:
     def build(
         self, factory: bytes, index: int, size: int, device: Device, num_threads: int, path: Sequence[str]
     ) -> bytes:
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(num_threads)))
+        os.environ.update(thread_limits(num_threads))
         sys.path += [folder for folder in path if folder not in sys.path]
         try:
             self._rank = Rank(index, size, device)

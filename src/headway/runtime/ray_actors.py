@@ -47,10 +47,10 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
 from ray.experimental import get_local_object_locations
 
+from headway.children.child import KILL_S, thread_limits
 from headway.core.protocols import PayloadLost, Placement, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
 from headway.core.types import Rollout, Snapshot, carriers, map_payloads
 from headway.runtime.beside import beside
-from headway.runtime.processes import KILL_S, THREAD_VARIABLES
 from headway.runtime.transport import INLINE_BYTES, PayloadPickler
 
 T = TypeVar("T")
@@ -486,7 +486,7 @@ class RoleHost:
         """What went wrong, if anything did."""
         # Before numpy is imported, which is why nothing here does. A runtime_env would do it too, at twice the time
         # to start: Ray starts such a process twice, and has none waiting.
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(num_threads)))
+        os.environ.update(thread_limits(num_threads))
         if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray would leave all of them in sight
         sys.path += [folder for folder in path if folder not in sys.path]
