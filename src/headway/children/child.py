@@ -108,12 +108,11 @@ class Child:
             pass
 
     def hang_up(self) -> None:
-        """Close this side of the socket: a helper that listens ends by itself."""
+        """Say nothing more: a helper that listens ends by itself."""
         try:
             self.socket.shutdown(socket.SHUT_RDWR)  # whichever thread reads or writes it
         except OSError:
-            pass
-        self.socket.close()
+            pass  # it is gone, or closed already
 
     def end(self, grace_s: float = 0.0) -> None:
         """Ask it to end, wait for so long, kill it, and leave nothing of it. Calling it again does nothing."""
@@ -128,6 +127,7 @@ class Child:
                 self._process.wait(KILL_S)
             except subprocess.TimeoutExpired:
                 pass  # only the kernel can hold it now, and it has been told
+        self.socket.close()
         self._cut_lifeline()
 
     def _cut_lifeline(self) -> None:

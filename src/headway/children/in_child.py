@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable
-from functools import partial
 
 from headway.children.channel import Channel
 
@@ -31,8 +30,14 @@ def begin(fd: int, lifeline: int | None = None, *, ignored: Iterable[int] = (sig
     # still shutting down, must be the one to close `fd`, and no child of this process may keep it.
     channel = Channel(socket.socket(fileno=os.dup(fd)))
     os.set_inheritable(fd, False)
-    os.register_at_fork(after_in_child=channel.close)
-    os.register_at_fork(after_in_child=partial(os.close, fd))
+    kept = [fd]
+
+    def let_go() -> None:
+        channel.close()
+        while kept:  # once: a fork of a fork may have another file under this number
+            os.close(kept.pop())
+
+    os.register_at_fork(after_in_child=let_go)
     return channel
 
 

@@ -1,6 +1,6 @@
 """Keeps the process of an engine: asks it, reads what it says, and replaces it when it dies or falls silent.
 
-      callers --- ask, apply, pause ---> outbox ---> socket ---> the host's process (vllm_host.py)
+      callers --- ask, apply, pause ---> outbox ---> socket ---> the host's process (engine_host.py)
       callers <-- told ---  keeper   <-------------- socket <---
 
       starting --> up --(died | silent for longer than deadline_s)--> starting, with the newest weights --> up ...

@@ -1,6 +1,6 @@
 """An engine in a process of its own, behind the engine protocol.
 
-    generate, apply, pause ... ---> engine_keeper.py ---> host_process.py ---> socket ---> vllm_host.py, in the process
+    generate, apply, pause ... --> engine_keeper.py --> host_process.py --> socket --> engine_host.py, in the process
 
 Weights travel through anonymous memory: written once, mapped by whoever loads them, and gone with the last process that
 holds them, whatever ends it. What is made here, in the caller's thread, is the text of a sample.

@@ -1,7 +1,7 @@
 """vLLM in a process of its own, perhaps in a Python environment of its own.
 
-`python` names that environment's interpreter. Only the file vllm_host.py is run there: Headway need not be installed in
-it, and neither side's pins bind the other.
+`python` names that environment's interpreter. Only the file vllm_host.py is run there, with the few of Headway's files
+that need nothing else: Headway need not be installed in it, and neither side's pins bind the other.
 
 A sample's log-probabilities are those its tokens were drawn with. vLLM gives them either before the temperature (raw)
 or after temperature, `top_k` and `top_p` (processed): raw ones are asked for only where nothing of that is set.
