@@ -59,11 +59,9 @@ class Channel:
         """Raises HungUp, or TimeoutError where the socket has a limit."""
         frame = _FRAME.pack(len(body), len(fds)) + body
         try:
-            if fds:
-                sent = socket.send_fds(self.sock, [frame], fds)
+            sent = socket.send_fds(self.sock, [frame], fds) if fds else 0
+            if sent < len(frame):
                 self.sock.sendall(frame[sent:])
-            else:
-                self.sock.sendall(frame)
         except ConnectionError:
             raise HungUp("the other side is gone") from None
         self.num_bytes += len(frame)

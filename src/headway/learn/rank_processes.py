@@ -19,6 +19,7 @@ import mmap
 import os
 import pickle
 import signal
+import socket
 import time
 from collections.abc import Iterable, Sequence
 from multiprocessing import connection
@@ -70,16 +71,16 @@ class RankProcesses:
         _send(self._channels.values(), (method, args))
 
     def answers(self, timeout_s: float) -> Sequence[Answer]:
-        ranks = {channel: rank for rank, channel in self._channels.items()}
+        ranks = {child.socket: rank for rank, child in self._children.items()}
         found: list[Answer] = []
         ends_at = time.monotonic() + timeout_s
         while not found and (ready := connection.wait(list(ranks), max(0.0, ends_at - time.monotonic()))):
-            for channel in ready:
-                assert isinstance(channel, Channel)
+            for sock in ready:
+                assert isinstance(sock, socket.socket)
+                rank = ranks[sock]
                 try:
-                    found += map(_value, channel.receive())
+                    found += map(_value, self._channels[rank].receive())
                 except HungUp:
-                    rank = ranks[channel]
                     found.append(Answer(rank, ended=self._children[rank].how_it_ended(KILL_S)))
         return found
 

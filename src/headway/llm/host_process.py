@@ -76,10 +76,10 @@ class HostProcess:
 
     def hear(self, timeout_s: float | None, bell: socket.socket | None = None) -> list[tuple[Any, ...]]:
         """What it has said by now; waits for the first word, for the bell, or until the time is over."""
-        ready = connection.wait([self._channel, *([bell] if bell else [])], timeout_s)
+        ready = connection.wait([self._channel.sock, *([bell] if bell else [])], timeout_s)
         if bell in ready and bell is not None:
             bell.recv(4096)
-        if self._channel not in ready:
+        if self._channel.sock not in ready:
             return []
         try:
             return [pickle.loads(body) for body, _ in self._channel.receive()]
