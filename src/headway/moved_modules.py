@@ -39,6 +39,7 @@ MOVED = {
     "headway.recipes.lightzero_names": "headway.names.lightzero_names",
     "headway.recipes.nested_corrections": "headway.names.nested_corrections",
     "headway.recipes.nested_names": "headway.names.nested_names",
+    "headway.runtime.beside": "headway.runtime.own_thread",
     "headway.runtime.channel": "headway.children.channel",
     "headway.testing.fitting": "headway.simulate.fitting",
     "headway.testing.simulation": "headway.simulate.simulation",

@@ -27,7 +27,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -37,6 +36,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headway.children.daemon_thread import in_daemon_thread
 from headway.core.lent import Lent
 from headway.publish.weight_layout import Layout, checksum
 from headway.publish.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
@@ -245,17 +245,8 @@ def _receive(wire: Wire, pair: Pair | None, device: torch.device, until: Deadlin
 
 def _within(until: Deadline, work: Callable[[], T]) -> T:
     """Do it in a thread that can be left behind. It ends when what it waits for is closed."""
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where somebody waits for it
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="headway weights", daemon=True).start()
     try:
-        return done.result(until.left_s + GRACE_S)
+        return in_daemon_thread(work, "headway weights").result(until.left_s + GRACE_S)
     except NotDone:
         raise TimeoutError(f"not within {until.seconds:g} s") from None
 

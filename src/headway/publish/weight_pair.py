@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headway.core.one_line import first_line
 from headway.publish.weight_wire import Deadline
 
 NCCL, GLOO, BYTES = "nccl", "gloo", "bytes"
@@ -145,7 +146,7 @@ class Pair:
             raise
         except RuntimeError as error:  # torch has no class of its own for it
             self.close()
-            raise PairBroken(f"{self.backend}: {_first_line(error)}") from error
+            raise PairBroken(f"{self.backend}: {first_line(error)}") from error
 
     def _complete_oldest(self, until: Deadline) -> None:
         """It is under way until it is done: if it fails, its tensor is kept with the group."""
@@ -297,7 +298,7 @@ def open_pair(
     except (RuntimeError, TimeoutError) as error:
         if pair is not None:
             pair.close()
-        raise PairBroken(f"{backend}: {_first_line(error)}") from error
+        raise PairBroken(f"{backend}: {first_line(error)}") from error
     return pair
 
 
@@ -313,8 +314,3 @@ def on_stream(device: torch.device, stream: torch.cuda.Stream | None) -> Iterato
 
 def new_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

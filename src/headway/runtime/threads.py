@@ -19,12 +19,13 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.refusals import refusal
-from headway.runtime.beside import beside
 from headway.runtime.freeze import freeze
+from headway.runtime.own_thread import beside
 
 T = TypeVar("T")
 Inbox = queue.SimpleQueue[tuple[asyncio.Future[Any], str, tuple[Any, ...]] | None]
@@ -99,7 +100,7 @@ class Threads:
 async def _beside(wait: Callable[[float], None], limit: float) -> None:
     """Wait in a thread, so that the loop goes on; or here, if there can be no further thread."""
     try:
-        await asyncio.to_thread(wait, limit)
+        await beside(partial(wait, limit))
     except RuntimeError as error:
         if refusal(error) is None:
             raise
