@@ -11,13 +11,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from headway.core.naming import unknown
 from headway.llm.engine import EngineHealth, Request, Sample, TakesHandles, WeightIntake, check_fits
-from headway.llm.engine_keeper import Keeper, Told
+from headway.llm.engine_keeper import Keeper
+from headway.llm.engine_requests import Told
 from headway.llm.host_process import HostSettings, SharedWeights
 
 
@@ -51,7 +53,7 @@ class HostedEngine:
             "recompute": recompute,
             "beat_s": min(1.0, settings.deadline_s / 4),
         }
-        self._keeper = Keeper(settings, spec, version)
+        self._keeper = Keeper(replace(settings, spec=spec), version)
         self._finish = weakref.finalize(self, self._keeper.close)
         self._keeper.start()
 
