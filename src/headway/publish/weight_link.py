@@ -38,9 +38,9 @@ from torch import Tensor
 
 from headway.children.daemon_thread import in_daemon_thread
 from headway.core.lent import Lent
-from headway.publish.weight_layout import Layout, checksum
+from headway.publish.weight_layout import BucketLayout, checksum
 from headway.publish.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
-from headway.publish.weight_wire import Deadline, LinkBroken, Source, Wire
+from headway.publish.weight_wire import Deadline, LinkBroken, SourceAddress, Wire
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ GRACE_S = 0.5
 class LinkedWeights(Lent):
     """A handle of weights that their source keeps."""
 
-    source: Source
+    source: SourceAddress
     token: bytes = field(repr=False)
     key: int
     num_bytes: int
@@ -166,7 +166,7 @@ class Intake:
                 barred.append(answer["backend"])
                 wire.close()
 
-    def _pair(self, answer: dict[str, Any], source: Source, wire: Wire, until: Deadline) -> Pair:
+    def _pair(self, answer: dict[str, Any], source: SourceAddress, wire: Wire, until: Deadline) -> Pair:
         try:
             with socket.create_connection((source.host, answer["port"]), until.left_s):
                 pass  # somebody is there: a TCPStore would try longer than it is told to
@@ -187,7 +187,7 @@ class Intake:
 
 @dataclass(slots=True)
 class _Link:
-    source: Source
+    source: SourceAddress
     wire: Wire
     pair: Pair | None
     stream: torch.cuda.Stream | None
@@ -207,7 +207,7 @@ def _close_all(links: list[_Link]) -> None:
         links.pop().close()
 
 
-def _connect(source: Source, token: bytes, until: Deadline) -> Wire:
+def _connect(source: SourceAddress, token: bytes, until: Deadline) -> Wire:
     try:
         wire = Wire(socket.create_connection(source, until.left_s))
     except OSError as error:
@@ -220,12 +220,16 @@ def _connect(source: Source, token: bytes, until: Deadline) -> Wire:
     return wire
 
 
-def _receive(wire: Wire, pair: Pair | None, device: torch.device, until: Deadline) -> tuple[Layout, Sequence[Tensor]]:
+def _receive(
+    wire: Wire, pair: Pair | None, device: torch.device, until: Deadline
+) -> tuple[BucketLayout, Sequence[Tensor]]:
     """What was asked for: all of it, or an error."""
     answer = wire.hear(until)
     if "error" in answer:
         raise ConnectionError(answer["error"])
-    layout = Layout([(name, dtype, tuple(shape)) for name, dtype, shape in answer["specs"]], answer["bucket_bytes"])
+    layout = BucketLayout(
+        [(name, dtype, tuple(shape)) for name, dtype, shape in answer["specs"]], answer["bucket_bytes"]
+    )
     if layout.sizes != answer["sizes"]:
         raise ValueError(f"its layout has buckets of {answer['sizes']} bytes, ours {layout.sizes}")
     if pair is not None:

@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.publish.weight_layout import BUCKET_BYTES, Layout, checksum
+from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, checksum
 from headway.publish.weight_link import LinkedWeights
 from headway.publish.weight_pair import (
     BYTES,
@@ -43,7 +43,7 @@ from headway.publish.weight_pair import (
     open_pair,
     this_end,
 )
-from headway.publish.weight_wire import Deadline, Source, Wire
+from headway.publish.weight_wire import Deadline, SourceAddress, Wire
 
 ON_DEVICE = 2
 """How many of the newest stay on the GPU: collectors use the last one, an evaluation perhaps the one before."""
@@ -69,7 +69,7 @@ class WeightSource:
         """Copy the weights where they are, and keep the copy until it is given back."""
         if not weights:
             raise ValueError("there are no weights to offer")
-        layout = Layout.of(weights, self._bucket_bytes)
+        layout = BucketLayout.of(weights, self._bucket_bytes)
         device = next(iter(weights.values())).device
         buckets = layout.empty(device)
         layout.write(weights, buckets)
@@ -89,7 +89,7 @@ class WeightSource:
 class _Held:
     """One set of weights. `buckets` are on `device`, or in the machine's memory."""
 
-    layout: Layout
+    layout: BucketLayout
     device: torch.device
     buckets: list[Tensor]
     ready: torch.cuda.Event | None
@@ -121,7 +121,7 @@ class _Shop:
     def __init__(self, host: str) -> None:
         self.token = secrets.token_bytes(32)
         self._listener = socket.create_server((host, 0))
-        self.source = Source(host, self._listener.getsockname()[1])
+        self.source = SourceAddress(host, self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._next_key = 0

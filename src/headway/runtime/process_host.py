@@ -94,7 +94,7 @@ def main(fd: int) -> None:
     channel = begin(fd)
     frames = channel.frames()
     start = Start(*pickle.loads(next(frames)[0]))
-    host = Host(channel, start, Arena(start.owner)) if start.lanes == 1 else LaneHost(channel, start)
+    host = ProcessHost(channel, start, Arena(start.owner)) if start.lanes == 1 else ProcessLaneHost(channel, start)
     if host.build():
         for body, fds in frames:
             if not body:
@@ -108,7 +108,7 @@ def main(fd: int) -> None:
             host.answer(call)
 
 
-class Host:
+class ProcessHost:
     """The role's object and the shared memory of its process."""
 
     def __init__(self, channel: Channel, start: Start, arena: Arena) -> None:
@@ -195,7 +195,7 @@ class Host:
             os.close(segment.fd)
 
 
-class LaneHost(Host):
+class ProcessLaneHost(ProcessHost):
     """The same with lanes: calls overlap, and replies go out one at a time, in the order in which they settle.
 
     A reply says what is held by any call, its own or one that is still under way: whoever borrows twice gives back
