@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from headway.children.channel import Channel
 
 
-def begin(fd: int, lifeline: int | None = None, *, ignored: Iterable[int] = (signal.SIGINT,)) -> Channel:
+def begin(
+    fd: int, lifeline: int | None = None, *, ignored: Iterable[int] = (signal.SIGINT,), takes_fds: bool = True
+) -> Channel:
     """The channel to the process that started this one, which from now on ends with that process.
 
     The `ignored` signals go to the parent as well, and it decides. With a `lifeline` this process ends when the other
@@ -28,7 +30,7 @@ def begin(fd: int, lifeline: int | None = None, *, ignored: Iterable[int] = (sig
         die_with_pipe(lifeline)
     # The parent takes the end of the socket for the end of the process: the kernel, not an interpreter that is
     # still shutting down, must be the one to close `fd`, and no child of this process may keep it.
-    channel = Channel(socket.socket(fileno=os.dup(fd)))
+    channel = Channel(socket.socket(fileno=os.dup(fd)), takes_fds=takes_fds)
     os.set_inheritable(fd, False)
     kept = [fd]
 

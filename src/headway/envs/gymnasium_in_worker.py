@@ -86,7 +86,7 @@ class EnvStepper:
 
 def main(fd: int, memory: int, lifeline: int) -> None:
     """Host environments until the collector hangs up."""
-    channel = begin(fd, lifeline)
+    channel = begin(fd, lifeline, takes_fds=False)
     os.set_inheritable(memory, False)
     steppers: dict[int, EnvStepper] = {}
     try:

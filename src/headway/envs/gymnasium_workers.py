@@ -76,7 +76,7 @@ class _Worker:
         command = python_command("headway.envs.gymnasium_in_worker", "headway environment")
         self.child = Child(command, thread_limits(1), fds=[memory_fd], has_lifeline=True)  # of any thread's collector
         self.child.socket.settimeout(patience_s)  # of sending; reading waits in select
-        self.channel = Channel(self.child.socket)
+        self.channel = Channel(self.child.socket, takes_fds=False)
 
     def ask(self, question: bytes, tasks: Sequence[_Task]) -> None:
         if not self.tasks:

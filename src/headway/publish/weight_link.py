@@ -29,7 +29,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +36,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headway.children.daemon_thread import in_daemon_thread
+from headway.children.torch_groups import find_store
 from headway.core.lent import Lent
 from headway.publish.weight_layout import BucketLayout, checksum
 from headway.publish.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
@@ -170,8 +170,7 @@ class Intake:
         try:
             with socket.create_connection((source.host, answer["port"]), until.left_s):
                 pass  # somebody is there: a TCPStore would try longer than it is told to
-            limit = timedelta(seconds=until.left_s)
-            store = dist.TCPStore(source.host, answer["port"], None, False, limit, wait_for_workers=False)
+            store = find_store(source.host, answer["port"], None, until.left_s)
         except (RuntimeError, OSError) as error:
             raise PairBroken(f"where the pair meets: {str(error).splitlines()[0]}") from error
         return open_pair(

@@ -21,13 +21,13 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headway.children.torch_groups import open_store
 from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, checksum
 from headway.publish.weight_link import LinkedWeights
 from headway.publish.weight_pair import (
@@ -239,14 +239,7 @@ class _Shop:
         """A store for all pairs of this source, and a name in it for the next."""
         with self._lock:
             if self._store is None:
-                listener = socket.create_server((self.source.host, 0))
-                port = listener.getsockname()[1]
-                limit = timedelta(seconds=STORE_S)
-                fd = listener.detach()
-                store = dist.TCPStore(
-                    self.source.host, port, None, True, limit, wait_for_workers=False, master_listen_fd=fd
-                )
-                self._store = store, port
+                self._store = open_store(self.source.host, None, STORE_S)
             self._num_pairs += 1
             return *self._store, f"pair {self._num_pairs}"
 
