@@ -25,10 +25,10 @@ from typing import Any
 
 from headway.llm.engine import Aborted, EngineError, EngineHealth, EngineOver, Request, overdue
 from headway.llm.engine_requests import Job, Requests, Told
-from headway.llm.host_process import CLOSE_S, Bell, HostProcess, HostSettings, SharedWeights
+from headway.llm.host_process import CLOSE_S, HostProcess, HostSettings, SharedWeights, Waker
 
 
-class Pulse:
+class HostProgress:
     """What the host has done, over all its processes, and when it was last heard."""
 
     def __init__(self) -> None:
@@ -86,13 +86,13 @@ class Keeper:
         self._starting: HostProcess | None = None
         self._requests = Requests()
         self._calls: dict[int, _Call] = {}
-        self._pulse = Pulse()
+        self._progress = HostProgress()
         self._is_paused = self._is_closed = False
         self._over: EngineError | None = None
         self._restarts = 0
         self.version = version
         self.weights: SharedWeights | None = None
-        self._bell = Bell()
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._keep, name="headway engine keeper", daemon=True)
 
     # -- in the callers' threads --------------------------------------------------------------------
@@ -153,16 +153,16 @@ class Keeper:
 
     def health(self) -> EngineHealth:
         with self._changed:
-            now, pulse = time.monotonic(), self._pulse
+            now, progress = time.monotonic(), self._progress
             return EngineHealth(
                 self.version,
-                pulse.running,
-                max(0, len(self._requests) - pulse.running),
+                progress.running,
+                max(0, len(self._requests) - progress.running),
                 self._is_paused,
-                pulse.tokens,
-                pulse.steps,
-                now - pulse.stepped_at,
-                {"restarts": self._restarts, "seconds_since_heard": now - pulse.heard_at},
+                progress.tokens,
+                progress.steps,
+                now - progress.stepped_at,
+                {"restarts": self._restarts, "seconds_since_heard": now - progress.heard_at},
             )
 
     def close(self) -> None:
@@ -174,12 +174,12 @@ class Keeper:
             self._over = self._over or Aborted("the engine is closed")
             self._fail_calls(self._over)
             process, self._process = self._process or self._starting, None
-            self._bell.ring()
+            self._waker.wake()
         if self._thread is not threading.current_thread():  # which a garbage collection may have chosen
             self._thread.join(CLOSE_S)
         if process is not None:
             process.end()
-        self._bell.close()
+        self._waker.close()
 
     def _call(self, kind: str, then: Callable[[], None] = lambda: None) -> _Call:
         self._refuse_if_over()
@@ -207,12 +207,12 @@ class Keeper:
     def _tell(self, *message: Any, fd: int | None = None) -> None:
         if self._process is not None:
             self._process.tell(message, fd)
-            self._bell.ring()  # there is something new to watch
+            self._waker.wake()  # there is something new to watch
 
     def _note_work(self) -> None:
         """Work is about to come. If there was none, the host's silence counts from now on."""
         if not self._is_busy():
-            self._pulse.busy_at = time.monotonic()
+            self._progress.busy_at = time.monotonic()
 
     def _is_busy(self) -> bool:
         """Does the host owe anyone anything?"""
@@ -236,7 +236,7 @@ class Keeper:
     # -- the keeper's thread ------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        with self._bell.listener:
+        with self._waker.listener:
             self._keep_up()
 
     def _keep_up(self) -> None:
@@ -249,7 +249,7 @@ class Keeper:
                 with self._changed:
                     self._process = None
                     self._fail_calls(EngineError(f"the engine {how} while it took new weights"))
-                    self._pulse.replace()
+                    self._progress.replace()
                     if self._is_closed:
                         return None
                 process.kill()
@@ -290,7 +290,7 @@ class Keeper:
                 process.kill()
                 return how or "was closed"
             self._process = process
-            self._pulse.heard_at = self._pulse.busy_at = time.monotonic()
+            self._progress.heard_at = self._progress.busy_at = time.monotonic()
             if self._is_paused:
                 process.tell(("pause", -1))
             for question in self._requests.questions():
@@ -315,21 +315,21 @@ class Keeper:
     def _watch(self, process: HostProcess) -> str:
         """Read until the process has ended or must be replaced; returns how."""
         while True:
-            messages = process.hear(self._patience_s(), self._bell)
+            messages = process.hear(self._patience_s(), self._waker)
             with self._changed:
                 if messages:
-                    self._pulse.heard_at = time.monotonic()
+                    self._progress.heard_at = time.monotonic()
                 for kind, counts, *rest in messages:
                     if kind == "broken":
                         return f"failed: {rest[0]}"
-                    self._pulse.note(counts)
+                    self._progress.note(counts)
                     getattr(self, f"_on_{kind}")(*rest)
                 self._expire()
                 if self._is_closed:
                     return "was closed"
                 if process.has_ended:
                     return process.how_it_ended()
-                if self._is_busy() and self._pulse.silence_s > self._settings.deadline_s:
+                if self._is_busy() and self._progress.silence_s > self._settings.deadline_s:
                     return f"said nothing for {self._settings.deadline_s:g} s"
 
     def _patience_s(self) -> float | None:
@@ -337,7 +337,7 @@ class Keeper:
         with self._changed:
             limit = self._requests.seconds_to_deadline
             if self._is_busy():
-                limit = min(limit, self._settings.deadline_s - self._pulse.silence_s)
+                limit = min(limit, self._settings.deadline_s - self._progress.silence_s)
             return max(0.0, limit) + 1e-3 if limit < math.inf else None
 
     def _expire(self) -> None:

@@ -54,21 +54,21 @@ class HostSettings:
             raise ValueError(f"restarts must be >= 0, received {self.restarts!r}")
 
 
-class Bell:
-    """Wakes a thread that waits for sockets. That thread closes `listener`, whoever rings closes the rest."""
+class Waker:
+    """Wakes a thread that waits for sockets. That thread closes `listener`, whoever wakes it closes the rest."""
 
     def __init__(self) -> None:
-        self._rope, self.listener = socket.socketpair()
-        self._rope.setblocking(False)
+        self._sender, self.listener = socket.socketpair()
+        self._sender.setblocking(False)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         try:
-            self._rope.send(b"!")
+            self._sender.send(b"!")
         except (BlockingIOError, ConnectionError):
-            pass  # it has rung often enough, or there is nobody any more who listens
+            pass  # it has been woken often enough, or there is nobody any more who listens
 
     def close(self) -> None:
-        self._rope.close()
+        self._sender.close()
 
 
 class HostProcess:
@@ -91,11 +91,11 @@ class HostProcess:
         """Never blocks. `fd` is copied: it may be closed at once."""
         self._outbox.put((pack(message), [] if fd is None else [os.dup(fd)]))
 
-    def hear(self, timeout_s: float | None, bell: Bell | None = None) -> list[tuple[Any, ...]]:
-        """What it has said by now; waits for the first word, for the bell, or until the time is over."""
-        ready = connection.wait([self._channel.sock, *([bell.listener] if bell else [])], timeout_s)
-        if bell is not None and bell.listener in ready:
-            bell.listener.recv(4096)
+    def hear(self, timeout_s: float | None, waker: Waker | None = None) -> list[tuple[Any, ...]]:
+        """What it has said by now; waits for the first word, to be woken, or until the time is over."""
+        ready = connection.wait([self._channel.sock, *([waker.listener] if waker else [])], timeout_s)
+        if waker is not None and waker.listener in ready:
+            waker.listener.recv(4096)
         if self._channel.sock not in ready:
             return []
         try:

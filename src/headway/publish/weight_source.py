@@ -60,10 +60,10 @@ class WeightSource:
     def __init__(self, host: str = "127.0.0.1", *, deadline_s: float = 60.0, bucket_bytes: int = BUCKET_BYTES) -> None:
         if not deadline_s > 0:
             raise ValueError(f"deadline_s must be > 0, received {deadline_s!r}")
-        self._shop = _Shop(host)
+        self._server = _WeightServer(host)
         self._deadline_s = deadline_s
         self._bucket_bytes = bucket_bytes
-        self._end = weakref.finalize(self, self._shop.close)
+        self._end = weakref.finalize(self, self._server.close)
 
     def offer(self, weights: Mapping[str, Tensor]) -> LinkedWeights:
         """Copy the weights where they are, and keep the copy until it is given back."""
@@ -73,13 +73,13 @@ class WeightSource:
         device = next(iter(weights.values())).device
         buckets = layout.empty(device)
         layout.write(weights, buckets)
-        key = self._shop.put(_Held(layout, device, buckets, _now_on(device)))
-        return LinkedWeights(self._shop.source, self._shop.token, key, layout.num_bytes, self._deadline_s)
+        key = self._server.put(_Held(layout, device, buckets, _now_on(device)))
+        return LinkedWeights(self._server.source, self._server.token, key, layout.num_bytes, self._deadline_s)
 
     @property
     def keys(self) -> tuple[int, ...]:
         """Of what is kept, oldest first."""
-        return self._shop.keys
+        return self._server.keys
 
     def close(self) -> None:
         self._end()
@@ -115,7 +115,7 @@ class _Held:
         return self.sums
 
 
-class _Shop:
+class _WeightServer:
     """What all threads of a source share. It knows nothing of the WeightSource, which is collected otherwise never."""
 
     def __init__(self, host: str) -> None:

@@ -44,7 +44,7 @@ class Threads:
         self._hosts: dict[str, _Host] = {}
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        with asyncio.Runner(loop_factory=_BellLoop) as runner:
+        with asyncio.Runner(loop_factory=_QueueLoop) as runner:
             return runner.run(main)
 
     now = staticmethod(time.perf_counter)
@@ -107,7 +107,7 @@ async def _beside(wait: Callable[[float], None], limit: float) -> None:
         wait(limit)
 
 
-class _Bell(selectors.SelectSelector):
+class _QueueSelector(selectors.SelectSelector):
     """Waits for threads instead of sockets: nothing but answers from roles ever wakes this loop."""
 
     def __init__(self) -> None:
@@ -129,15 +129,15 @@ class _Bell(selectors.SelectSelector):
         return []
 
 
-class _BellLoop(asyncio.SelectorEventLoop):
+class _QueueLoop(asyncio.SelectorEventLoop):
     """asyncio's loop, woken by a lock: half the time of a socket, which every answer of a role pays."""
 
     def __init__(self) -> None:
-        self._bell = _Bell()
-        super().__init__(self._bell)
+        self._queue_selector = _QueueSelector()
+        super().__init__(self._queue_selector)
 
     def _write_to_self(self) -> None:
-        self._bell.ring()
+        self._queue_selector.ring()
 
 
 def _give_up(answer: asyncio.Future[Any], role: str, method: str, deadline_s: float) -> None:
