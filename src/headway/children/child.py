@@ -58,6 +58,7 @@ class Child:
     ) -> None:
         self._owner = os.getpid()
         self._has_own_group = own_group
+        self._has_ended = False  # its number may be another process's by now
         self._lifeline: int | None = None  # nothing is ever written: its end is the end of this process
         with ExitStack() as unless_it_starts, ExitStack() as handed_on:
             self.socket, theirs = socket.socketpair()
@@ -97,7 +98,7 @@ class Child:
 
     def kill(self) -> None:
         """Does not wait. A fork of the process that started it has no say."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner or self._has_ended:
             return
         if not self._has_own_group:
             self._process.kill()
@@ -117,7 +118,7 @@ class Child:
     def end(self, grace_s: float = 0.0) -> None:
         """Ask it to end, wait for so long, kill it, and leave nothing of it. Calling it again does nothing."""
         self.hang_up()
-        if os.getpid() == self._owner:
+        if os.getpid() == self._owner and not self._has_ended:
             try:
                 self._process.wait(grace_s)
             except subprocess.TimeoutExpired:
@@ -127,6 +128,7 @@ class Child:
                 self._process.wait(KILL_S)
             except subprocess.TimeoutExpired:
                 pass  # only the kernel can hold it now, and it has been told
+            self._has_ended = True
         self.socket.close()
         self._cut_lifeline()
 
