@@ -32,9 +32,9 @@ import numpy as np
 import torch
 import torch.multiprocessing as mp
 
+from headway.children.channel import Channel
 from headway.core.protocols import Role
 from headway.core.types import Snapshot
-from headway.runtime.channel import Channel
 from headway.runtime.processes import Processes
 from headway.runtime.transport import Arena, SharedRef, Views, encode
 

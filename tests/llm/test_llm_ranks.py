@@ -21,12 +21,13 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from headway.children.torch_groups import find_store, open_store  # noqa: E402
 from headway.core.types import Batch, LearnReport, Rollout  # noqa: E402
 from headway.experience.group import Group  # noqa: E402
 from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.grpo.loss import LossSettings  # noqa: E402
-from headway.learn.rank import ALONE, Meeting, Rank, find_store, open_store  # noqa: E402
+from headway.learn.rank import ALONE, Meeting, Rank  # noqa: E402
 from headway.learn.rank_processes import RankProcesses  # noqa: E402
 from headway.learn.ranks import RankedLearner, RankFailed  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
@@ -87,7 +88,7 @@ def on_ranks(size: int, work: Callable[[Rank], Any]) -> list[Any]:
     meeting = Meeting(HERE, port, "gloo", 20.0, 20.0)
 
     def on_one(rank: Rank) -> Any:
-        rank.connect(meeting, store if rank.index == 0 else find_store(meeting, size), HERE)
+        rank.connect(meeting, store if rank.index == 0 else find_store(HERE, port, size, 20.0), HERE)
         return work(rank)
 
     with ThreadPoolExecutor(size) as pool:

@@ -20,16 +20,16 @@ from patience import patient, wait_until
 
 from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, carriers, map_payloads
-from headway.learn.linked import LinkedLearner
-from headway.llm.weight_layout import Layout, checksum
-from headway.llm.weight_link import Intake, LinkedWeights
-from headway.llm.weight_pair import BYTES, GLOO, NCCL, End, choose_backend
-from headway.llm.weight_source import WeightSource
-from headway.llm.weight_wire import LinkBroken
+from headway.publish.linked_learner import LinkedLearner
+from headway.publish.weight_layout import BucketLayout, checksum
+from headway.publish.weight_link import Intake, LinkedWeights
+from headway.publish.weight_pair import BYTES, GLOO, NCCL, End, choose_backend
+from headway.publish.weight_source import WeightSource
+from headway.publish.weight_wire import LinkBroken
 
 SOURCE = """
 import pickle, sys, torch
-from headway.llm.weight_source import WeightSource
+from headway.publish.weight_source import WeightSource
 
 source = WeightSource(**pickle.load(sys.stdin.buffer))
 while True:
@@ -193,8 +193,8 @@ def test_nccl_is_for_two_gpus_and_gloo_for_everything_else() -> None:
 
 
 def test_a_layout_follows_from_names_dtypes_and_shapes() -> None:
-    layout = Layout.of(mixed(), 4096)
-    again = Layout(layout.specs, 4096)
+    layout = BucketLayout.of(mixed(), 4096)
+    again = BucketLayout(layout.specs, 4096)
     assert again.sizes == layout.sizes and again.places == layout.places
     assert all(size % 8 == 0 for size in layout.sizes) and max(layout.sizes) == 700 * 500 * 4
     buckets = layout.empty("cpu")
@@ -204,7 +204,7 @@ def test_a_layout_follows_from_names_dtypes_and_shapes() -> None:
     buckets[0][3] += 1
     assert checksum(buckets[0]) != before
     with pytest.raises(TypeError, match="dense tensors by name; w is a list"):
-        Layout.of({"w": [1.0]})
+        BucketLayout.of({"w": [1.0]})
 
 
 # -- what may go wrong ------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def test_an_engine_keeps_its_weights_until_all_of_the_new_ones_are_there(source:
 
     def engine_of(seed: int) -> TransformersEngine:
         decoder = build_decoder(tiny_model("gpt2", seed=seed), rows=4, context=64)
-        return TransformersEngine(decoder, tiny_tokenizer(), [0])
+        return TransformersEngine(decoder, tiny_tokenizer(), [0], intake=Intake("cpu"))
 
     def reply(engine: TransformersEngine) -> list[int]:
         (sample,) = engine.generate(Request("a", (5, 6, 7), sampling=Sampling(max_tokens=12)))

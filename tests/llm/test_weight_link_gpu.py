@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import torch
 
-from headway.llm.weight_link import Intake, LinkedWeights
-from headway.llm.weight_source import ON_DEVICE, WeightSource
-from headway.llm.weight_wire import LinkBroken
+from headway.publish.weight_link import Intake, LinkedWeights
+from headway.publish.weight_source import ON_DEVICE, WeightSource
+from headway.publish.weight_wire import LinkBroken
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 OTHER = """
 import pickle, sys, time, torch
-from headway.llm.weight_link import Intake
-from headway.llm.weight_source import WeightSource
+from headway.publish.weight_link import Intake
+from headway.publish.weight_source import WeightSource
 
 source, intake = WeightSource(deadline_s=60.0, bucket_bytes=4 << 20), Intake("cuda")
 while True:

@@ -33,8 +33,10 @@ from headway.collect.segments import SegmentCollector
 from headway.coordinate.role_calls import RunFailed
 from headway.core.protocols import Stateful
 from headway.core.types import Rollout, Snapshot, Ticket
+from headway.envs.gymnasium_in_worker import EnvStepper
+from headway.envs.gymnasium_rows import EnvRows, EnvShape
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec, describe_spaces
-from headway.envs.gymnasium_workers import EnvironmentFailed, EnvWorkers, Rows, Shape, Stepper
+from headway.envs.gymnasium_workers import EnvironmentFailed, EnvWorkers
 from headway.launching import launch
 from headway.learn.ppo.policy import Actor, ActorCritic
 from headway.observe.fingerprint import fingerprint
@@ -91,9 +93,9 @@ class OutOfOrder:
         self, make_env: Callable[[], Any], num_envs: int, choose: Callable[[Sequence[int]], Sequence[int]]
     ) -> None:
         one = make_env()
-        self.shape = Shape(num_envs, one.observation_space, one.action_space)
-        self.rows, self._there = Rows(self.shape), Rows(self.shape)
-        self._steppers = [Stepper(index, make_env, self.shape, self._there) for index in range(num_envs)]
+        self.shape = EnvShape(num_envs, one.observation_space, one.action_space)
+        self.rows, self._there = EnvRows(self.shape), EnvRows(self.shape)
+        self._steppers = [EnvStepper(index, make_env, self.shape, self._there) for index in range(num_envs)]
         self._choose = choose
         self._under_way: list[int] = []
         self.is_closed = False
@@ -304,7 +306,7 @@ def test_a_mask_of_another_size_is_refused_when_the_environment_starts() -> None
 
 def test_an_environment_that_cannot_be_built_in_a_worker_is_named() -> None:
     one = Wanderer()
-    shape = Shape(2, one.observation_space, one.action_space)
+    shape = EnvShape(2, one.observation_space, one.action_space)
     with pytest.raises(EnvironmentFailed, match=r"^environment \d raised OSError: no display"):
         EnvWorkers(Broken, shape, 2)
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import no_descriptor_left
 
-from headway.runtime.channel import LOST, Channel, Frame
+from headway.children.channel import LOST, Channel, Frame
 from headway.runtime.loans import Loans
 from headway.runtime.transport import (
     FIRST_SEGMENT_BYTES,

@@ -24,18 +24,19 @@ import numpy as np
 from headway.collect.carried import can_be_carried, refuse_nan
 from headway.collect.segments import NUMBERS, ActingPolicy
 from headway.core.types import Rollout, Snapshot, Ticket
+from headway.envs.gymnasium_rows import EnvRows, EnvShape, MakeEnv
 from headway.envs.gymnasium_vector import legal_actions, to_environment
-from headway.envs.gymnasium_workers import EnvWorkers, MakeEnv, Rows, Shape
+from headway.envs.gymnasium_workers import EnvWorkers
 
 
 class SteppedApart(Protocol):
     """Environments that step on their own: `EnvWorkers`, or whatever else can say who has arrived."""
 
     @property
-    def shape(self) -> Shape: ...
+    def shape(self) -> EnvShape: ...
 
     @property
-    def rows(self) -> Rows: ...
+    def rows(self) -> EnvRows: ...
 
     def reset(self, seed: int) -> None: ...
 
@@ -294,7 +295,7 @@ def first_ready_collector(
     if not 0 <= num_workers <= num_envs:
         raise ValueError(f"num_workers must be from 0 to {num_envs} environments, received {num_workers!r}")
     one = make_env()
-    shape = Shape(num_envs, one.observation_space, one.action_space)
+    shape = EnvShape(num_envs, one.observation_space, one.action_space)
     kind = ResumableFirstReadyCollector if can_be_carried(one) else FirstReadyCollector
     one.close()
 

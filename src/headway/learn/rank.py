@@ -13,7 +13,6 @@ The process group is an object of its own, not torch's global one: two learners 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, MutableSequence, Sequence
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
@@ -22,6 +21,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from headway.children.torch_groups import abort, gloo_group, nccl_group
 
 Numbers = MutableSequence[int] | memoryview
 Device = Literal["cpu", "cuda"]
@@ -81,31 +82,21 @@ class Rank:
         try:
             store.set(str(self.index), "is here")
             store.wait([str(index) for index in range(self.size)], timedelta(seconds=meeting.connect_s))
-            self._group = self._nccl(meeting, store) if meeting.backend == "nccl" else self._gloo(meeting, store, here)
+            if meeting.backend == "nccl":
+                self._sums_on = self.device
+                with torch.cuda.device(self.device):
+                    self._group = nccl_group(store, self.index, self.size, timeout_s=meeting.sum_s)
+            else:
+                self._group = gloo_group(store, self.index, self.size, here=here, timeout_s=meeting.sum_s)
         except RuntimeError as error:
             raise RanksBroken(str(error).splitlines()[0]) from error
-
-    def _gloo(self, meeting: Meeting, store: dist.Store, here: str) -> Any:
-        gloo: Any = dist.ProcessGroupGloo
-        options = gloo._Options()
-        options._devices = [gloo.create_device(hostname=here)]
-        options._timeout = timedelta(seconds=meeting.sum_s)
-        return gloo(store, self.index, self.size, options)
-
-    def _nccl(self, meeting: Meeting, store: dist.Store) -> Any:
-        self._sums_on = self.device
-        nccl: Any = dist.ProcessGroupNCCL
-        options = nccl.Options()
-        options._timeout = timedelta(seconds=meeting.sum_s)
-        with torch.cuda.device(self.device):
-            return nccl(store, self.index, self.size, options)
 
     def disconnect(self) -> None:
         """From any thread. A sum that still waits for others ends with an error, or with nonsense that nobody uses."""
         group, self._group = self._group, None
         if group is not None and self._sums_on.type == "cuda":
             # What gloo waits for ends with the other processes; a kernel on a GPU would wait on.
-            (getattr(group, "abort", None) or group._shutdown)()  # its name before torch 2.6
+            abort(group)
 
     def share(self, count: int) -> slice:
         """This rank's part of `count` rows. Parts differ by one row at most; of very few rows, some are empty."""
@@ -184,19 +175,3 @@ def _hand_out(flat: Tensor, parameters: Sequence[Tensor]) -> None:
     """Back to where they came from, as views where the precision is theirs."""
     for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = gradient.view_as(parameter).to(parameter.dtype)
-
-
-def open_store(host: str, size: int, timeout_s: float) -> tuple[dist.Store, int]:
-    """Where ranks meet: a small server at `host` and nowhere else, on a port of its own. Rank 0 has it."""
-    listener = socket.create_server((host, 0))
-    port = listener.getsockname()[1]
-    store = dist.TCPStore(
-        host, port, size, True, timedelta(seconds=timeout_s), wait_for_workers=False, master_listen_fd=listener.detach()
-    )
-    return store, port
-
-
-def find_store(meeting: Meeting, size: int) -> dist.Store:
-    """The same, for the others."""
-    limit = timedelta(seconds=meeting.connect_s)
-    return dist.TCPStore(meeting.host, meeting.port, size, False, limit, wait_for_workers=False)

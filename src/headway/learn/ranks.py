@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from headway.children.torch_groups import find_store, open_store
 from headway.core.protocols import Learner, explain
 from headway.core.types import Batch, LearnReport
-from headway.learn.rank import Backend, Device, Meeting, Rank, RanksBroken, find_store, open_store
+from headway.learn.rank import Backend, Device, Meeting, Rank, RanksBroken
 from headway.observe.fingerprint import fingerprint
 
 T = TypeVar("T")
@@ -287,7 +288,8 @@ class RankHost:
         self._learner = make_learner(rank)
 
     def connect(self, meeting: Meeting) -> None:
-        self._rank.connect(meeting, find_store(meeting, self._rank.size), self._here)
+        store = find_store(meeting.host, meeting.port, self._rank.size, meeting.connect_s)
+        self._rank.connect(meeting, store, self._here)
 
     def fingerprint(self) -> str:
         return fingerprint(_held_alike(self._learner))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -24,9 +23,10 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from headway.children.child import thread_limits
+from headway.children.ray_errors import how_it_died
 from headway.core.protocols import Placement
 from headway.learn.rank import Backend, Device, Rank
-from headway.learn.rank_processes import THREAD_VARIABLES
 from headway.learn.ranks import Answer, MakeLearner, RankHost, raised
 
 SHARE_AFTER_S = 10.0
@@ -102,7 +102,7 @@ class RayRanks:
         except RayTaskError as error:
             return raised(rank, error.cause or error)
         except RayError as error:
-            return Answer(rank, ended=_how_it_died(error))
+            return Answer(rank, ended=how_it_died(error))
 
     def _place(self, size: int, placement: Placement) -> None:
         """Start the actors; those that find no free CPUs share them."""
@@ -147,7 +147,7 @@ class RayRankHost:
     def build(
         self, factory: bytes, index: int, size: int, device: Device, num_threads: int, path: Sequence[str]
     ) -> bytes:
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(num_threads)))
+        os.environ.update(thread_limits(num_threads))
         sys.path += [folder for folder in path if folder not in sys.path]
         try:
             self._rank = Rank(index, size, device)
@@ -170,12 +170,3 @@ class RayRankHost:
 def _pack(answer: Answer) -> bytes:
     packed: bytes = cloudpickle.dumps(answer)
     return packed
-
-
-def _how_it_died(error: RayError) -> str:
-    """Ray's reason, without its advice."""
-    reason = re.search(r"The actor (is dead|died) because (.*?)(Some common causes|$)", str(error), re.DOTALL)
-    if reason is None:
-        lines = str(error).strip().splitlines()
-        return f"failed: {lines[0] if lines else type(error).__name__}"
-    return f"died because {' '.join(reason[2].split()).rstrip('.')}"

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from headway.core.lent import taken
 from headway.core.protocols import CannotGoOn
 
 
@@ -136,6 +137,26 @@ class EngineHealth:
     details: Mapping[str, float] = field(default_factory=dict)
 
 
+class WeightIntake(Protocol):
+    """Makes plain weights of whatever was published. An engine has one of its own, for one thread at a time."""
+
+    def plain(self, weights: Any) -> Any:
+        """Weights by name. Raises LentLost in one line where they cannot be had."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TakesHandles:
+    """The intake of an engine that is given no other: a handle is taken into the memory of this machine."""
+
+    def plain(self, weights: Any) -> Any:
+        return taken(weights)
+
+    def close(self) -> None:
+        pass
+
+
 class Engine(Protocol):
     """Generates with weights that can be replaced while it runs."""
 
@@ -149,7 +170,7 @@ class Engine(Protocol):
     def apply(self, version: int, weights: Any) -> None:
         """Use these weights from the next step on. Returns when every later token will be made by them.
 
-        Weights by name, all or those that changed; or a handle of them (weight_link.py), which the engine follows.
+        Weights by name, all or those that changed; or a handle of them (core/lent.py), which its intake follows.
         What cannot be had, or does not fit, raises and changes nothing.
         """
         ...

@@ -1,6 +1,6 @@
 """Keeps the process of an engine: asks it, reads what it says, and replaces it when it dies or falls silent.
 
-      callers --- ask, apply, pause ---> outbox ---> socket ---> the host's process (vllm_host.py)
+      callers --- ask, apply, pause ---> outbox ---> socket ---> the host's process (engine_host.py)
       callers <-- told ---  keeper   <-------------- socket <---
 
       starting --> up --(died | silent for longer than deadline_s)--> starting, with the newest weights --> up ...
@@ -18,47 +18,58 @@ from __future__ import annotations
 
 import itertools
 import math
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from headway.core.types import derive_seed
 from headway.llm.engine import Aborted, EngineError, EngineHealth, EngineOver, Request, overdue
-from headway.llm.host_process import CLOSE_S, HostProcess, HostSettings, SharedWeights
+from headway.llm.engine_requests import Job, Requests, Told
+from headway.llm.host_process import CLOSE_S, HostProcess, HostSettings, SharedWeights, Waker
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A sample as the host sends it."""
+class HostProgress:
+    """What the host has done, over all its processes, and when it was last heard."""
 
-    tokens: bytes
-    log_probs: bytes
-    versions: bytes
-    finish: str
+    def __init__(self) -> None:
+        self.heard_at = self.busy_at = self.stepped_at = time.monotonic()
+        self._counts = self._earlier = (0, 0, 0)  # tokens, steps, running: of this process, of those before it
 
+    def note(self, counts: tuple[int, int, int]) -> None:
+        if counts[1] != self._counts[1]:
+            self.stepped_at = time.monotonic()
+        self._counts = counts
 
-class Job:
-    """A request under way."""
-
-    def __init__(self, request: Request, keys: list[str]) -> None:
-        self.request = request
-        self.keys = keys
-        self.told: list[Told | None] = [None] * request.num_samples
-        self.error: EngineError | None = None
-        self.expires_at = math.inf if request.deadline_s is None else time.monotonic() + request.deadline_s
+    def replace(self) -> None:
+        """The process is gone, and what it was doing with it."""
+        self._earlier = self.tokens, self.steps, 0
+        self._counts = 0, 0, 0
 
     @property
-    def is_over(self) -> bool:
-        return self.error is not None or None not in self.told
+    def tokens(self) -> int:
+        return self._earlier[0] + self._counts[0]
+
+    @property
+    def steps(self) -> int:
+        return self._earlier[1] + self._counts[1]
+
+    @property
+    def running(self) -> int:
+        return self._counts[2]
+
+    @property
+    def silence_s(self) -> float:
+        """Since it was heard, or since there is work, if that is later."""
+        return time.monotonic() - max(self.heard_at, self.busy_at)
 
 
 class _Call:
     """A question to the host that is not a sample."""
 
+    numbers = itertools.count()
+
     def __init__(self, kind: str, then: Callable[[], None]) -> None:
+        self.number = next(self.numbers)
         self.kind = kind
         self.then = then  # at the moment the host has done it, before anything else can happen
         self.is_over = False
@@ -68,25 +79,20 @@ class _Call:
 class Keeper:
     """The host's process and everything that is asked of it. All state is guarded by `_changed`."""
 
-    def __init__(self, settings: HostSettings, spec: dict[str, Any], version: int) -> None:
+    def __init__(self, settings: HostSettings, version: int) -> None:
         self._settings = settings
-        self._spec = spec
         self._changed = threading.Condition()
         self._process: HostProcess | None = None  # while one is up
         self._starting: HostProcess | None = None
-        self._keys = itertools.count()
-        self._asked: dict[str, tuple[Job, int]] = {}
-        self._timed: list[Job] = []  # those with a deadline
+        self._requests = Requests()
         self._calls: dict[int, _Call] = {}
+        self._progress = HostProgress()
         self._is_paused = self._is_closed = False
         self._over: EngineError | None = None
         self._restarts = 0
-        self._busy_at = self._heard_at = self._stepped_at = time.monotonic()
-        self._counts = self._earlier = (0, 0, 0)  # tokens, steps, running: of this process, of those before it
         self.version = version
         self.weights: SharedWeights | None = None
-        self._bell, self._listener = socket.socketpair()
-        self._bell.setblocking(False)
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._keep, name="headway engine keeper", daemon=True)
 
     # -- in the callers' threads --------------------------------------------------------------------
@@ -109,15 +115,10 @@ class Keeper:
         with self._changed:
             self._refuse_if_over()
             self._note_work()
-            jobs = []
-            for request in requests:
-                job = Job(request, [str(next(self._keys)) for _ in range(request.num_samples)])
-                jobs.append(job)
-                for number, key in enumerate(job.keys):
-                    self._asked[key] = job, number
-                    self._tell(*self._question(key))
-                if job.expires_at < math.inf:
-                    self._timed.append(job)
+            jobs = [self._requests.add(request) for request in requests]
+            for job in jobs:
+                for question in self._requests.questions(job):
+                    self._tell(*question)
             return jobs
 
     def wait_for(self, jobs: list[Job]) -> list[Job]:
@@ -131,8 +132,8 @@ class Keeper:
     def apply(self, version: int, weights: SharedWeights) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._process is not None or self._over is not None or self._is_closed)
-            number, call = self._call("apply", lambda: self._adopt(version, weights))
-            self._tell("apply", number, version, weights.layout, fd=weights.fd)
+            call = self._call("apply", lambda: self._adopt(version, weights))
+            self._tell("apply", call.number, version, weights.layout, fd=weights.fd)
             self._finish(call)
 
     def hold(self, is_paused: bool) -> None:
@@ -141,29 +142,27 @@ class Keeper:
             self._note_work()
             self._is_paused = is_paused
             if self._process is not None:  # the next one is told when it is up
-                kind = "pause" if is_paused else "resume"
-                number, call = self._call(kind)
-                self._tell(kind, number)
+                call = self._call("pause" if is_paused else "resume")
+                self._tell(call.kind, call.number)
                 self._finish(call)
 
     def abort(self, uids: Sequence[str] | None, why: str = "aborted") -> int:
         with self._changed:
-            jobs = {id(job): job for job, _ in self._asked.values() if uids is None or job.request.uid in uids}
-            return sum(self._give_up(job, Aborted(f"{job.request.uid}: {why}")) for job in jobs.values())
+            jobs = self._requests.jobs(uids)
+            return sum(self._give_up(job, Aborted(f"{job.request.uid}: {why}")) for job in jobs)
 
     def health(self) -> EngineHealth:
         with self._changed:
-            now = time.monotonic()
-            running = self._counts[2]
+            now, progress = time.monotonic(), self._progress
             return EngineHealth(
                 self.version,
-                running,
-                max(0, len(self._asked) - running),
+                progress.running,
+                max(0, len(self._requests) - progress.running),
                 self._is_paused,
-                self._earlier[0] + self._counts[0],
-                self._earlier[1] + self._counts[1],
-                now - self._stepped_at,
-                {"restarts": self._restarts, "seconds_since_heard": now - self._heard_at},
+                progress.tokens,
+                progress.steps,
+                now - progress.stepped_at,
+                {"restarts": self._restarts, "seconds_since_heard": now - progress.heard_at},
             )
 
     def close(self) -> None:
@@ -175,19 +174,19 @@ class Keeper:
             self._over = self._over or Aborted("the engine is closed")
             self._fail_calls(self._over)
             process, self._process = self._process or self._starting, None
-            self._ring()
+            self._waker.wake()
         if self._thread is not threading.current_thread():  # which a garbage collection may have chosen
             self._thread.join(CLOSE_S)
         if process is not None:
             process.end()
-        self._bell.close()
+        self._waker.close()
 
-    def _call(self, kind: str, then: Callable[[], None] = lambda: None) -> tuple[int, _Call]:
+    def _call(self, kind: str, then: Callable[[], None] = lambda: None) -> _Call:
         self._refuse_if_over()
         self._note_work()
-        number, call = next(self._keys), _Call(kind, then)
-        self._calls[number] = call
-        return number, call
+        call = _Call(kind, then)
+        self._calls[call.number] = call
+        return call
 
     def _finish(self, call: _Call) -> None:
         """Wait for the answer. The keeper sees to it that there is one."""
@@ -205,44 +204,23 @@ class Keeper:
 
     # -- with the lock held -------------------------------------------------------------------------
 
-    def _question(self, key: str) -> tuple[Any, ...]:
-        job, number = self._asked[key]
-        sampling = job.request.sampling
-        values = {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "max_tokens": sampling.max_tokens,
-            "min_tokens": sampling.min_tokens,
-            "stop": sampling.stop,
-        }
-        return "ask", key, tuple(job.request.prompt), derive_seed(job.request.seed, "sample", number), values
-
     def _tell(self, *message: Any, fd: int | None = None) -> None:
         if self._process is not None:
             self._process.tell(message, fd)
-            self._ring()
-
-    def _ring(self) -> None:
-        """Wake the keeper: there is something new to watch."""
-        try:
-            self._bell.send(b"!")
-        except (BlockingIOError, ConnectionError):
-            pass  # it has rung often enough, or there is nobody any more who listens
+            self._waker.wake()  # there is something new to watch
 
     def _note_work(self) -> None:
         """Work is about to come. If there was none, the host's silence counts from now on."""
         if not self._is_busy():
-            self._busy_at = time.monotonic()
+            self._progress.busy_at = time.monotonic()
 
     def _is_busy(self) -> bool:
         """Does the host owe anyone anything?"""
-        return bool(self._calls) or (bool(self._asked) and not self._is_paused)
+        return bool(self._calls) or (len(self._requests) > 0 and not self._is_paused)
 
     def _give_up(self, job: Job, error: EngineError) -> int:
         """End a request with an error; returns how many of its samples were missing."""
-        keys = [key for key in job.keys if self._asked.pop(key, None) is not None]
-        job.error = error
+        keys = self._requests.give_up(job, error)
         self._tell("drop", keys)
         self._changed.notify_all()
         return len(keys)
@@ -258,7 +236,7 @@ class Keeper:
     # -- the keeper's thread ------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        with self._listener:
+        with self._waker.listener:
             self._keep_up()
 
     def _keep_up(self) -> None:
@@ -271,8 +249,7 @@ class Keeper:
                 with self._changed:
                     self._process = None
                     self._fail_calls(EngineError(f"the engine {how} while it took new weights"))
-                    self._earlier = self._earlier[0] + self._counts[0], self._earlier[1] + self._counts[1], 0
-                    self._counts = 0, 0, 0
+                    self._progress.replace()
                     if self._is_closed:
                         return None
                 process.kill()
@@ -289,7 +266,7 @@ class Keeper:
     def _give_in(self, error: EngineError) -> None:
         with self._changed:
             self._over = error
-            for job in {id(job): job for job, _ in self._asked.values()}.values():
+            for job in self._requests.jobs():
                 self._give_up(job, error)
             self._fail_calls(error)
             self._changed.notify_all()
@@ -302,7 +279,7 @@ class Keeper:
                 process.kill()
                 return "was closed"
             self._starting = process
-        process.tell(("start", self._spec))
+        process.tell(("start", dict(self._settings.spec)))
         how = self._await_answer(process, "ready", self._settings.start_s)
         if how is None and self.weights is not None:
             process.tell(("apply", -1, self.version, self.weights.layout), self.weights.fd)
@@ -313,11 +290,11 @@ class Keeper:
                 process.kill()
                 return how or "was closed"
             self._process = process
-            self._heard_at = self._busy_at = time.monotonic()
+            self._progress.heard_at = self._progress.busy_at = time.monotonic()
             if self._is_paused:
                 process.tell(("pause", -1))
-            for key in self._asked:
-                process.tell(self._question(key))
+            for question in self._requests.questions():
+                process.tell(question)
             self._changed.notify_all()
         return None
 
@@ -338,61 +315,46 @@ class Keeper:
     def _watch(self, process: HostProcess) -> str:
         """Read until the process has ended or must be replaced; returns how."""
         while True:
-            messages = process.hear(self._patience_s(), self._listener)
+            messages = process.hear(self._patience_s(), self._waker)
             with self._changed:
                 if messages:
-                    self._heard_at = time.monotonic()
+                    self._progress.heard_at = time.monotonic()
                 for kind, counts, *rest in messages:
                     if kind == "broken":
                         return f"failed: {rest[0]}"
-                    self._note(counts)
+                    self._progress.note(counts)
                     getattr(self, f"_on_{kind}")(*rest)
                 self._expire()
                 if self._is_closed:
                     return "was closed"
                 if process.has_ended:
                     return process.how_it_ended()
-                if self._is_busy() and self._silence_s() > self._settings.deadline_s:
+                if self._is_busy() and self._progress.silence_s > self._settings.deadline_s:
                     return f"said nothing for {self._settings.deadline_s:g} s"
-
-    def _silence_s(self) -> float:
-        return time.monotonic() - max(self._heard_at, self._busy_at)
 
     def _patience_s(self) -> float | None:
         """Until something must be looked at even if nothing is said."""
         with self._changed:
-            limits = [job.expires_at - time.monotonic() for job in self._timed]
+            limit = self._requests.seconds_to_deadline
             if self._is_busy():
-                limits.append(self._settings.deadline_s - self._silence_s())
-            return max(0.0, min(limits)) + 1e-3 if limits else None
-
-    def _note(self, counts: tuple[int, int, int]) -> None:
-        if counts[1] != self._counts[1]:
-            self._stepped_at = time.monotonic()
-        self._counts = counts
+                limit = min(limit, self._settings.deadline_s - self._progress.silence_s)
+            return max(0.0, limit) + 1e-3 if limit < math.inf else None
 
     def _expire(self) -> None:
         """End the requests whose time is over, in the way each has chosen."""
-        now = time.monotonic()
-        for job in self._timed:
-            if now < job.expires_at or job.is_over:
-                continue
+        for job in self._requests.take_expired():
             if job.request.on_deadline == "cut" and self._process is not None:
-                self._tell("cut", [key for key in job.keys if key in self._asked])
+                self._tell("cut", self._requests.missing_of(job))
             else:
                 self._give_up(job, overdue(job.request, job.told.count(None)))
-        self._timed = [job for job in self._timed if now < job.expires_at and not job.is_over]
 
     def _on_sample(self, key: str, tokens: bytes, log_probs: bytes, versions: bytes, finish: str) -> None:
-        if key in self._asked:
-            job, number = self._asked.pop(key)
-            job.told[number] = Told(tokens, log_probs, versions, finish)
-            if job.is_over:
-                self._changed.notify_all()
+        if self._requests.tell(key, Told(tokens, log_probs, versions, finish)):
+            self._changed.notify_all()
 
     def _on_failed(self, key: str, why: str) -> None:
-        if key in self._asked:
-            job, _ = self._asked[key]
+        job = self._requests.job_of(key)
+        if job is not None:
             self._give_up(job, EngineError(f"{job.request.uid}: {why}") if why else overdue(job.request, 1))
 
     def _on_done(self, number: int) -> None:

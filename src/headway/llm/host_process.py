@@ -7,7 +7,6 @@ import mmap
 import os
 import pickle
 import queue
-import signal
 import socket
 import subprocess
 import sys
@@ -20,8 +19,10 @@ from typing import Any
 
 import torch
 
+from headway.children.channel import Channel, HungUp
+from headway.children.child import Child
 from headway.children.memory import create_memory
-from headway.llm.vllm_host import HEADER, Layout, pack
+from headway.llm.engine_host import Layout, pack
 
 CLOSE_S = 2.0
 """How long a process may take to end by itself."""
@@ -53,88 +54,76 @@ class HostSettings:
             raise ValueError(f"restarts must be >= 0, received {self.restarts!r}")
 
 
+class Waker:
+    """Wakes a thread that waits for sockets. That thread closes `listener`, whoever wakes it closes the rest."""
+
+    def __init__(self) -> None:
+        self._sender, self.listener = socket.socketpair()
+        self._sender.setblocking(False)
+
+    def wake(self) -> None:
+        try:
+            self._sender.send(b"!")
+        except (BlockingIOError, ConnectionError):
+            pass  # it has been woken often enough, or there is nobody any more who listens
+
+    def close(self) -> None:
+        self._sender.close()
+
+
 class HostProcess:
     """A running host: what is said to it goes out by a thread of its own, so that nobody waits for it to listen."""
 
     def __init__(self, settings: HostSettings) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            self._popen = subprocess.Popen(
-                [*settings.command, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
-                env={**os.environ, **settings.environment},
-                process_group=0,  # so that its own workers end with it
-            )
-        self.pid = self._popen.pid
+        self._child = Child(
+            lambda fds: [*settings.command, *map(str, fds)],
+            settings.environment,
+            own_group=True,  # so that its own workers end with it
+            stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
+        )
+        self._channel = Channel(self._child.socket)
+        self.pid = self._child.pid
         self.has_ended = False
-        self._unread = bytearray()
-        self._outbox: queue.SimpleQueue[tuple[bytes, int | None] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[bytes, list[int]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._send, name="headway engine outbox", daemon=True).start()
 
     def tell(self, message: tuple[Any, ...], fd: int | None = None) -> None:
         """Never blocks. `fd` is copied: it may be closed at once."""
-        self._outbox.put((pack(message, int(fd is not None)), None if fd is None else os.dup(fd)))
+        self._outbox.put((pack(message), [] if fd is None else [os.dup(fd)]))
 
-    def hear(self, timeout_s: float | None, bell: socket.socket | None = None) -> list[tuple[Any, ...]]:
-        """What it has said by now; waits for the first word, for the bell, or until the time is over."""
-        ready = connection.wait([self._socket, *([bell] if bell else [])], timeout_s)
-        if bell in ready and bell is not None:
-            bell.recv(4096)
-        if self._socket in ready:
-            try:
-                part = self._socket.recv(1 << 20)
-            except ConnectionError:
-                part = b""
-            self._unread += part
-            self.has_ended = not part
-        messages = []
-        while len(self._unread) >= HEADER.size:
-            size, _ = HEADER.unpack_from(self._unread)
-            if len(self._unread) < HEADER.size + size:
-                break
-            messages.append(pickle.loads(self._unread[HEADER.size : HEADER.size + size]))
-            del self._unread[: HEADER.size + size]
-        return messages
+    def hear(self, timeout_s: float | None, waker: Waker | None = None) -> list[tuple[Any, ...]]:
+        """What it has said by now; waits for the first word, to be woken, or until the time is over."""
+        ready = connection.wait([self._channel.sock, *([waker.listener] if waker else [])], timeout_s)
+        if waker is not None and waker.listener in ready:
+            waker.listener.recv(4096)
+        if self._channel.sock not in ready:
+            return []
+        try:
+            return [pickle.loads(body) for body, _ in self._channel.receive()]
+        except HungUp:
+            self.has_ended = True
+            return []
 
     def how_it_ended(self) -> str:
-        try:
-            code = self._popen.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            return "closed its end and does not exit"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return self._child.how_it_ended(CLOSE_S)
 
-    def end(self) -> None:
-        """Let it end by itself, shortly."""
+    def end(self, grace_s: float = CLOSE_S) -> None:
+        """Let it end by itself within this time, then kill it."""
         self._outbox.put(None)
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-            self._popen.wait(CLOSE_S)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
-        self.kill()
+        self._child.end(grace_s)
 
     def kill(self) -> None:
-        self._outbox.put(None)
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._popen.wait()
-        self._socket.close()
+        self.end(0.0)
 
     def _send(self) -> None:
         while (item := self._outbox.get()) is not None:
-            frame, fd = item
+            body, fds = item
             try:
-                with memoryview(frame) as whole:
-                    sent = socket.send_fds(self._socket, [whole[: HEADER.size]], [] if fd is None else [fd])
-                    self._socket.sendall(whole[sent:])
-            except OSError:
+                self._channel.send(body, fds)
+            except (HungUp, OSError):
                 continue  # it is gone, and the keeper knows: what is left is only thrown away
             finally:
-                if fd is not None:
+                for fd in fds:
                     os.close(fd)
 
 

@@ -1,6 +1,6 @@
 """An engine in a process of its own, behind the engine protocol.
 
-    generate, apply, pause ... ---> engine_keeper.py ---> host_process.py ---> socket ---> vllm_host.py, in the process
+    generate, apply, pause ... --> engine_keeper.py --> host_process.py --> socket --> engine_host.py, in the process
 
 Weights travel through anonymous memory: written once, mapped by whoever loads them, and gone with the last process that
 holds them, whatever ends it. What is made here, in the caller's thread, is the text of a sample.
@@ -11,15 +11,16 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from headway.core.naming import unknown
-from headway.llm.engine import EngineHealth, Request, Sample, check_fits
-from headway.llm.engine_keeper import Keeper, Told
+from headway.llm.engine import EngineHealth, Request, Sample, TakesHandles, WeightIntake, check_fits
+from headway.llm.engine_keeper import Keeper
+from headway.llm.engine_requests import Told
 from headway.llm.host_process import HostSettings, SharedWeights
-from headway.llm.weight_link import Intake
 
 
 class HostedEngine:
@@ -36,6 +37,7 @@ class HostedEngine:
         own_weights: Callable[[], Mapping[str, Any]],
         version: int = 0,
         recompute: bool = False,
+        intake: WeightIntake | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._stop_tokens = np.array(sorted(stop_tokens), np.int32)
@@ -43,7 +45,7 @@ class HostedEngine:
         self._shapes = dict(shapes)
         self._own_weights = own_weights
         self._applying = threading.Lock()
-        self._intake = Intake("cpu")  # the process gets them through shared memory, from here
+        self._intake = intake or TakesHandles()  # the process gets them through shared memory, from here
         spec = {
             **settings.spec,
             "stop_tokens": tuple(int(token) for token in stop_tokens),
@@ -51,7 +53,7 @@ class HostedEngine:
             "recompute": recompute,
             "beat_s": min(1.0, settings.deadline_s / 4),
         }
-        self._keeper = Keeper(settings, spec, version)
+        self._keeper = Keeper(replace(settings, spec=spec), version)
         self._finish = weakref.finalize(self, self._keeper.close)
         self._keeper.start()
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.core.loading import find_function, in_a_line, shortened
+from headway.core.one_line import in_a_line, shortened
+from headway.observe.user_functions import find_function
 
 NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 MARKED = re.compile(r"####\s*\$?\s*(" + NUMBER.pattern + ")")

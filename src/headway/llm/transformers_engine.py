@@ -20,14 +20,22 @@ import torch
 
 from headway.llm.continuous_batch import ContinuousBatch, GenerationJob
 from headway.llm.decoder import Decoder
-from headway.llm.engine import Aborted, EngineError, EngineHealth, Request, Sample, check_fits
+from headway.llm.engine import (
+    Aborted,
+    EngineError,
+    EngineHealth,
+    Request,
+    Sample,
+    TakesHandles,
+    WeightIntake,
+    check_fits,
+)
 from headway.llm.llama_decoder import LlamaDecoder
 from headway.llm.llama_weights import why_not
 from headway.llm.model_types import CausalModel, Detokenizer
 from headway.llm.models import context_length
 from headway.llm.padded_decoder import PaddedDecoder, remembers_by_attention
 from headway.llm.rereading_decoder import RereadingDecoder
-from headway.llm.weight_link import Intake
 
 
 class _FairLock:
@@ -64,6 +72,7 @@ class TransformersEngine:
         version: int = 0,
         recompute: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        intake: WeightIntake | None = None,
     ) -> None:
         self._decoder = decoder
         self._recompute = recompute
@@ -72,7 +81,7 @@ class TransformersEngine:
         self._state_lock, self._step_lock = _FairLock(), threading.Lock()
         self._is_paused = self._is_closed = False
         self._clock = clock
-        self._intake = Intake(decoder.device)
+        self._intake = intake or TakesHandles()
         self._stream: torch.cuda.Stream | None = None
         if decoder.device.type == "cuda":  # one of its own: a trainer on the same GPU computes beside it
             self._stream = torch.cuda.Stream(decoder.device, priority=-1)

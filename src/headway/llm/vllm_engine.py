@@ -1,7 +1,7 @@
 """vLLM in a process of its own, perhaps in a Python environment of its own.
 
-`python` names that environment's interpreter. Only the file vllm_host.py is run there: Headway need not be installed in
-it, and neither side's pins bind the other.
+`python` names that environment's interpreter. Only the file vllm_host.py is run there, with the few of Headway's files
+that need nothing else: Headway need not be installed in it, and neither side's pins bind the other.
 
 A sample's log-probabilities are those its tokens were drawn with. vLLM gives them either before the temperature (raw)
 or after temperature, `top_k` and `top_p` (processed): raw ones are asked for only where nothing of that is set.
@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 
 from headway.llm import vllm_host
-from headway.llm.engine import EngineError, Request, Sample, Sampling
+from headway.llm.engine import EngineError, Request, Sample, Sampling, WeightIntake
 from headway.llm.host_process import HostSettings
 from headway.llm.hosted_engine import HostedEngine
 
@@ -58,6 +58,7 @@ class VLLMEngine(HostedEngine):
         version: int = 0,
         recompute: bool = False,
         stop_token_ids: Sequence[int] = (),
+        intake: WeightIntake | None = None,
     ) -> None:
         from headway.llm.models import context_length, load_config, load_tokenizer, locate, stop_tokens
 
@@ -98,6 +99,7 @@ class VLLMEngine(HostedEngine):
             own_weights=lambda: _own_weights(model),
             version=version,
             recompute=recompute,
+            intake=intake,
         )
 
     def generate_all(self, requests: Sequence[Request]) -> list[list[Sample]]:

@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from headway.core.loading import in_a_line, load_function, shortened
+from headway.core.one_line import in_a_line, shortened
 from headway.observe.saying import to_stderr
+from headway.observe.user_functions import load_function
 
 END_WITHIN_S = 10.0
 Statistics = Mapping[str, Mapping[str, Any]]

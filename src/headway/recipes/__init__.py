@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from headway.coordinate.roles import Stations
-from headway.core.loading import in_a_line
 from headway.core.naming import unknown
+from headway.core.one_line import in_a_line
 
 RECIPES = {
     "functions": "three plain functions on a bandit with contexts; no dependencies, seconds to run",

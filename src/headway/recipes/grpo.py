@@ -31,7 +31,6 @@ from headway.core.types import derive_seed
 from headway.evaluate.answers import AnswerEvaluator
 from headway.learn.grpo.advantages import GAE
 from headway.learn.grpo.learner import GRPOLearner
-from headway.learn.linked import LinkedLearner
 from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
 from headway.llm.engine import Engine, EngineError, Sampling
@@ -47,7 +46,9 @@ from headway.llm.tasks import (
     load_task,
     with_system_prompt,
 )
-from headway.llm.weight_source import WeightSource
+from headway.publish.linked_learner import LinkedLearner
+from headway.publish.weight_link import Intake
+from headway.publish.weight_source import WeightSource
 from headway.recipes import Exported
 from headway.recipes.config import ConfigError
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
@@ -487,6 +488,7 @@ def _vllm_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
         restarts=config.engine_restarts,
         recompute=config.recompute_cache,
         stop_token_ids=config.stop_token_ids,
+        intake=Intake("cpu"),
     )
 
 
@@ -504,6 +506,7 @@ def _transformers_engine(config: GRPOConfig) -> Engine:
         tokenizer,
         stop_tokens(config.model, tokenizer, config.stop_token_ids),
         recompute=config.recompute_cache,
+        intake=Intake(decoder.device),
     )
 
 

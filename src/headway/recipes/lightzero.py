@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.core.loading import in_a_line
 from headway.core.naming import unknown
+from headway.core.one_line import in_a_line
 from headway.names.lightzero_names import RECIPES
 from headway.observe.folder import read_config
 from headway.recipes import load_recipe

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headway.core.loading import in_a_line
 from headway.core.naming import unknown
+from headway.core.one_line import in_a_line
 from headway.learn.corrections import find_correction
 from headway.learn.grpo.advantages import ALL_ESTIMATORS, GAE
 from headway.learn.grpo.critic import CriticSettings

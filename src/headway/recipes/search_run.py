@@ -30,7 +30,6 @@ from headway.collect.search_segments import (
 )
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
-from headway.core.loading import load_function
 from headway.core.naming import unknown
 from headway.core.protocols import Learner, Placement
 from headway.core.rules import ReplayRatio
@@ -50,6 +49,7 @@ from headway.evaluate.episodes import EpisodeEvaluator
 from headway.evaluate.matches import MatchEvaluator
 from headway.learn.two_hot import Support
 from headway.learn.with_replay import WithReplay
+from headway.observe.user_functions import load_function
 from headway.recipes.config import RunConfig
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner, Prior, SearchableModel

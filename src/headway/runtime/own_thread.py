@@ -1,8 +1,12 @@
-"""Runs a coordinator from a thread of its own, where the caller's thread has an event loop that is running already.
+"""Threads of their own: for work that an event loop waits for, and for an event loop that a thread waits for.
 
-    notebook, asyncio             a thread of ours
-    headway.run(...) -- starts -->  runtime.run(main): an event loop of its own
-             waits <-- result or exception --+
+    event loop                                 a daemon thread
+    await beside(work)  ------ starts ------>  work()
+          <------ result or exception --------
+
+    notebook, asyncio                          a daemon thread
+    headway.run(...)    ------ starts ------>  runtime.run(main): an event loop of its own
+          <------ result or exception --------
 
 A thread can have one running event loop, and those of a notebook kernel and of `asyncio.run` do not end for us. The
 caller waits in the meantime, as it does everywhere else, and signals still reach it. A KeyboardInterrupt that comes in
@@ -12,14 +16,46 @@ spite of our signal handlers asks the run to end, as Ctrl-C does; a second one a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+from headway.children.daemon_thread import daemon_thread, in_daemon_thread
 from headway.core.protocols import Runtime
 
 T = TypeVar("T")
+
+
+async def beside(work: Callable[[], T]) -> T:
+    """The result of `work`, done in a daemon thread.
+
+    Unlike `asyncio.to_thread`, nothing waits for it at the end: a disk that never answers keeps no process alive.
+    """
+    return await awaitable(in_daemon_thread(work, "beside the coordinator"))
+
+
+def awaitable(done: Future[T]) -> asyncio.Future[T]:
+    """For the running loop. Whoever waits may stop waiting, and the loop may be closed, before it is done."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle() -> None:
+        if answer.done():  # whoever asked has given up
+            return
+        error = done.exception()
+        if error is None:
+            answer.set_result(done.result())
+        else:
+            answer.set_exception(error)
+
+    def pass_on(_: Future[T]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: whoever asked is gone
+            loop.call_soon_threadsafe(settle)
+
+    done.add_done_callback(pass_on)
+    return answer
 
 
 def has_running_loop() -> bool:
@@ -35,31 +71,18 @@ def run_in_own_thread(
     runtime: Runtime, main: Coroutine[Any, Any, T], stop: Callable[[], None], abort: Callable[[], None]
 ) -> T:
     """The result of `main`, or what it raised. `stop` and `abort` are for a KeyboardInterrupt that hits the caller."""
-    ended: list[T] = []
-    raised: list[BaseException] = []
-    is_over = threading.Event()
-
-    def drive() -> None:
-        try:
-            ended.append(runtime.run(main))
-        except BaseException as error:
-            raised.append(error)
-        finally:
-            is_over.set()
-
+    ended: Future[T] = Future()
     context = contextvars.copy_context()  # a notebook finds the cell that printed something by it
-    thread = threading.Thread(target=context.run, args=(drive,), name="headway coordinator", daemon=True)
+    thread = daemon_thread(lambda: context.run(runtime.run, main), "headway coordinator", ended)
     interrupts, is_begun = [stop, abort], False
-    while not is_over.is_set():
+    while not ended.done():
         try:
             if not is_begun:
                 is_begun = True  # before: an interrupt may hit us when it has just begun
                 thread.start()
-            is_over.wait()
+            wait([ended])
         except KeyboardInterrupt:
             if not interrupts:
                 raise
             interrupts.pop(0)()
-    if raised:
-        raise raised[0]
-    return ended[0]
+    return ended.result()

@@ -13,26 +13,20 @@ Ctrl-C, which goes to the driver as well: the driver decides.
 
 from __future__ import annotations
 
-import errno
 import marshal
-import multiprocessing
 import os
 import pickle
 import queue
-import signal
-import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from functools import partial
-from multiprocessing import spawn
 from typing import Any, NamedTuple
 
-from headway.children.parents import die_with_parent
+from headway.children.channel import Channel, not_lost
+from headway.children.in_child import begin
+from headway.children.sent_code import unpack_function
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
-from headway.runtime.channel import LOST, Channel, Frame
 from headway.runtime.transport import (
     INLINE_BYTES,
     Arena,
@@ -49,8 +43,7 @@ class Start(NamedTuple):
     """The first message to a process."""
 
     owner: int
-    factory: bytes
-    preparation: dict[str, Any]  # of multiprocessing: sys.path, the user's __main__ and the like
+    factory: bytes  # of children/sent_code.py
     num_threads: int
     lanes: int
 
@@ -98,17 +91,10 @@ class Reply(NamedTuple):
 
 
 def main(fd: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
-    # The driver takes the end of the socket for the end of the process: the kernel, not an interpreter that is
-    # still shutting down, must be the one to close `fd`, and no child of this process may keep it.
-    channel = Channel(socket.socket(fileno=os.dup(fd)))
-    os.set_inheritable(fd, False)
-    os.register_at_fork(after_in_child=channel.close)
-    os.register_at_fork(after_in_child=partial(os.close, fd))
-    frames = _frames(channel)
+    channel = begin(fd)
+    frames = channel.frames()
     start = Start(*pickle.loads(next(frames)[0]))
-    host = Host(channel, start, Arena(start.owner)) if start.lanes == 1 else LaneHost(channel, start)
+    host = ProcessHost(channel, start, Arena(start.owner)) if start.lanes == 1 else ProcessLaneHost(channel, start)
     if host.build():
         for body, fds in frames:
             if not body:
@@ -122,16 +108,7 @@ def main(fd: int) -> None:
             host.answer(call)
 
 
-def _frames(channel: Channel) -> Iterator[Frame]:
-    while True:
-        try:
-            frames = channel.receive()
-        except (EOFError, ConnectionError):
-            return
-        yield from frames
-
-
-class Host:
+class ProcessHost:
     """The role's object and the shared memory of its process."""
 
     def __init__(self, channel: Channel, start: Start, arena: Arena) -> None:
@@ -143,13 +120,7 @@ class Host:
 
     def build(self) -> bool:
         try:
-            # As in multiprocessing: a __main__ without a guard is told so instead of starting everything again.
-            multiprocessing.current_process()._inheriting = True  # type: ignore[attr-defined]
-            try:
-                spawn.prepare(self.start.preparation)
-            finally:
-                del multiprocessing.current_process()._inheriting  # type: ignore[attr-defined]
-            self.object = pickle.loads(self.start.factory)()
+            self.object = unpack_function(self.start.factory)()
             if "torch" in sys.modules:
                 sys.modules["torch"].set_num_threads(self.start.num_threads)
             self._reply(0, True, encode(None, self.arena))
@@ -160,8 +131,7 @@ class Host:
 
     def take_in(self, call: Call, fds: list[int] | None) -> None:
         """What the call says about memory, before anything else happens."""
-        if fds is LOST:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        fds = not_lost(fds)
         for serial in call.frees:
             self.arena.free(serial)
         for (key, size), fd in zip(call.segments, fds, strict=True):
@@ -225,7 +195,7 @@ class Host:
             os.close(segment.fd)
 
 
-class LaneHost(Host):
+class ProcessLaneHost(ProcessHost):
     """The same with lanes: calls overlap, and replies go out one at a time, in the order in which they settle.
 
     A reply says what is held by any call, its own or one that is still under way: whoever borrows twice gives back

@@ -24,32 +24,25 @@ import errno
 import itertools
 import os
 import pickle
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import spawn
 from typing import Any, TypeVar
 
+from headway.children.channel import Frame, LoopChannel, not_lost
+from headway.children.child import KILL_S, Child, python_command, thread_limits
+from headway.children.sent_code import pack_function
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
-from headway.runtime.beside import beside
-from headway.runtime.channel import LOST, Frame, LoopChannel
 from headway.runtime.loans import DRIVER, Loans, Parcel
+from headway.runtime.own_thread import beside
 from headway.runtime.process_host import Call, Reply, Start
 from headway.runtime.transport import BlockKey, Segment, SharedRef
 
 T = TypeVar("T")
 
-KILL_S = 10.0
-"""A killed process is gone in milliseconds, unless the kernel itself holds it."""
 FILES_PER_ROLE, SPARE_FILES = 16, 64
 """Enough for segments that have doubled a few times, and for what else a driver has open."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 class Processes:
@@ -81,7 +74,7 @@ class Processes:
         return tuple(self._roles)
 
     def pid(self, role: str) -> int:
-        return self._running[role].process.pid
+        return self._running[role].child.pid
 
     def pids(self) -> dict[str, int]:
         """Of the roles that run now."""
@@ -144,14 +137,12 @@ class Processes:
 
     async def _spawn(self, role: Role) -> None:
         try:
-            factory = _packed(role.factory)
+            factory = pack_function(role.factory, role.name)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"role {role.name!r}: its factory cannot be sent to a new process ({error}); "
                 "with the processes runtime it must be a function defined at module level"
             ) from error
-        preparation = spawn.get_preparation_data(role.name)
-        preparation["authkey"] = bytes(preparation["authkey"])  # refuses to be pickled otherwise
         owner = next(self._owners)
         try:
             process = self._running[role.name] = RoleProcess(role, owner, self._loans, self._refused)
@@ -159,7 +150,7 @@ class Processes:
             await asyncio.sleep(0)  # all roles are asked for in one turn of the loop: then their number is known
             raise self._refused(error) from None
         try:
-            start = Start(owner, factory, preparation, role.placement.num_threads, role.lanes)
+            start = Start(owner, factory, role.placement.num_threads, role.lanes)
             await process.build(start, self._start_s)
         except BaseException:  # cancelled, too: nothing would ever speak to this process again
             await self._kill([process])
@@ -171,7 +162,7 @@ class Processes:
         for process in processes:
             await asyncio.wait([process.ended], timeout=KILL_S)
             if not process.ended.done():
-                raise RoleLate(process.role, "kill", f"process {process.process.pid} is still there after {KILL_S:g} s")
+                raise RoleLate(process.role, "kill", f"process {process.child.pid} is still there after {KILL_S:g} s")
 
     def _refused(self, error: OSError) -> OSError:
         """The same error; if the driver may open no more files, with a number that would do."""
@@ -197,21 +188,6 @@ class _Pending:
     lent: Sequence[BlockKey]
 
 
-def _packed(factory: Callable[[], Any]) -> bytes:
-    """The factory for another process. What a notebook or a console defines has no module there, so it goes along."""
-    if not hasattr(sys, "ps1"):  # neither of them
-        return pickle.dumps(factory)
-    try:
-        import cloudpickle
-    except ModuleNotFoundError:
-        packed = pickle.dumps(factory)
-        if b"__main__" in packed:
-            raise AttributeError("what a notebook defines needs cloudpickle: pip install cloudpickle") from None
-        return packed
-    whole: bytes = cloudpickle.dumps(factory)
-    return whole
-
-
 class RoleProcess:
     """The driver's end of one role's process: calls that wait for replies, until it has ended."""
 
@@ -223,18 +199,9 @@ class RoleProcess:
         self._refused = refused
         self._pending: dict[int, _Pending] = {}
         self._numbers = itertools.count(1)
-        ours, theirs = socket.socketpair()
-        with theirs, ExitStack() as unless_it_starts:
-            unless_it_starts.enter_context(ours)
-            self.process = subprocess.Popen(
-                _command(theirs.fileno(), role.name),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | dict.fromkeys(THREAD_VARIABLES, str(role.placement.num_threads)),
-                process_group=0,
-            )
-            unless_it_starts.pop_all()
-        self.channel = LoopChannel(ours, self._receive, self._end)
+        command = python_command("headway.runtime.process_host", f"headway role {role.name}")
+        self.child = Child(command, thread_limits(role.placement.num_threads), own_group=True)
+        self.channel = LoopChannel(self.child.socket, self._receive, self._end)
         loans.join(owner)
 
     async def build(self, start: Start, deadline_s: float) -> None:
@@ -271,7 +238,7 @@ class RoleProcess:
 
     def kill(self) -> None:
         if not self.ended.done():
-            os.killpg(self.process.pid, signal.SIGKILL)
+            self.child.kill()
 
     def _expire(self, pending: _Pending, deadline_s: float) -> None:
         if not pending.future.done():
@@ -306,19 +273,15 @@ class RoleProcess:
             future.set_exception(RoleRaised(self.role, pending.method, *value))
 
     def _adopt(self, reply: Reply, fds: list[int] | None) -> None:
-        if fds is LOST:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        self._loans.adopt(
-            self.owner, [Segment(index, size, fd) for (index, size), fd in zip(reply.segments, fds, strict=True)]
-        )
+        new = zip(reply.segments, not_lost(fds), strict=True)
+        self._loans.adopt(self.owner, [Segment(index, size, fd) for (index, size), fd in new])
 
     def _discard(self, value: Any) -> None:
         map_payloads(value, self._loans.release)
 
     def _end(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)  # its own children, before its number can be given away
-        code = self.process.wait()
-        how = f"its process {_describe_exit(code)}"
+        self.child.kill()  # its own children, before its number can be given away
+        how = f"its process {self.child.how_it_ended(KILL_S)}"
         self.channel.close()
         self._loans.leave(self.owner)
         self.ended.set_result(how)
@@ -326,13 +289,3 @@ class RoleProcess:
             if not pending.future.done():
                 pending.future.set_exception(RoleDied(self.role, pending.method, how))
         self._pending.clear()
-
-
-def _command(fd: int, role: str) -> list[str]:
-    program = f"import sys; sys.path[:] = {sys.path!r}; from headway.runtime.process_host import main; main({fd})"
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [os.fsdecode(spawn.get_executable()), *flags, "-c", program, f"headway role {role}"]
-
-
-def _describe_exit(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

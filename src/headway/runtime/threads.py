@@ -19,12 +19,13 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.refusals import refusal
-from headway.runtime.beside import beside
 from headway.runtime.freeze import freeze
+from headway.runtime.own_thread import beside
 
 T = TypeVar("T")
 Inbox = queue.SimpleQueue[tuple[asyncio.Future[Any], str, tuple[Any, ...]] | None]
@@ -43,7 +44,7 @@ class Threads:
         self._hosts: dict[str, _Host] = {}
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        with asyncio.Runner(loop_factory=_BellLoop) as runner:
+        with asyncio.Runner(loop_factory=_QueueLoop) as runner:
             return runner.run(main)
 
     now = staticmethod(time.perf_counter)
@@ -99,14 +100,14 @@ class Threads:
 async def _beside(wait: Callable[[float], None], limit: float) -> None:
     """Wait in a thread, so that the loop goes on; or here, if there can be no further thread."""
     try:
-        await asyncio.to_thread(wait, limit)
+        await beside(partial(wait, limit))
     except RuntimeError as error:
         if refusal(error) is None:
             raise
         wait(limit)
 
 
-class _Bell(selectors.SelectSelector):
+class _QueueSelector(selectors.SelectSelector):
     """Waits for threads instead of sockets: nothing but answers from roles ever wakes this loop."""
 
     def __init__(self) -> None:
@@ -128,15 +129,15 @@ class _Bell(selectors.SelectSelector):
         return []
 
 
-class _BellLoop(asyncio.SelectorEventLoop):
+class _QueueLoop(asyncio.SelectorEventLoop):
     """asyncio's loop, woken by a lock: half the time of a socket, which every answer of a role pays."""
 
     def __init__(self) -> None:
-        self._bell = _Bell()
-        super().__init__(self._bell)
+        self._queue_selector = _QueueSelector()
+        super().__init__(self._queue_selector)
 
     def _write_to_self(self) -> None:
-        self._bell.ring()
+        self._queue_selector.ring()
 
 
 def _give_up(answer: asyncio.Future[Any], role: str, method: str, deadline_s: float) -> None:

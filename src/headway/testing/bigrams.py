@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headway.llm.vllm_host import Layout, News, serve
+from headway.llm.engine_host import Layout, News, serve
 
 if TYPE_CHECKING:
     from headway.llm.hosted_engine import HostedEngine

@@ -1,4 +1,4 @@
-"""A learner whose weights stay with it: it publishes a handle, and engines come for them (llm/weight_link.py)."""
+"""A learner whose weights stay with it: it publishes a handle, and engines come for them (publish/weight_link.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from headway.core.protocols import Learner
 from headway.core.types import Batch, LearnReport
-from headway.llm.weight_source import WeightSource
+from headway.publish.weight_source import WeightSource
 
 
 class LinkedLearner:

@@ -37,7 +37,7 @@ class Place:
     size: int
 
 
-class Layout:
+class BucketLayout:
     """Places of some tensors in buckets of at most `bucket_bytes`, as far as each fits one."""
 
     def __init__(self, specs: Sequence[Spec], bucket_bytes: int = BUCKET_BYTES) -> None:
@@ -49,7 +49,7 @@ class Layout:
         self.places = [self._put(*spec) for spec in self.specs]
 
     @classmethod
-    def of(cls, weights: Mapping[str, Any], bucket_bytes: int = BUCKET_BYTES) -> Layout:
+    def of(cls, weights: Mapping[str, Any], bucket_bytes: int = BUCKET_BYTES) -> BucketLayout:
         for name, tensor in weights.items():
             if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
                 raise TypeError(f"weights that are linked are dense tensors by name; {name} is {_kind(tensor)}")

@@ -30,7 +30,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.llm.weight_wire import Deadline
+from headway.children.torch_groups import abort, gloo_group, nccl_group
+from headway.core.one_line import first_line
+from headway.publish.weight_wire import Deadline
 
 NCCL, GLOO, BYTES = "nccl", "gloo", "bytes"
 """Bytes: no group at all, everything goes over the wire that says where it is."""
@@ -145,7 +147,7 @@ class Pair:
             raise
         except RuntimeError as error:  # torch has no class of its own for it
             self.close()
-            raise PairBroken(f"{self.backend}: {_first_line(error)}") from error
+            raise PairBroken(f"{self.backend}: {first_line(error)}") from error
 
     def _complete_oldest(self, until: Deadline) -> None:
         """It is under way until it is done: if it fails, its tensor is kept with the group."""
@@ -185,11 +187,7 @@ class GlooPair(Pair):
     backend = GLOO
 
     def __init__(self, store: dist.Store, rank: int, here: str, until: Deadline) -> None:
-        gloo: Any = dist.ProcessGroupGloo
-        options = gloo._Options()
-        options._devices = [gloo.create_device(hostname=here)]
-        options._timeout = timedelta(seconds=until.left_s)
-        super().__init__(gloo(store, rank, 2, options), rank)
+        super().__init__(gloo_group(store, rank, 2, here=here, timeout_s=until.left_s), rank)
 
     def _staged(self, tensor: Tensor) -> Tensor:
         return tensor.cpu()
@@ -211,11 +209,8 @@ class NcclPair(Pair):
     backend = NCCL
 
     def __init__(self, store: dist.Store, rank: int, device: torch.device, is_peer_up: Callable[[], bool]) -> None:
-        nccl: Any = dist.ProcessGroupNCCL
-        options = nccl.Options()
-        options._timeout = timedelta(days=1)  # of torch's watchdog; the deadline is kept here
         with torch.cuda.device(device), _errors_are_ours():
-            group = nccl(store, rank, 2, options)
+            group = nccl_group(store, rank, 2, timeout_s=86_400.0)  # the deadline is kept here
             if hasattr(group, "eager_connect_single_device"):  # else at the first message
                 group.eager_connect_single_device(device)
         super().__init__(group, rank)
@@ -246,8 +241,7 @@ class NcclPair(Pair):
 
 
 def _abort(groups: list[Any], held: list[_Message]) -> None:
-    group = groups.pop()
-    (getattr(group, "abort", None) or group._shutdown)()  # its name before torch 2.6
+    abort(groups.pop())
     held.clear()
 
 
@@ -297,7 +291,7 @@ def open_pair(
     except (RuntimeError, TimeoutError) as error:
         if pair is not None:
             pair.close()
-        raise PairBroken(f"{backend}: {_first_line(error)}") from error
+        raise PairBroken(f"{backend}: {first_line(error)}") from error
     return pair
 
 
@@ -313,8 +307,3 @@ def on_stream(device: torch.device, stream: torch.cuda.Stream | None) -> Iterato
 
 def new_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

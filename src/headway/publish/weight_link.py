@@ -27,20 +27,20 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headway.children.daemon_thread import in_daemon_thread
+from headway.children.torch_groups import find_store
 from headway.core.lent import Lent
-from headway.llm.weight_layout import Layout, checksum
-from headway.llm.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
-from headway.llm.weight_wire import Deadline, LinkBroken, Source, Wire
+from headway.publish.weight_layout import BucketLayout, checksum
+from headway.publish.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
+from headway.publish.weight_wire import Deadline, LinkBroken, SourceAddress, Wire
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ GRACE_S = 0.5
 class LinkedWeights(Lent):
     """A handle of weights that their source keeps."""
 
-    source: Source
+    source: SourceAddress
     token: bytes = field(repr=False)
     key: int
     num_bytes: int
@@ -166,12 +166,11 @@ class Intake:
                 barred.append(answer["backend"])
                 wire.close()
 
-    def _pair(self, answer: dict[str, Any], source: Source, wire: Wire, until: Deadline) -> Pair:
+    def _pair(self, answer: dict[str, Any], source: SourceAddress, wire: Wire, until: Deadline) -> Pair:
         try:
             with socket.create_connection((source.host, answer["port"]), until.left_s):
                 pass  # somebody is there: a TCPStore would try longer than it is told to
-            limit = timedelta(seconds=until.left_s)
-            store = dist.TCPStore(source.host, answer["port"], None, False, limit, wait_for_workers=False)
+            store = find_store(source.host, answer["port"], None, until.left_s)
         except (RuntimeError, OSError) as error:
             raise PairBroken(f"where the pair meets: {str(error).splitlines()[0]}") from error
         return open_pair(
@@ -187,7 +186,7 @@ class Intake:
 
 @dataclass(slots=True)
 class _Link:
-    source: Source
+    source: SourceAddress
     wire: Wire
     pair: Pair | None
     stream: torch.cuda.Stream | None
@@ -207,7 +206,7 @@ def _close_all(links: list[_Link]) -> None:
         links.pop().close()
 
 
-def _connect(source: Source, token: bytes, until: Deadline) -> Wire:
+def _connect(source: SourceAddress, token: bytes, until: Deadline) -> Wire:
     try:
         wire = Wire(socket.create_connection(source, until.left_s))
     except OSError as error:
@@ -220,12 +219,16 @@ def _connect(source: Source, token: bytes, until: Deadline) -> Wire:
     return wire
 
 
-def _receive(wire: Wire, pair: Pair | None, device: torch.device, until: Deadline) -> tuple[Layout, Sequence[Tensor]]:
+def _receive(
+    wire: Wire, pair: Pair | None, device: torch.device, until: Deadline
+) -> tuple[BucketLayout, Sequence[Tensor]]:
     """What was asked for: all of it, or an error."""
     answer = wire.hear(until)
     if "error" in answer:
         raise ConnectionError(answer["error"])
-    layout = Layout([(name, dtype, tuple(shape)) for name, dtype, shape in answer["specs"]], answer["bucket_bytes"])
+    layout = BucketLayout(
+        [(name, dtype, tuple(shape)) for name, dtype, shape in answer["specs"]], answer["bucket_bytes"]
+    )
     if layout.sizes != answer["sizes"]:
         raise ValueError(f"its layout has buckets of {answer['sizes']} bytes, ours {layout.sizes}")
     if pair is not None:
@@ -245,17 +248,8 @@ def _receive(wire: Wire, pair: Pair | None, device: torch.device, until: Deadlin
 
 def _within(until: Deadline, work: Callable[[], T]) -> T:
     """Do it in a thread that can be left behind. It ends when what it waits for is closed."""
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where somebody waits for it
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="headway weights", daemon=True).start()
     try:
-        return done.result(until.left_s + GRACE_S)
+        return in_daemon_thread(work, "headway weights").result(until.left_s + GRACE_S)
     except NotDone:
         raise TimeoutError(f"not within {until.seconds:g} s") from None
 

@@ -30,7 +30,7 @@ class LinkBroken(LentLost):
     """Weights could not be had from their source. One line."""
 
 
-class Source(NamedTuple):
+class SourceAddress(NamedTuple):
     """Where weights are kept."""
 
     host: str

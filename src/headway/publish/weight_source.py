@@ -21,16 +21,16 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.llm.weight_layout import BUCKET_BYTES, Layout, checksum
-from headway.llm.weight_link import LinkedWeights
-from headway.llm.weight_pair import (
+from headway.children.torch_groups import open_store
+from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, checksum
+from headway.publish.weight_link import LinkedWeights
+from headway.publish.weight_pair import (
     BYTES,
     NCCL,
     SOURCE,
@@ -43,7 +43,7 @@ from headway.llm.weight_pair import (
     open_pair,
     this_end,
 )
-from headway.llm.weight_wire import Deadline, Source, Wire
+from headway.publish.weight_wire import Deadline, SourceAddress, Wire
 
 ON_DEVICE = 2
 """How many of the newest stay on the GPU: collectors use the last one, an evaluation perhaps the one before."""
@@ -60,26 +60,26 @@ class WeightSource:
     def __init__(self, host: str = "127.0.0.1", *, deadline_s: float = 60.0, bucket_bytes: int = BUCKET_BYTES) -> None:
         if not deadline_s > 0:
             raise ValueError(f"deadline_s must be > 0, received {deadline_s!r}")
-        self._shop = _Shop(host)
+        self._server = _WeightServer(host)
         self._deadline_s = deadline_s
         self._bucket_bytes = bucket_bytes
-        self._end = weakref.finalize(self, self._shop.close)
+        self._end = weakref.finalize(self, self._server.close)
 
     def offer(self, weights: Mapping[str, Tensor]) -> LinkedWeights:
         """Copy the weights where they are, and keep the copy until it is given back."""
         if not weights:
             raise ValueError("there are no weights to offer")
-        layout = Layout.of(weights, self._bucket_bytes)
+        layout = BucketLayout.of(weights, self._bucket_bytes)
         device = next(iter(weights.values())).device
         buckets = layout.empty(device)
         layout.write(weights, buckets)
-        key = self._shop.put(_Held(layout, device, buckets, _now_on(device)))
-        return LinkedWeights(self._shop.source, self._shop.token, key, layout.num_bytes, self._deadline_s)
+        key = self._server.put(_Held(layout, device, buckets, _now_on(device)))
+        return LinkedWeights(self._server.source, self._server.token, key, layout.num_bytes, self._deadline_s)
 
     @property
     def keys(self) -> tuple[int, ...]:
         """Of what is kept, oldest first."""
-        return self._shop.keys
+        return self._server.keys
 
     def close(self) -> None:
         self._end()
@@ -89,7 +89,7 @@ class WeightSource:
 class _Held:
     """One set of weights. `buckets` are on `device`, or in the machine's memory."""
 
-    layout: Layout
+    layout: BucketLayout
     device: torch.device
     buckets: list[Tensor]
     ready: torch.cuda.Event | None
@@ -115,13 +115,13 @@ class _Held:
         return self.sums
 
 
-class _Shop:
+class _WeightServer:
     """What all threads of a source share. It knows nothing of the WeightSource, which is collected otherwise never."""
 
     def __init__(self, host: str) -> None:
         self.token = secrets.token_bytes(32)
         self._listener = socket.create_server((host, 0))
-        self.source = Source(host, self._listener.getsockname()[1])
+        self.source = SourceAddress(host, self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._next_key = 0
@@ -239,14 +239,7 @@ class _Shop:
         """A store for all pairs of this source, and a name in it for the next."""
         with self._lock:
             if self._store is None:
-                listener = socket.create_server((self.source.host, 0))
-                port = listener.getsockname()[1]
-                limit = timedelta(seconds=STORE_S)
-                fd = listener.detach()
-                store = dist.TCPStore(
-                    self.source.host, port, None, True, limit, wait_for_workers=False, master_listen_fd=fd
-                )
-                self._store = store, port
+                self._store = open_store(self.source.host, None, STORE_S)
             self._num_pairs += 1
             return *self._store, f"pair {self._num_pairs}"
 

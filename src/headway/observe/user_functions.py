@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from headway.core.naming import unknown
+from headway.core.one_line import in_a_line
 
 
 def load_function(spec: str, what: str, arguments: Sequence[str], *, by_name: bool) -> Callable[..., Any]:
@@ -67,14 +68,3 @@ def _load_file(place: str, what: str) -> ModuleType:
     except Exception as error:
         raise ValueError(f"{what} file {place} cannot be loaded: {in_a_line(error)}") from error
     return module
-
-
-def in_a_line(error: BaseException, limit: int = 120) -> str:
-    """`KeyError: 'x'`."""
-    return f"{type(error).__name__}: {shortened(error, limit)}"
-
-
-def shortened(text: object, limit: int = 120) -> str:
-    """On one line."""
-    line = " ".join(str(text).split())
-    return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -2,21 +2,25 @@
 
     frame = length of the body, number of descriptors, body; the descriptors travel beside it
 
-Bodies are small: whatever is big goes through shared memory (transport.py), and only its reference is said.
+Bodies are small: whatever is big goes through shared memory, and only its reference is said.
 
 A process that may open no more files gets a frame without its descriptors: the kernel drops them and says so once. Such
 a frame comes with `LOST` in their place, and nothing after it on that channel can be relied on.
+
+Needs the standard library alone.
 """
 
 from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import os
+import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 _FRAME = struct.Struct("<IH")  # bytes of the body, number of file descriptors
 _RECEIVE_BYTES = 1 << 16
@@ -27,30 +31,68 @@ LOST: None = None
 Frame = tuple[bytes, list[int] | None]
 
 
-class Channel:
-    """Framed messages with file descriptors over one end of a Unix socket pair. This is the blocking side."""
+class HungUp(EOFError):
+    """The other side is gone. Not a ConnectionError: what a helper does may raise one of its own."""
 
-    def __init__(self, sock: socket.socket) -> None:
+
+def not_lost(fds: list[int] | None) -> list[int]:
+    """The descriptors of a frame; OSError if this process may open no more files."""
+    if fds is LOST:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return fds
+
+
+class Channel:
+    """Framed messages with file descriptors over one end of a Unix socket pair. This is the blocking side.
+
+    Without `takes_fds` it receives no descriptors, and reading is a third quicker.
+    """
+
+    def __init__(self, sock: socket.socket, *, takes_fds: bool = True) -> None:
         self.sock = sock
+        self._takes_fds = takes_fds
         self.num_bytes = 0  # in both directions
         self._received = b""
         self._fds: deque[int] = deque()
         self._has_lost_fds = False
 
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
     def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        """Raises HungUp, or TimeoutError where the socket has a limit."""
         frame = _FRAME.pack(len(body), len(fds)) + body
-        if fds:
-            sent = socket.send_fds(self.sock, [frame], fds)
-            self.sock.sendall(frame[sent:])
-        else:
-            self.sock.sendall(frame)
+        try:
+            sent = socket.send_fds(self.sock, [frame], fds) if fds else 0
+            if sent < len(frame):
+                self.sock.sendall(frame[sent:])
+        except ConnectionError:
+            raise HungUp("the other side is gone") from None
         self.num_bytes += len(frame)
 
+    def wait(self, timeout_s: float | None) -> bool:
+        """Until there is something to receive, its end included; None: however long that takes."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(None if timeout_s is None else 1e3 * timeout_s))
+
+    def frames(self) -> Iterator[Frame]:
+        """One after another, until the other side is gone."""
+        while True:
+            try:
+                frames = self.receive()
+            except HungUp:
+                return
+            yield from frames
+
     def receive(self) -> list[Frame]:
-        """What one read of the socket completes: often several frames, sometimes none. EOFError at the end."""
-        chunk = self._read_socket()
+        """What one read of the socket completes: often several frames, sometimes none. HungUp at the end."""
+        try:
+            chunk = self._read_socket()
+        except ConnectionError:
+            chunk = b""
         if not chunk:
-            raise EOFError("the other side is gone")
+            raise HungUp("the other side is gone")
         self.num_bytes += len(chunk)
         data = self._received + chunk if self._received else chunk
         frames, start = [], 0
@@ -59,17 +101,19 @@ class Channel:
             end = start + _FRAME.size + size
             if end > len(data):
                 break
-            frames.append((data[start + _FRAME.size : end], self._take_fds(num_fds)))
+            frames.append((data[start + _FRAME.size : end], self._take_fds(num_fds) if num_fds else []))
             start = end
         self._received = data[start:]
         return frames
 
     def _take_fds(self, number: int) -> list[int] | None:
-        if number and self._has_lost_fds:
+        if self._has_lost_fds:
             return LOST
         return [self._fds.popleft() for _ in range(number)]
 
     def _read_socket(self) -> bytes:
+        if not self._takes_fds:
+            return self.sock.recv(_RECEIVE_BYTES)
         chunk, ancillary, flags, _ = self.sock.recvmsg(_RECEIVE_BYTES, _FD_SPACE, _CLOSE_ON_EXEC)
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -1,0 +1,20 @@
+"""What is long, or has several lines, said in one short line."""
+
+from __future__ import annotations
+
+
+def in_a_line(error: BaseException, limit: int = 120) -> str:
+    """`KeyError: 'x'`."""
+    return f"{type(error).__name__}: {shortened(error, limit)}"
+
+
+def shortened(text: object, limit: int = 120) -> str:
+    """On one line."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an error says; the name of its class if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
