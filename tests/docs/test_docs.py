@@ -239,7 +239,7 @@ def resolves(dotted: str) -> bool:
 
 # -- the event log ------------------------------------------------------------------------------------------------
 
-SOURCES = [ROOT / "src/headway/coordinate" / name for name in ("coordinator.py", "crew.py")]
+SOURCES = [ROOT / "src/headway/coordinate" / name for name in ("coordinator.py", "role_calls.py")]
 SOURCES += [ROOT / "src/headway/observe" / name for name in ("sinks.py", "points.py")]
 OF_THE_LOG = {"gap": {"why"}, "part": {"run"}}  # what whoever writes the log has to say about the log itself
 EVENT_KINDS = {kind for path in SOURCES for kind in re.findall(r"_record\(\s*\"(\w+)\"", path.read_text())}

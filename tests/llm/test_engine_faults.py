@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import patient
+from waiting import patient
 
 pytest.importorskip("torch")
 
-from audit import audit
-from left_behind import all_children, title, wait_until_gone
+from log_totals import audit
+from running_processes import all_children, title, wait_until_gone
 
 from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.coordinator import Coordinator, RunResult

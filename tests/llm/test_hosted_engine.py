@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import patient, slowness, wait_until
+from waiting import patient, slowness, wait_until
 
 torch = pytest.importorskip("torch")
 
-from left_behind import all_children, assert_no_more_shared_memory, wait_until_gone  # noqa: E402
+from running_processes import all_children, assert_no_more_shared_memory, wait_until_gone  # noqa: E402
 
 from headway.llm.engine import EngineError, Overdue, Request, Sample, Sampling  # noqa: E402
 from headway.llm.host_process import HostSettings  # noqa: E402

@@ -27,7 +27,7 @@ REANALYSIS = {"reanalyze_ratio": 2.0, "reanalyze_min_age": 2, "reanalyze_roots":
 
 @every_recipe
 def test_environments_that_raise_now_and_then_are_left_behind(recipe: str) -> None:
-    config = tiny(recipe, env="stumbling:Stumbling-v0", on_failure="drop")
+    config = tiny(recipe, env="failing_envs:Stumbling-v0", on_failure="drop")
     result = run(recipe, config)
     assert result.updates == config.updates
     assert result.ledger.dropped["failed"] > 0
