@@ -33,6 +33,8 @@ MOVED = {
     "headway.recipes.nested_corrections": "headway.names.nested_corrections",
     "headway.recipes.nested_names": "headway.names.nested_names",
     "headway.testing.fitting": "headway.simulate.fitting",
+    "headway.testing.reanalysis": "headway.testing.replay_fakes",
+    "headway.testing.shared_replay": "headway.testing.replay_fakes",
     "headway.testing.simulation": "headway.simulate.simulation",
     "headway.testing.workloads": "headway.simulate.workloads",
 }

@@ -19,7 +19,7 @@ from headway.learn.rank import device_for
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError
-from headway.testing.shared_replay import plain_replay_loop
+from headway.testing.replay_fakes import plain_replay_loop
 
 every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])
 REANALYSIS = {"reanalyze_ratio": 2.0, "reanalyze_min_age": 2, "reanalyze_roots": 16}
