@@ -1,4 +1,4 @@
-"""The toy problem with a replay in its own role: draws, weights, priorities and targets all leave a mark on the weights.
+"""The toy problem with a replay in its own role: draws, weights, priorities and targets all mark the weights.
 
 ToyCollector --> ToyReplay (the real prioritized one, small enough to overwrite) --> ToyDrawLearner
                       ^------------------ priorities by id ------------------------------+
