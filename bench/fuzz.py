@@ -5,7 +5,7 @@
     python bench/fuzz.py --seed 123 --verbose   one of them: what was drawn, every event, which rule was broken
 
 A schedule draws settings, stations, durations, faults, stops, kills and resumes from its number
-(`headway.testing.fault_schedules`); the auditor (`headway.testing.auditor`) shares no code with what it audits. The
+(`tests/fault_schedules.py`); the auditor (`headway.testing.auditor`) shares no code with what it audits. The
 same numbers give the same runs, whatever the number of processes: the fingerprint in the last line says so. Exits with
 1 if a rule was broken, and names the schedules. Ctrl-C ends it early, with the table of what was done.
 """
@@ -22,12 +22,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from headway.children.parents import die_with_parent
+
 from headway.testing.auditor import RULES
-from headway.testing.fault_schedules import draw
-from headway.testing.schedule_runs import PROMISES, Outcome, run_schedule
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from fault_schedules import draw
+from schedule_runs import PROMISES, Outcome, run_schedule
 
 IN_A_CHUNK = 50
 LONGEST_S = 120  # for one schedule, which takes some milliseconds

@@ -33,7 +33,7 @@ from headway.observe.folder import RunFolder
 from headway.observe.run_history import Story, read_story
 from headway.recipes.functions import FunctionsConfig
 from headway.recipes.functions import stations as toy_stations
-from headway.simulate.fitting import Measured, fit, measure, repeat
+from headway.simulate.fitting import MeasuredRun, fit, measure, repeat
 from headway.simulate.simulation import Outcome, simulate
 
 RATE_WITHIN, STALENESS_WITHIN = 0.05, 0.10
@@ -106,7 +106,7 @@ def made(case: Case, lead: float, folder: Path) -> Story:
     return read_story(run)
 
 
-def errors(outcome: Outcome, seen: Measured) -> tuple[float, float]:
+def errors(outcome: Outcome, seen: MeasuredRun) -> tuple[float, float]:
     rate = outcome.updates_per_s / seen.updates_per_s - 1
     return rate, (outcome.staleness_mean - seen.staleness_mean) / max(seen.staleness_mean, 0.1)
 

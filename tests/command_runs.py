@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from patience import patient
+from waiting import patient
 
 from headway.cli import main
 from headway.observe.folder import RunFolder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from patience import patient
+from waiting import patient
 
 pytest_plugins = ["skip_rules"]
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from patience import patient
+from waiting import patient
 
 from headway.recipes.config import read_values
 from headway.recipes.grpo import GRPOConfig

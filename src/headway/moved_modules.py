@@ -43,6 +43,8 @@ MOVED = {
     "headway.runtime.beside": "headway.runtime.own_thread",
     "headway.runtime.channel": "headway.children.channel",
     "headway.testing.fitting": "headway.simulate.fitting",
+    "headway.testing.reanalysis": "headway.testing.replay_fakes",
+    "headway.testing.shared_replay": "headway.testing.replay_fakes",
     "headway.testing.simulation": "headway.simulate.simulation",
     "headway.testing.workloads": "headway.simulate.workloads",
 }

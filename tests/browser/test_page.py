@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import patient
 from virtual_runs import record
+from waiting import patient
 
 from headway.reporting import ReportServer, write_report
 from headway.simulate.workloads import Exponential, Lognormal

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import slowness
+from waiting import slowness
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator

@@ -6,6 +6,9 @@ import random
 from typing import Any
 
 import pytest
+from fault_schedules import Ending
+from hash_chain_stations import SAMPLES, Nature, Notes
+from schedule_runs import Killed, Log, MemoryCheckpoints
 
 from headway.coordinate.checkpoint import RunState
 from headway.coordinate.coordinator import Coordinator
@@ -17,9 +20,6 @@ from headway.core.rules import ReplayRatio
 from headway.runtime.virtual import Fault, Virtual, Workload
 from headway.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 from headway.testing.auditor import audit
-from headway.testing.chained import SAMPLES, Nature, Notes
-from headway.testing.fault_schedules import Ending
-from headway.testing.schedule_runs import Killed, Log, MemoryCheckpoints
 
 RATIO = ReplayRatio(2, min_size=3, samples_per_update=SAMPLES, steps_per_ticket=1)
 LOOSE = ReplayRatio(3, min_size=4, samples_per_update=SAMPLES, steps_per_ticket=1)

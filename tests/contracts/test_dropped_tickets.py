@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audit import audit
+from log_totals import audit
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_schedules import Faults, draw
+from schedule_runs import PROMISES, run_schedule, unexplained
 
 from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.feed import QueueFeed
@@ -24,8 +26,6 @@ from headway.core.order import Expiry
 from headway.core.rules import Budget, Bytes, Capacity, MaxLead, ReplayRatio
 from headway.core.types import Batch, DropReason, Phase, Ticket
 from headway.testing.auditor import RULES
-from headway.testing.fault_schedules import Faults, draw
-from headway.testing.schedule_runs import PROMISES, run_schedule, unexplained
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "fuzz.py"
 SCHEDULES = 300
@@ -59,7 +59,7 @@ def test_no_schedule_breaks_a_rule() -> None:
 
 
 def test_a_schedule_is_the_same_in_every_process_and_in_any_order() -> None:
-    code = "import sys; from headway.testing.schedule_runs import run_schedule as run\n"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from schedule_runs import run_schedule as run\n"
     code += "print(*(run(number).digest for number in map(int, sys.argv[1:])))"
     numbers = [str(number) for number in range(12)]
     found = []

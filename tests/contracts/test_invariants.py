@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from audit import Audit, audit
-from patience import patient, slowness
+from log_totals import Audit, audit
+from waiting import patient, slowness
 
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.flights import Flights

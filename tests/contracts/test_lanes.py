@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit import audit
+from log_totals import audit
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.collecting import Collecting

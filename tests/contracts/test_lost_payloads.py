@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audit import audit
+from log_totals import audit
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator

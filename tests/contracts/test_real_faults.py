@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit import audit
-from left_behind import assert_no_more_shared_memory
-from patience import patient, wait_until
+from log_totals import audit
+from running_processes import assert_no_more_shared_memory
+from waiting import patient, wait_until
 
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed

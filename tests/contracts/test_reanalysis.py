@@ -32,12 +32,13 @@ from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Fault, Virtual
 from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 from headway.testing.fakes import Pause, toy_stations
-from headway.testing.reanalysis import (
+from headway.testing.replay_fakes import (
     ToyReanalyzer,
     ToyTargets,
+    plain_replay_loop,
     toy_reanalysis_stations,
+    toy_replay_stations,
 )
-from headway.testing.shared_replay import plain_replay_loop, toy_replay_stations
 
 RUNTIMES = ["inline", "threads", "processes"]
 RATIO = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit import audit
-from patience import patient, wait_until
+from log_totals import audit
+from waiting import patient, wait_until
 
 from headway.cli import main
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from command_runs import refused, run_of
-from patience import patient, wait_until
+from waiting import patient, wait_until
 
 from headway.cli import main
 from headway.coordinate.best_weights import kept_weights

@@ -221,6 +221,19 @@ def test_a_name_in_the_glossary_exists(name: str) -> None:
     assert any(kind() for kind in kinds), f"{name} is in the glossary and nowhere else"
 
 
+def test_a_word_stands_once_in_the_glossary() -> None:
+    rows = re.findall(r"^\| ([^|`]+) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    words = [word for row in rows for word in row.split(", ")]
+    assert sorted(words) == sorted(set(words))
+
+
+def test_the_map_of_the_tour_shows_every_folder() -> None:
+    rows = [line for line in (ROOT / "docs/tour.md").read_text().splitlines() if line.startswith("| `")]
+    shown = {name for row in rows for name in re.findall(r"`(\w+)/`", row.split("|")[1])}
+    folders = {path.parent.name for path in (ROOT / "src/headway").glob("*/__init__.py")}
+    assert folders <= shown
+
+
 def resolves(dotted: str) -> bool:
     """`headway.core.ledger.Ledger.settle`, in full or from `headway.` on."""
     parts = dotted.removeprefix("headway.").split(".")

@@ -15,13 +15,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 pytest.importorskip("numba", reason="needs headway[llm]")
 
+import bigram_engine  # noqa: E402
 from with_vllm import needs_vllm, vllm_python  # noqa: E402
 
 from headway.llm.engine import Engine, EngineError, Sampling  # noqa: E402
 from headway.llm.models import load_model, load_tokenizer  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.llm.vllm_engine import VLLMEngine, kind_of_log_probs  # noqa: E402
-from headway.testing import bigrams  # noqa: E402
 from headway.testing.engine_contract import EngineContract  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,24 +36,24 @@ class TestInThisProcess(EngineContract):
 class TestInAProcessOfItsOwn(EngineContract):
     """The table of bigrams behind the messages that vLLM's host speaks."""
 
-    stops = bigrams.STOPS
-    vocabulary = bigrams.VOCABULARY
+    stops = bigram_engine.STOPS
+    vocabulary = bigram_engine.VOCABULARY
     has_cache = False
-    part = bigrams.WEIGHT
+    part = bigram_engine.WEIGHT
 
     @classmethod
     def save(cls, folder: Path) -> None:
         pass
 
     def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
-        return bigrams.bigram_engine(rows=rows, context=context, recompute=recompute, step_s=1e-3)
+        return bigram_engine.bigram_engine(rows=rows, context=context, recompute=recompute, step_s=1e-3)
 
     def weights(self, seed: int) -> Mapping[str, Any]:
-        return {bigrams.WEIGHT: bigrams.table(seed)}
+        return {bigram_engine.WEIGHT: bigram_engine.table(seed)}
 
     def reference(self, weights: Mapping[str, Any], prompt: tuple[int, ...], tokens: np.ndarray) -> np.ndarray:
         before = np.array([*prompt, *tokens.tolist()])[len(prompt) - 1 : -1]
-        return np.asarray(weights[bigrams.WEIGHT][before])
+        return np.asarray(weights[bigram_engine.WEIGHT][before])
 
 
 @needs_vllm

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import patient
+from waiting import patient
 
 pytest.importorskip("torch")
 
-from audit import audit
-from left_behind import all_children, title, wait_until_gone
+from bigram_engine import WEIGHT, bigram_engine, log_softmax, table
+from log_totals import audit
+from running_processes import all_children, title, wait_until_gone
 
 from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.coordinator import Coordinator
@@ -29,7 +30,6 @@ from headway.launching import build_runtime
 from headway.llm.engine import Engine, Sampling
 from headway.llm.tasks import Prompt, PromptTask, user_says
 from headway.observe.recorder import MemoryRecorder
-from headway.testing.bigrams import WEIGHT, bigram_engine, log_softmax, table
 
 PROMPTS = 500
 Deed = Callable[[], None]
@@ -104,7 +104,7 @@ class Saboteur(MemoryRecorder):
 
 
 def engine_pids() -> list[int]:
-    return [pid for pid in all_children(os.getpid()) if "headway.testing.bigrams" in title(pid)]
+    return [pid for pid in all_children(os.getpid()) if "from bigram_engine import main" in title(pid)]
 
 
 def strike(what: signal.Signals, struck: list[int]) -> None:

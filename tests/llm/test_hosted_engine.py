@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import patient, slowness, wait_until
+from waiting import patient, slowness, wait_until
 
 torch = pytest.importorskip("torch")
 
-from left_behind import all_children, assert_no_more_shared_memory, wait_until_gone  # noqa: E402
+from bigram_engine import WEIGHT, bigram_engine, log_softmax, table  # noqa: E402
+from running_processes import all_children, assert_no_more_shared_memory, wait_until_gone  # noqa: E402
 
 from headway.llm.engine import EngineError, Overdue, Request, Sample, Sampling  # noqa: E402
 from headway.llm.host_process import HostSettings  # noqa: E402
 from headway.llm.hosted_engine import HostedEngine  # noqa: E402
-from headway.testing.bigrams import WEIGHT, bigram_engine, log_softmax, table  # noqa: E402
 
 LONG = Sampling(max_tokens=80, min_tokens=80)
 STEP_S = 2e-3 * slowness()  # 80 tokens in about 200 ms of a quiet machine
@@ -274,7 +274,7 @@ def test_an_engine_that_nobody_holds_any_more_ends() -> None:
 @pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGINT])
 def test_the_process_goes_with_whoever_started_it(what: signal.Signals) -> None:
     code = (
-        "import sys; from headway.testing.bigrams import bigram_engine\n"
+        f"import sys; sys.path[:] = {sys.path!r}; from bigram_engine import bigram_engine\n"
         "from headway.llm.engine import Request, Sampling\n"
         "engine = bigram_engine(step_s=0.05)\n"
         "print(engine.pid, flush=True)\n"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from patience import patient, wait_until
+from waiting import patient, wait_until
 
 from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, carriers, map_payloads

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from left_behind import all_children, is_running, title, wait_until_gone
-from patience import patient
+from running_processes import all_children, is_running, title, wait_until_gone
+from waiting import patient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from left_behind import title, wait_until_gone
+from running_processes import title, wait_until_gone
 
 from headway.coordinate.coordinator import Coordinator
 from headway.launching import build_runtime, launch

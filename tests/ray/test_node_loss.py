@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
-from audit import audit
+from log_totals import audit
 from ray.cluster_utils import Cluster
 
 from headway.coordinate.checkpoint import CheckpointStore

@@ -14,10 +14,10 @@ from functools import partial
 import numpy as np
 import pytest
 import ray
-from left_behind import is_running, wait_until_gone
-from obedient import Toy, told
-from patience import patient
 from ray.cluster_utils import Cluster
+from running_processes import is_running, wait_until_gone
+from scripted_learner import Toy, told
+from waiting import patient
 
 from headway.core.protocols import Placement, Role
 from headway.launching import launch

@@ -28,7 +28,7 @@ from headway.recipes.colorlines import ColorLinesConfig, stations
 from headway.runtime.inline import Inline
 from headway.runtime.ray_actors import RayActors
 from headway.testing.fakes import Pause, ToyCollector
-from headway.testing.shared_replay import plain_replay_loop, toy_replay_stations
+from headway.testing.replay_fakes import plain_replay_loop, toy_replay_stations
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.usefixtures("local_ray")]
 RATIO = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)

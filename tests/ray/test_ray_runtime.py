@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import ray
 import torch
-from audit import audit
-from left_behind import all_children, is_running, title, wait_until_gone
-from patience import patient
+from log_totals import audit
+from running_processes import all_children, is_running, title, wait_until_gone
+from waiting import patient
 
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay

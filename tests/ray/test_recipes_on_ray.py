@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from left_behind import all_children, wait_until_gone
+from running_processes import all_children, wait_until_gone
 
 from headway import cli
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from patience import patient, slowness
+from waiting import patient, slowness
 
 from headway import cli
 from headway.demo import demo, floor_s, toy

@@ -16,8 +16,8 @@ pytest.importorskip("peft", reason="needs headway[llm]")
 
 from command_runs import refused, run_of  # noqa: E402
 from grpo_runs import make_material, tiny_values  # noqa: E402
-from limits import file_size_limit  # noqa: E402
 from peft import PeftModel  # noqa: E402
+from system_limits import file_size_limit  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from headway.cli import main  # noqa: E402

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
-from patience import patient
+from waiting import patient
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from audit import audit
 from grpo_runs import make_material, tiny_values
-from left_behind import all_children, title, wait_until_gone
+from log_totals import audit
+from running_processes import all_children, title, wait_until_gone
 from with_vllm import needs_vllm, vllm_python
 
 from headway.coordinate.coordinator import Coordinator

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import patient
+from waiting import patient
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from left_behind import wait_until_gone  # noqa: E402
+from running_processes import wait_until_gone  # noqa: E402
 from test_learner_ranks import descendants  # noqa: E402
 
 from headway import cli  # noqa: E402

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from left_behind import is_running, wait_until_gone
-from patience import patient
+from running_processes import is_running, wait_until_gone
+from waiting import patient
 
 from headway import cli
 from headway.launching import launch

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit import audit
-from left_behind import all_children, wait_until_gone
-from patience import patient
+from log_totals import audit
+from running_processes import all_children, wait_until_gone
+from waiting import patient
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")

@@ -25,7 +25,7 @@ SMALL = {"muzero": {"latent": 4, "hidden": 8}, "unizero": {"context_steps": 1}}
 
 
 def config_of(recipe: str, layout: str, **more: Any) -> Any:
-    return tiny(recipe, env=f"pictures:Lights-{layout}-v0", **{**SMALL[recipe], "updates": 3, **more})
+    return tiny(recipe, env=f"picture_games:Lights-{layout}-v0", **{**SMALL[recipe], "updates": 3, **more})
 
 
 @every_recipe

@@ -25,7 +25,7 @@ from headway.recipes.ppo import PPOConfig, stations
 
 def config_of(env: str, **more: Any) -> PPOConfig:
     base: dict[str, Any] = {"num_envs": 4, "segment_steps": 5, "updates": 2, "evaluate_every": 0}
-    return PPOConfig(**{**base, "env": f"pictures:{env}", "learner_gpus": 0, **more})
+    return PPOConfig(**{**base, "env": f"picture_games:{env}", "learner_gpus": 0, **more})
 
 
 def run(config: PPOConfig) -> RunResult:

@@ -85,7 +85,7 @@ def test_a_decay_without_an_end_is_refused() -> None:
     ],
 )
 def test_environments_that_raise_now_and_then_are_left_behind(env: str, stepping: str, lead: int) -> None:
-    more: dict[str, Any] = {"env": f"stumbling:{env}", "stepping": stepping, "max_lead": lead, "segment_steps": 6}
+    more: dict[str, Any] = {"env": f"failing_envs:{env}", "stepping": stepping, "max_lead": lead, "segment_steps": 6}
     config, recorder = tiny(on_failure="drop", updates=8, num_envs=2, **more), MemoryRecorder()
     result = run(config, recorder)
     assert result.updates == 8
@@ -94,7 +94,7 @@ def test_environments_that_raise_now_and_then_are_left_behind(env: str, stepping
 
 
 def test_an_environment_that_always_raises_ends_the_run_in_one_line() -> None:
-    config = tiny(env="stumbling:Stumbling-v0", on_failure="drop", segment_steps=2000, max_failures_in_a_row=4)
+    config = tiny(env="failing_envs:Stumbling-v0", on_failure="drop", segment_steps=2000, max_failures_in_a_row=4)
     with pytest.raises(RunFailed, match=r"^collector-0 failed 4 times in a row .*: RuntimeError: stumbled$"):
         run(config)
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("gymnasium")
 
-from left_behind import wait_until_gone
+from running_processes import wait_until_gone
 from search_runs import run, tiny
 
 from headway.coordinate.coordinator import Coordinator
@@ -110,7 +110,7 @@ def test_a_killed_collector_and_a_killed_reanalyzer_heal_and_nothing_is_lost_or_
 
 
 def test_games_that_cannot_be_carried_begin_anew_and_the_replay_counts_it() -> None:
-    config = tiny("muzero", env="pictures:Lights-locked-v0", collectors=2, updates=16, latent=4)
+    config = tiny("muzero", env="picture_games:Lights-locked-v0", collectors=2, updates=16, latent=4)
     result, log = run_sabotaged("muzero", config, False, start=(COLLECTOR, 4))
     assert set(log.killed) == log.healed == {COLLECTOR}
     assert result.restarts == 1

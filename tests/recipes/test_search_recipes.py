@@ -19,7 +19,7 @@ from headway.learn.rank import device_for
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError
-from headway.testing.shared_replay import plain_replay_loop
+from headway.testing.replay_fakes import plain_replay_loop
 
 every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])
 REANALYSIS = {"reanalyze_ratio": 2.0, "reanalyze_min_age": 2, "reanalyze_roots": 16}
@@ -27,7 +27,7 @@ REANALYSIS = {"reanalyze_ratio": 2.0, "reanalyze_min_age": 2, "reanalyze_roots":
 
 @every_recipe
 def test_environments_that_raise_now_and_then_are_left_behind(recipe: str) -> None:
-    config = tiny(recipe, env="stumbling:Stumbling-v0", on_failure="drop")
+    config = tiny(recipe, env="failing_envs:Stumbling-v0", on_failure="drop")
     result = run(recipe, config)
     assert result.updates == config.updates
     assert result.ledger.dropped["failed"] > 0

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from patience import patient
+from waiting import patient
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "staleness.py"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from patience import patient
+from waiting import patient
 
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from audit import audit
 from grpo_runs import make_material, tiny
+from log_totals import audit
 
 from headway.coordinate.best_weights import BestWeights, kept_weights
 from headway.coordinate.checkpoint import CheckpointStore

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import yaml
-from patience import patient, wait_until
 from rich.console import Console
+from waiting import patient, wait_until
 
 from headway.cli import main
 from headway.coordinate.checkpoint import CheckpointStore

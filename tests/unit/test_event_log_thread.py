@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patience import patient, wait_until
+from waiting import patient, wait_until
 
 from headway.core.events import KINDS
 from headway.observe.log_file import LogFile, Mark

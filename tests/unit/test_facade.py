@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import patient
+from waiting import patient
 
 from headway.coordinate.facade import LOOK_EVERY, AsyncTrainingCoordinator, CollectFailed, EvalFailed
 from headway.coordinate.waits import Stalled

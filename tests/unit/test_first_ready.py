@@ -19,9 +19,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from left_behind import is_running, wait_until_gone
-from patience import patient, wait_until
-from wanderers import ACTIONS, Broken, Hanging, Mortal, Unpicklable, Wanderer
+from random_walk_envs import ACTIONS, Broken, Hanging, Mortal, Unpicklable, Wanderer
+from running_processes import is_running, wait_until_gone
+from waiting import patient, wait_until
 
 from headway.collect.first_ready import (
     FirstReadyCollector,
@@ -371,7 +371,7 @@ PARENT = """
 import os, sys, time, torch
 from headway.collect.first_ready import first_ready_collector
 from headway.core.types import Snapshot, Ticket
-from wanderers import Hanging, Wanderer
+from random_walk_envs import Hanging, Wanderer
 from test_first_ready import policy, weights_for
 
 collector = first_ready_collector(Hanging, policy, num_envs=3, steps=4, seed=0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_a_kernel import in_a_kernel
+from notebook_kernels import in_a_kernel
 
 import headway
 from headway.coordinate.checkpoint import CheckpointStore

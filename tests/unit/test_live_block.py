@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import patient
 from rich.console import Console
+from waiting import patient
 
 import headway
 from headway.core.types import Ticket

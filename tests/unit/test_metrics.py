@@ -44,7 +44,7 @@ from headway.simulate.workloads import (
     SimulatedLearner,
     SteadyWorkload,
 )
-from headway.testing.reanalysis import toy_reanalysis_stations
+from headway.testing.replay_fakes import toy_reanalysis_stations
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draws import a_batch
+from replay_draws import a_batch
 from test_muzero import SMALL
 from torch import nn
 

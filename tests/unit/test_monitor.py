@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import patient
+from waiting import patient
 
 import headway
 from headway.cli import main

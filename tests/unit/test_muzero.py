@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draws import a_batch, classes, targets_of
+from replay_draws import a_batch, classes, targets_of
 from torch import Tensor
 
 from headway.core.types import Batch, Rollout

@@ -14,8 +14,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patience import patient
 from rich.console import Console
+from waiting import patient
 
 from headway.observe.console import RoleStatus, Status, StatusDisplay
 from headway.observe.fingerprint import fingerprint

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import patient
+from waiting import patient
 
 from headway.core.protocols import Role, RoleDied, RoleError
 from headway.core.types import Rollout, Snapshot

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from left_behind import assert_no_more_shared_memory
-from limits import fill_descriptors, no_descriptor_left
-from patience import patient
+from running_processes import assert_no_more_shared_memory
+from system_limits import fill_descriptors, no_descriptor_left
+from waiting import patient
 
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import Batch, Rollout, Snapshot

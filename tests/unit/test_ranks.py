@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from left_behind import is_running, wait_until_gone
-from obedient import Toy, told
-from patience import patient
+from running_processes import is_running, wait_until_gone
+from scripted_learner import Toy, told
+from waiting import patient
 
 from headway.core.types import Batch, LearnReport, Rollout, Span
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from limits import file_size_limit, no_descriptor_left
+from system_limits import file_size_limit, no_descriptor_left
 
 from headway.core.protocols import explain
 from headway.core.refusals import refusal

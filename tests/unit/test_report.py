@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import patient
 from rich.console import Console
 from virtual_runs import record, story_of
+from waiting import patient
 
 import headway
 from headway.cli import main

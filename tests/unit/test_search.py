@@ -11,14 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_network import RandomNetwork
+from slow_search import slow_search
 
 from headway.envs.board_games import BoardGames, perfect_player, play_match, random_player
 from headway.envs.board_games.players import values_of
 from headway.search import Leaves, SearchResult, SearchSettings, Tree, choose_actions, search
 from headway.search.batched import halving_by_considered
-from headway.testing.random_network import RandomNetwork
 from headway.testing.rules_model import RulesModel
-from headway.testing.slow_search import slow_search
 
 stable = settings(max_examples=150, deadline=None, derandomize=True)
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import patient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from waiting import patient
 
 from headway.cli import main
 from headway.coordinate.best_weights import BestWeights

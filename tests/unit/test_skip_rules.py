@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from patience import patient
 from skip_rules import ALLOWED, is_allowed
+from waiting import patient
 
 TESTS = """
 import pytest

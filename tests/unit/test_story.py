@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from patience import patient, slowness, wait_until
+from waiting import patient, slowness, wait_until
 
 import headway
 from headway.cli import main

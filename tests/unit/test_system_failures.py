@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limits import file_size_limit, no_descriptor_left
+from system_limits import file_size_limit, no_descriptor_left
 
 from headway import RunFailed
 from headway.cli import main

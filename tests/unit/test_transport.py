@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limits import no_descriptor_left
+from system_limits import no_descriptor_left
 
 from headway.children.channel import LOST, Channel, Frame
 from headway.runtime.loans import Loans

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draws import a_batch, classes, targets_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_draws import a_batch, classes, targets_of
 from torch import Tensor
 
 from headway.buffer.game_segments import TERMINATED, TRUNCATED, VALID, _begins

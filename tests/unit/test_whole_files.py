@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limits import file_size_limit, no_descriptor_left
+from system_limits import file_size_limit, no_descriptor_left
 
 from headway.observe.whole_files import write_whole, written_beside
 

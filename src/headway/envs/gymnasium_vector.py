@@ -27,6 +27,12 @@ from headway.core.naming import unknown
 from headway.envs.brightness import BRIGHTEST
 
 Backend = Literal["gymnasium", "envpool"]
+Space = spaces.Space[Any]
+SingleEnv = gym.Env[Any, Any]
+EnvVector = VectorEnv[Any, Any, Any]
+"""Copies of one environment, stepped together."""
+Info = dict[str, Any]
+"""What an environment says besides, by name."""
 MAX_CHOICES = 1 << 16
 """Whole numbers in a Box are choices, up to this many: a network has an output for each."""
 SMALLEST_SIDE = 10
@@ -120,7 +126,7 @@ def has_own_vector(env_id: str) -> bool:
         return False
 
 
-def make_vector(env_id: str, num_envs: int, backend: Backend = "gymnasium", **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+def make_vector(env_id: str, num_envs: int, backend: Backend = "gymnasium", **kwargs: Any) -> EnvVector:
     """`num_envs` copies of an environment, by its registered id."""
     if backend == "envpool":
         from headway.envs.envpool_vector import EnvPoolVector
@@ -141,7 +147,7 @@ def make_vector(env_id: str, num_envs: int, backend: Backend = "gymnasium", **kw
     return env
 
 
-def single_maker(env_id: str) -> Callable[[], gym.Env[Any, Any]]:
+def single_maker(env_id: str) -> Callable[[], SingleEnv]:
     """What makes one copy, in any process: the registered entry goes along, so no registry is needed there."""
     spec = registered(env_id)
     if spec.entry_point is None:
@@ -149,7 +155,7 @@ def single_maker(env_id: str) -> Callable[[], gym.Env[Any, Any]]:
     return partial(_make_single, spec)
 
 
-def _make_single(spec: EnvSpec) -> gym.Env[Any, Any]:
+def _make_single(spec: EnvSpec) -> SingleEnv:
     try:
         return gym.make(spec)
     except (gym.error.Error, ImportError) as error:
@@ -163,17 +169,17 @@ def _first_line(error: BaseException) -> str:
 # -- what a policy sees and does --------------------------------------------------------------------
 
 
-def describe(env: VectorEnv[Any, Any, Any]) -> Spec:
+def describe(env: EnvVector) -> Spec:
     """The environment's spaces, if a policy here can serve them."""
     return describe_spaces(env.single_observation_space, env.single_action_space)
 
 
-def describe_spaces(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spec:
+def describe_spaces(observation: Space, action: Space) -> Spec:
     """The same for the spaces of one copy."""
     return Spec(_observation(observation), _action(action), is_picture_of_bytes(observation))
 
 
-def _observation(space: spaces.Space[Any]) -> tuple[int, ...]:
+def _observation(space: Space) -> tuple[int, ...]:
     """The shape of one observation's features."""
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return space.shape or (1,)
@@ -189,26 +195,26 @@ def _observation(space: spaces.Space[Any]) -> tuple[int, ...]:
     )
 
 
-def is_bytes(space: spaces.Space[Any]) -> bool:
+def is_bytes(space: Space) -> bool:
     """Whether an observation fits into bytes."""
     return isinstance(space, spaces.Box) and space.dtype == np.uint8
 
 
-def reaches_255(space: spaces.Space[Any]) -> bool:
+def reaches_255(space: Space) -> bool:
     """Whether these are brightnesses, which want to be divided by 255; numbers of colours, 0 and 1 are not."""
     return isinstance(space, spaces.Box) and is_bytes(space) and int(space.high.max()) == 255
 
 
-def is_picture_of_bytes(space: spaces.Space[Any]) -> bool:
+def is_picture_of_bytes(space: Space) -> bool:
     """Whether it shows brightnesses, and enough of them beside each other to be no board and no vector."""
     return reaches_255(space) and len(space.shape or ()) > 1 and sorted(space.shape or ())[-2] >= SMALLEST_SIDE
 
 
-def _members(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[Any, spaces.Space[Any]]]:
+def _members(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[Any, Space]]:
     return iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
 
 
-def _action(space: spaces.Space[Any]) -> ActionSpec:
+def _action(space: Space) -> ActionSpec:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
@@ -225,7 +231,7 @@ def _action(space: spaces.Space[Any]) -> ActionSpec:
     raise ValueError(f"action space {space} is not supported; allowed: Discrete, MultiDiscrete, MultiBinary, Box")
 
 
-def as_features(observations: Any, space: spaces.Space[Any]) -> np.ndarray:
+def as_features(observations: Any, space: Space) -> np.ndarray:
     """Observations of N copies as float32 [N, ...]: one-hot where the environment counts, flat where it nests.
 
     A picture of bytes stays one, [N, ...] uint8, a quarter of the size. Among other things it is 0..1, flat like them.
@@ -247,18 +253,18 @@ def as_features(observations: Any, space: spaces.Space[Any]) -> np.ndarray:
     return features if space.shape else features[:, None]
 
 
-def as_features_of_one(observation: Any, space: spaces.Space[Any]) -> np.ndarray:
+def as_features_of_one(observation: Any, space: Space) -> np.ndarray:
     """The observation of one copy [...], the same numbers as in a vector of copies."""
     return as_features(_vector_of_one(observation, space), space)[0]
 
 
-def _vector_of_one(observation: Any, space: spaces.Space[Any]) -> Any:
+def _vector_of_one(observation: Any, space: Space) -> Any:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return {name: _vector_of_one(observation[name], member) for name, member in _members(space)}
     return np.asarray(observation, dtype=space.dtype)[None]
 
 
-def to_environment(actions: np.ndarray, action: ActionSpec, space: spaces.Space[Any]) -> np.ndarray:
+def to_environment(actions: np.ndarray, action: ActionSpec, space: Space) -> np.ndarray:
     """Policy actions [N, ...] in the form the environment takes; continuous ones are clipped to its bounds."""
     if isinstance(action, Discrete):
         return actions + action.start if action.start else actions
@@ -270,14 +276,14 @@ def to_environment(actions: np.ndarray, action: ActionSpec, space: spaces.Space[
     return shaped.astype(space.dtype)
 
 
-def _first_choice(space: spaces.Space[Any]) -> Any:
+def _first_choice(space: Space) -> Any:
     """What the environment calls the first of each of several choices."""
     if isinstance(space, spaces.MultiDiscrete):
         return space.start
     return space.low if isinstance(space, spaces.Box) else 0
 
 
-def legal_actions(info: dict[str, Any], action: ActionSpec, ended: np.ndarray) -> np.ndarray | None:
+def legal_actions(info: Info, action: ActionSpec, ended: np.ndarray) -> np.ndarray | None:
     """The legal actions [N, A], where the environment says them (`action_mask` in its info).
 
     A copy that `ended` needs none: whatever is done next only starts it again.

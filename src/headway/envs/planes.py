@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from headway.envs.gymnasium_vector import SMALLEST_SIDE, as_features, describe_spaces, is_bytes
+from headway.envs.gymnasium_vector import SMALLEST_SIDE, Space, as_features, describe_spaces, is_bytes
 
 CHANNELS_LAST = (1, 3, 4)
 
 
-def seen_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
+def seen_shape(space: Space) -> tuple[int, ...]:
     """The shape of one observation as it is seen; one clear line for a picture nobody could read."""
     shape = describe_spaces(space, spaces.Discrete(1)).observation
     if not isinstance(space, spaces.Box):
@@ -45,7 +45,7 @@ def is_picture(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and min(shape[1:]) >= SMALLEST_SIDE
 
 
-def as_seen(observations: Any, space: spaces.Space[Any]) -> np.ndarray:
+def as_seen(observations: Any, space: Space) -> np.ndarray:
     """Observations of N copies as they are seen, [N, ...]: uint8 if they are bytes, else float32."""
     seen = np.array(observations) if is_bytes(space) else as_features(observations, space)
     if isinstance(space, spaces.Box) and _ends_with_channels(space.shape):

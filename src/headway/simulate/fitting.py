@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRun:
     """A run as it was, in the words of an `Outcome`."""
 
     updates: int
@@ -56,7 +56,7 @@ class Repeated:
     """The recorded run beside the same run simulated."""
 
     lead: float | str
-    measured: Measured
+    measured: MeasuredRun
     simulated: Outcome
 
     @property
@@ -145,7 +145,7 @@ def _sample_size(workshop: Workshop, outcome: Outcome) -> float:
 # -- what was measured ------------------------------------------------------------------------------
 
 
-def measure(story: Story) -> Measured:
+def measure(story: Story) -> MeasuredRun:
     """Throughput and age of the recorded run, as the simulator counts them."""
     ages = [ticket.staleness for ticket in story.tickets.values() if ticket.staleness is not None]
     ends = [update.end for update in story.updates]
@@ -157,7 +157,7 @@ def measure(story: Story) -> Measured:
         ended = [at for at in ends if session.begin <= at <= session.end]
         if began and ended:
             wall_s += max(ended) - min(began)
-    return Measured(len(story.updates), wall_s, sum(ages) / len(ages) if ages else 0.0)
+    return MeasuredRun(len(story.updates), wall_s, sum(ages) / len(ages) if ages else 0.0)
 
 
 # -- the fit ----------------------------------------------------------------------------------------

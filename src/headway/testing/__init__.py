@@ -1,1 +1,1 @@
-"""Shipped test tools: fakes, workloads for the virtual runtime, and the contract suites."""
+"""Shipped for your own tests: fakes, contract suites, and an auditor of event logs."""

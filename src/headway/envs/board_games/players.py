@@ -8,13 +8,12 @@ perfect_player    looks to the end: never loses tic-tac-toe (connect-four is too
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from headway.envs.board_games.rules import TIC_TAC_TOE, Game, cell_of, has_run
 from headway.envs.board_games.vector import BoardGames
-from headway.envs.colorlines.rules import Array, below, kernel, seed_all
+from headway.envs.game_kernels import Array, below, kernel, seed_all
 
 Player = Callable[[BoardGames, np.ndarray], np.ndarray]
 """Actions [B] in the games it is asked about ([B] bool, none of them ended); what it says about others is not read."""
@@ -33,7 +32,9 @@ def _in_order(columns: int, drops: bool, k: int) -> int:
 
 
 @kernel
-def _negamax(mine: Any, theirs: Any, depth: int, rows: int, columns: int, run: int, drops: bool, stack: Array) -> int:
+def _negamax(
+    mine: np.uint64, theirs: np.uint64, depth: int, rows: int, columns: int, run: int, drops: bool, stack: Array
+) -> int:
     """The value for who is to move within `depth` moves; 0 where the look ahead ends.
 
     Alpha-beta without recursion, which numba cannot cache: stack [depth + 1, 6] holds for every move made the stones of
@@ -79,7 +80,9 @@ def _negamax(mine: Any, theirs: Any, depth: int, rows: int, columns: int, run: i
 
 
 @kernel
-def values_of(mine: Any, theirs: Any, depth: int, rows: int, columns: int, run: int, drops: bool, out: Array) -> None:
+def values_of(
+    mine: np.uint64, theirs: np.uint64, depth: int, rows: int, columns: int, run: int, drops: bool, out: Array
+) -> None:
     """What every action leads to, exact within `depth` moves: out [A]; the worst there is where illegal."""
     both, stack = mine | theirs, np.empty((depth, 6), np.int64)
     for action in range(len(out)):

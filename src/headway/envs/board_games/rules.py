@@ -18,11 +18,11 @@ The reward is the mover's: 1 for a win, otherwise 0. Nothing here is random.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from headway.envs.colorlines.rules import Array, kernel
+from headway.envs.game_kernels import Array, kernel
 
 
 class Game(NamedTuple):
@@ -56,7 +56,7 @@ _ONE = np.uint64(1)
 
 
 @kernel
-def has_run(stones: Any, rows: int, run: int) -> bool:
+def has_run(stones: np.uint64, rows: int, run: int) -> bool:
     """Whether one player's stones hold `run` in a line."""
     for step in (1, rows + 1, rows, rows + 2):
         line = stones
@@ -68,7 +68,7 @@ def has_run(stones: Any, rows: int, run: int) -> bool:
 
 
 @kernel
-def cell_of(both: Any, action: int, rows: int, columns: int, drops: bool) -> Any:
+def cell_of(both: np.uint64, action: int, rows: int, columns: int, drops: bool) -> np.uint64:
     """The bit that an action sets, given all stones; 0 if the action is illegal."""
     if drops:
         first = np.uint64(action * (rows + 1))
@@ -82,7 +82,7 @@ def cell_of(both: Any, action: int, rows: int, columns: int, drops: bool) -> Any
 
 
 @kernel
-def is_full(both: Any, rows: int, columns: int) -> bool:
+def is_full(both: np.uint64, rows: int, columns: int) -> bool:
     column, num_full = (_ONE << np.uint64(rows)) - _ONE, 0
     for c in range(columns):
         num_full += (both >> np.uint64(c * (rows + 1))) & column == column

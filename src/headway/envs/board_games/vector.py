@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -105,7 +104,7 @@ class BoardGames:
     def _arrays(self) -> dict[str, np.ndarray]:
         return {"stones": self.stones, "to_play": self.to_play, "length": self.length, "ended": self.ended}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from there, bit for bit. What is not a position of this game is refused."""
         mine = self._arrays()
         require_state(state, mine)

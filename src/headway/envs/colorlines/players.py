@@ -11,18 +11,15 @@ from headway.envs.colorlines.rules import (
     MOVES,
     RUN,
     WORTH,
-    Array,
-    below,
     clear,
-    kernel,
     points_for,
     reach,
-    seed_all,
     targets_of,
     tenths,
     touched,
 )
 from headway.envs.colorlines.vector import ColorLines
+from headway.envs.game_kernels import Array, below, kernel, seed_all
 
 
 @kernel

@@ -21,11 +21,9 @@ A place is the k-th empty cell in board order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
-from numba import njit
+
+from headway.envs.game_kernels import Array, below, kernel
 
 SIDE = 9
 CELLS = SIDE * SIDE
@@ -55,45 +53,6 @@ NEIGHBOURS = np.array(  # [81, 4]; 81, an extra cell that is never empty, stands
 )
 # [10] potential of a run by its length, in tenths of a point: whole numbers, so equal values are equal
 WORTH = np.array([0, 0, 1, 3, 10, 0, 0, 0, 0, 0])
-
-Array = np.ndarray
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def kernel(function: Function) -> Function:
-    return cast(Function, njit(cache=True, nogil=True)(function))
-
-
-# -- random numbers: splitmix64, one state per environment -----------------------------------------
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_U27, _U30, _U31, _U32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
-
-
-@kernel
-def _mix(z: Any) -> Any:
-    z = (z ^ (z >> _U30)) * _MIX_1
-    z = (z ^ (z >> _U27)) * _MIX_2
-    return z ^ (z >> _U31)
-
-
-@kernel
-def seed_all(seed: np.uint64, rng: Array) -> None:
-    for index in range(len(rng)):
-        rng[index] = _mix(_mix(seed + _GOLDEN) + np.uint64(index + 1) * _GOLDEN)
-
-
-@kernel
-def below(rng: Array, index: int, n: int) -> int:
-    """A number in 0..n-1, every one equally likely (Lemire: the rare draw that would favour some is drawn again)."""
-    bound = np.uint64(n)
-    while True:
-        rng[index] += _GOLDEN
-        product = (_mix(rng[index]) >> _U32) * bound
-        if (product & _LOW) >= (_LOW + np.uint64(1)) % bound:
-            return int(product >> _U32)
 
 
 # -- the rules of one board: cells [81] uint8 ------------------------------------------------------
@@ -158,7 +117,7 @@ def _list_empty(cells: Array, empty: Array) -> int:
 
 
 @kernel
-def _take(empty: Array, num: int, k: int) -> Any:
+def _take(empty: Array, num: int, k: int) -> int:
     """The k-th of `num` cells, out of the list."""
     cell = empty[k]
     for later in range(k, num - 1):

@@ -21,11 +21,11 @@ from headway.envs.colorlines.rules import (
     label_all,
     masks_all,
     origins_all,
-    seed_all,
     start_all,
     step_all,
     targets_all,
 )
+from headway.envs.game_kernels import seed_all
 from headway.envs.states import require_state
 
 
@@ -176,25 +176,15 @@ class ColorLines:
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Everything the games depend on, copied."""
-        return {
-            "board": self.board.copy(),
-            "coming": self.coming.copy(),
-            "score": self.score.copy(),
-            "length": self.length.copy(),
-            "ended": self.ended.copy(),
-            "rng": self._rng.copy(),
-        }
+        return {name: array.copy() for name, array in self._arrays().items()}
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        names = ("board", "coming", "score", "length", "ended")
+        return {**{name: getattr(self, name) for name in names}, "rng": self._rng}
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from there, bit for bit. Positions that cannot occur between two steps are refused."""
-        mine: dict[str, np.ndarray] = {
-            "board": self.board,
-            "coming": self.coming,
-            "score": self.score,
-            "length": self.length,
-            "ended": self.ended,
-            "rng": self._rng,
-        }
+        mine = self._arrays()
         require_state(state, mine)
         board, coming = state["board"], state["coming"]
         if board.max() > COLOURS or coming.max() > COLOURS or coming.min() < 1:

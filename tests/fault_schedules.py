@@ -13,12 +13,13 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from hash_chain_stations import COLLECTORS, SAMPLES, Nature
+
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.runtime.virtual import Fault
 from headway.simulate.workloads import Constant, Duration, Exponential, Lognormal, unit
-from headway.testing.chained import COLLECTORS, SAMPLES, Nature
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,6 @@ class Spots(gym.Env[np.ndarray, np.int64]):
 
 
 for _kind in ("bytes", "floats", "beside"):
-    gym.register(f"Spots-{_kind}-v0", entry_point="pictures:Spots", kwargs={"kind": _kind})
+    gym.register(f"Spots-{_kind}-v0", entry_point="picture_games:Spots", kwargs={"kind": _kind})
 for _layout in ("last", "first", "gray", "frames", "locked"):
-    gym.register(f"Lights-{_layout}-v0", entry_point="pictures:Lights", kwargs={"layout": _layout})
+    gym.register(f"Lights-{_layout}-v0", entry_point="picture_games:Lights", kwargs={"layout": _layout})

@@ -7,7 +7,7 @@
                                      finished, stopped, killed, failed --> audit of the log so far
 
 A schedule is a function of its number alone. Every session's log is audited (`auditor.py`), what the stations noticed
-is added (`chained.py`), and the run as a whole must hold what it promises:
+is added (`hash_chain_stations.py`), and the run as a whole must hold what it promises:
 
 * it ends within bounded time, with a result or with one of the declared errors, for a reason the schedule contains;
 * where the seed decides every bit, the weights and the sequence of batches are those of a run that nobody disturbed,
@@ -30,6 +30,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fault_schedules import Ending, Faults, Schedule, draw, traits
+from hash_chain_stations import COLLECTORS, FIRST, ChainLearner, Nature, Notes, Weights
+
 from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import ReplayError, replay
@@ -43,8 +46,6 @@ from headway.observe.log_file import Mark
 from headway.runtime.virtual import Deadlock, Virtual
 from headway.simulate.workloads import Constant
 from headway.testing.auditor import Terms, Violation, audit
-from headway.testing.chained import COLLECTORS, FIRST, ChainLearner, Nature, Notes, Weights
-from headway.testing.fault_schedules import Ending, Faults, Schedule, draw, traits
 
 MOST_SESSIONS = 6
 MOST_EVENTS = 60_000

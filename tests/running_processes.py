@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from patience import wait_until
+from waiting import wait_until
 
 
 def is_running(pid: int) -> bool:

@@ -33,5 +33,5 @@ class Stumbling(gym.Env[np.ndarray, np.int64]):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
 
 
-gym.register("Stumbling-v0", entry_point="stumbling:Stumbling")
-gym.register("StumblingLocked-v0", entry_point="stumbling:Stumbling", kwargs={"is_picklable": False})
+gym.register("Stumbling-v0", entry_point="failing_envs:Stumbling")
+gym.register("StumblingLocked-v0", entry_point="failing_envs:Stumbling", kwargs={"is_picklable": False})

@@ -164,7 +164,7 @@ def bigram_engine(
     from headway.llm.host_process import HostSettings
     from headway.llm.hosted_engine import HostedEngine
 
-    program = f"import sys; sys.path[:] = {sys.path!r}; from headway.testing.bigrams import main; main(sys.argv[1])"
+    program = f"import sys; sys.path[:] = {sys.path!r}; from bigram_engine import main; main(sys.argv[1])"
     spec = {"seed": seed, "rows": rows, "step_s": step_s, "trouble": trouble, "fuse": str(fuse or "")}
     return HostedEngine(
         HostSettings((sys.executable, "-c", program), spec, {}, deadline_s, start_s, restarts),

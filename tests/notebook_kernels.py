@@ -1,7 +1,7 @@
 """Notebooks for tests, each in a process of its own: the client libraries leave sockets behind.
 
-python in_a_kernel.py notebook FOLDER    reads cells from standard input, as JSON; prints what the last expressions are
-python in_a_kernel.py interrupt FOLDER   runs the first cell until FOLDER/begun is there, interrupts, runs the second
+notebook_kernels.py notebook FOLDER    reads cells from standard input, as JSON; prints what the last expressions are
+notebook_kernels.py interrupt FOLDER   runs the first cell until FOLDER/begun is there, interrupts, runs the second
 
 The kernel is this interpreter, `sys.executable -m ipykernel`, whatever is installed in a home directory or elsewhere.
 """
