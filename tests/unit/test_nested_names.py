@@ -13,6 +13,7 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from headway import cli
+from headway.learn.grpo.loss import LossSettings
 from headway.names.nested_names import ESTIMATORS, GROUPS, OUR_WORDS, PATHS, WITHOUT_EFFECT, flatten, mean, resolve
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values, understand
@@ -417,10 +418,10 @@ def test_evaluations_sample_as_they_say() -> None:
 def test_stop_strings_and_every_aggregation_are_taken_as_they_are() -> None:
     assert read("actor_rollout_ref: {rollout: {stop: END}}").stop == ("END",)
     assert read("actor_rollout_ref: {rollout: {stop: [A, B]}}").stop == ("A", "B")
-    for name, longest in (("seq-mean-token-sum", None), ("seq-mean-token-sum-norm", 16)):
+    for name in ("seq-mean-token-sum", "seq-mean-token-sum-norm"):
         config = read(f"actor_rollout_ref: {{actor: {{loss_agg_mode: {name}}}}}", kind=GRPO)
-        loss = config.update_settings(temperature=1.0, longest_reply=16).loss
-        assert (config.loss_aggregation, loss.aggregation, loss.max_length) == (name, "seq-mean-token-sum", longest)
+        loss = config.part(LossSettings)
+        assert (config.loss_aggregation, loss.loss_aggregation, loss.max_tokens) == (name, name, 16)
 
 
 def test_a_penalty_in_the_rewards_can_be_switched_off_again() -> None:
