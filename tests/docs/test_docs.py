@@ -27,7 +27,7 @@ from headway import cli
 from headway.coordinate.facade import AsyncTrainingCoordinator
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.types import DropReason, Rollout
-from headway.demo import demo
+from headway.cli.demo import demo
 from headway.observe.recorder import WHOLE
 from headway.recipes.config import RunConfig
 

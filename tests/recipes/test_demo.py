@@ -10,7 +10,7 @@ import pytest
 from patience import patient, slowness
 
 from headway import cli
-from headway.demo import demo, floor_s, toy
+from headway.cli.demo import demo, floor_s, toy
 from headway.launching import launch, statistics_rows
 from headway.observe.folder import RunFolder
 from headway.recipes.functions import FunctionsConfig, stations

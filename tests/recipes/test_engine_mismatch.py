@@ -20,7 +20,7 @@ from headway.observe.folder import RunFolder  # noqa: E402
 from headway.observe.run_history import Story, read_story  # noqa: E402
 from headway.observe.time_report import account  # noqa: E402
 from headway.recipes.grpo import GRPOConfig, stations  # noqa: E402
-from headway.reporting import examine  # noqa: E402
+from headway.cli.report import examine  # noqa: E402
 
 NOISE = 0.02
 

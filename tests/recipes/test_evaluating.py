@@ -15,7 +15,7 @@ from grpo_runs import make_material, tiny_values
 from search_runs import TINY, TINY_MODEL
 
 from headway.cli import main
-from headway.evaluating import Spread, evaluate
+from headway.cli.evaluate import Spread, evaluate
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 

@@ -22,7 +22,7 @@ from headway.observe.folder import RunFolder
 from headway.observe.samples import EVAL, TRAIN, read_samples
 from headway.recipes.config import read_values
 from headway.recipes.grpo import GRPOConfig, stations
-from headway.reporting import write_report
+from headway.cli.report import write_report
 
 pytestmark = pytest.mark.timeout(180)
 Output = pytest.CaptureFixture[str]

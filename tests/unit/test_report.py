@@ -50,7 +50,7 @@ from headway.observe.run_history import read_story, tell
 from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, titles, training
 from headway.observe.slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
 from headway.observe.time_report import account
-from headway.reporting import UP_TO_BYTES, ReportServer, Watch, examine, leave_report, look, see, write_report
+from headway.cli.report import UP_TO_BYTES, ReportServer, Watch, examine, leave_report, look, see, write_report
 from headway.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 
 Output = pytest.CaptureFixture[str]
@@ -634,7 +634,7 @@ def test_the_doctor_says_what_to_change(tmp_path: Path, capsys: Output) -> None:
 def test_the_end_of_a_run_leaves_a_page_or_a_reason(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert leave_report(RunFolder(run)) == f"report: {run / 'report.html'}"
     assert leave_report(RunFolder(tmp_path)) == f"no report: {tmp_path} is not a run folder: it has no events.jsonl"
-    monkeypatch.setattr("headway.reporting.UP_TO_BYTES", 100)
+    monkeypatch.setattr("headway.cli.report.UP_TO_BYTES", 100)
     assert leave_report(RunFolder(run)) == f"a long run; to write its report: headway report {run}"
     assert UP_TO_BYTES > 1e6
 
@@ -687,7 +687,7 @@ def ask(address: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
 def test_a_served_run_is_followed_until_its_end(
     tmp_path: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.reporting.REST", 0.0)
+    monkeypatch.setattr("headway.cli.report.REST", 0.0)
     run = write_log(tmp_path / "run", events, last=150)
     with served(run) as address:
         status, headers, body = ask(address)

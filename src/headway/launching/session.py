@@ -183,7 +183,7 @@ def run(
     field of `Settings` may be given as a keyword too. With `folder`, events, metrics and checkpoints are kept
     there, and `resume=True` goes on from the last checkpoint, or from the one that `checkpoint` names (000007-v42) or
     that holds this version; `headway report FOLDER`, or `write_report` of
-    `headway.reporting`, makes the page of it. `sinks` get the metrics too, and are closed at the end.
+    `headway.cli.report`, makes the page of it. `sinks` get the metrics too, and are closed at the end.
     `alarms` are thresholds by name (`headway.observe.alarms.KNOWN`), for runs with a folder or sinks. `monitor` is a
     function (or where it is: file.py:function) that is given statistics at intervals (`headway.observe.monitor`).
     """

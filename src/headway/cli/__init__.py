@@ -51,11 +51,11 @@ from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown
 from headway.core.protocols import RoleRaised
 from headway.core.refusals import refusal
-from headway.demo import demo as demonstrate
-from headway.demo import toy as demonstrate_toy
-from headway.evaluating import Measured, Spread
-from headway.evaluating import evaluate as evaluate_again
-from headway.exporting import export as export_run
+from headway.cli.demo import demo as demonstrate
+from headway.cli.demo import toy as demonstrate_toy
+from headway.cli.evaluate import Measured, Spread
+from headway.cli.evaluate import evaluate as evaluate_again
+from headway.cli.export import export as export_run
 from headway.launching import build_sinks, has_tensorboard, launch, statistics_rows
 from headway.names import lightzero_names, nested_names
 from headway.names.known_names import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
@@ -73,7 +73,7 @@ from headway.observe.status import glance
 from headway.observe.trace import write_trace
 from headway.recipes import RECIPES, Recipe, lightzero, load_recipe
 from headway.recipes.config import ConfigError, RunConfig, Said, read_values, understand
-from headway.reporting import PORT, ReportServer, examine, leave_report, write_report
+from headway.cli.report import PORT, ReportServer, examine, leave_report, write_report
 from headway.simulate.fitting import fit
 from headway.simulate.simulation import Outcome, Workshop, compare, recommend
 from headway.simulate.workloads import parse_duration

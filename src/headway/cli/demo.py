@@ -24,7 +24,7 @@ from headway.observe.timeline import text_timeline
 from headway.recipes.config import RunConfig
 from headway.recipes.functions import FunctionsConfig
 from headway.recipes.functions import stations as toy_stations
-from headway.reporting import REPORT, write_report
+from headway.cli.report import REPORT, write_report
 
 TARGET, MOST_RETURN = 475, 500
 WAITING = "headway.envs.waiting_cartpole:headway/WaitingCartPole-v1"
