@@ -23,6 +23,9 @@ MOVED = {
     "headway.coordinate.shelf": "headway.coordinate.snapshots",
     "headway.core.memory": "headway.children.memory",
     "headway.core.parents": "headway.children.parents",
+    "headway.demo": "headway.cli.demo",
+    "headway.evaluating": "headway.cli.evaluate",
+    "headway.exporting": "headway.cli.export",
     "headway.llm.steady": "headway.llm.without_dropout",
     "headway.observe.accounts": "headway.observe.time_report",
     "headway.observe.glance": "headway.observe.status",
@@ -32,9 +35,11 @@ MOVED = {
     "headway.recipes.lightzero_names": "headway.names.lightzero_names",
     "headway.recipes.nested_corrections": "headway.names.nested_corrections",
     "headway.recipes.nested_names": "headway.names.nested_names",
+    "headway.reporting": "headway.cli.report",
     "headway.testing.fitting": "headway.simulate.fitting",
     "headway.testing.simulation": "headway.simulate.simulation",
     "headway.testing.workloads": "headway.simulate.workloads",
+    "headway.watching": "headway.cli.watching",
 }
 
 

@@ -583,8 +583,8 @@ def served(run: Path) -> Iterator[str]:
 def test_a_live_page_follows_the_run_to_its_end(
     show: Callable[..., Any], tmp_path: Path, known: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.cli.report.REFRESH_S", 0.1)
-    monkeypatch.setattr("headway.cli.report.REST", 0.0)
+    monkeypatch.setattr("headway.cli.report_server.REFRESH_S", 0.1)
+    monkeypatch.setattr("headway.cli.report_server.REST", 0.0)
     run = write_log(tmp_path / "live", known, len(known) // 2)
     with served(run) as address:
         page = show(address)

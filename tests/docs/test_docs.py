@@ -24,10 +24,10 @@ from rich.console import Console
 
 import headway
 from headway import cli
+from headway.cli.demo import demo
 from headway.coordinate.facade import AsyncTrainingCoordinator
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.types import DropReason, Rollout
-from headway.cli.demo import demo
 from headway.observe.recorder import WHOLE
 from headway.recipes.config import RunConfig
 

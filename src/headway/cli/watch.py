@@ -1,58 +1,30 @@
-"""Colour Lines for an audience: a trained policy plays in the terminal and on a page, or a person plays.
+"""headway watch RUN [--checkpoint best|last|VERSION] [--seed N] [--max_moves N] [--quiet]: a policy plays a game.
 
-run folder ──newest or best checkpoint──> policy ──> play() ──> terminal
-                                                        └─────> watch.html in the run folder
+Only runs of colorlines can be watched; the newest checkpoint is, unless another is named. Checkpoints are pickles:
+watch only runs you trust.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from pathlib import Path
 
-import numpy as np
-from rich.console import Console
-
-from headway.coordinate.best_weights import LAST, kept_weights
-from headway.envs.colorlines.vector import ColorLines
-from headway.envs.colorlines.view import Frame, Player, animate, human, play
+from headway.cli import output
+from headway.cli.output import say
+from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
+from headway.coordinate.best_weights import LAST
 from headway.observe.folder import RunFolder
-from headway.observe.whole_files import write_whole
-from headway.recipes import colorlines, load_recipe
-from headway.recipes.config import read_values
-
-PAGE = "watch.html"
-MAX_MOVES = 2000  # a strong policy may play for hours
 
 
-def watch(
-    folder: RunFolder,
-    console: Console | None,
-    *,
-    checkpoint: str | int = LAST,
-    seed: int = 0,
-    max_moves: int = MAX_MOVES,
-) -> list[Frame]:
-    """One game of the policy of a checkpoint (`last`, `best` or a version); its page is left in the run folder."""
-    name, values = folder.read_config()
-    if name != "colorlines":
-        raise ValueError(f"{folder.path} is a run of {name!r}; only runs of 'colorlines' can be watched")
-    config = read_values(load_recipe(name).config, values)
-    kept = kept_weights(folder.checkpoints, checkpoint)
-    policy = colorlines.policy(config)  # type: ignore[arg-type]  # the recipe's own config, by its name
-    policy.load(kept.weights)
-    frames = play(_most_likely(policy), console, seed=seed, max_steps=max_moves)
-    title = f"Colour Lines: version {kept.version}, {frames[-1].score} points in {len(frames) - 1} moves"
-    write_whole(folder.path / PAGE, animate(frames, title))
-    return frames
-
-
-def play_by_hand(console: Console, *, seed: int = 0) -> list[Frame]:
-    """One game of a person who types moves."""
-    return play(human(sys.stdin, console), console, seed=seed)
-
-
-def _most_likely(policy: Any) -> Player:
-    def choose(env: ColorLines) -> int:
-        return int(policy.best(env.observation().astype(np.float32), None)[0])
-
-    return choose
+def command(words: list[str]) -> int:
+    """The command."""
+    if not words or words[0].startswith("-"):
+        raise UsageError("watch needs the folder of a run: headway watch RUN")
+    folder = RunFolder.existing(Path(words[0]))
+    with needs_games():
+        from headway.cli.watching import MAX_MOVES, PAGE, watch
+    options = read_options(words[1:])
+    which = options.pop("checkpoint", LAST)
+    options = whole_numbers(options, seed=0, max_moves=MAX_MOVES, quiet=False)
+    frames = watch(folder, None if options.pop("quiet") else output.OUT, checkpoint=which, **options)
+    say(f"{frames[-1].score} points; the game as a page: {folder.path / PAGE}")
+    return 0

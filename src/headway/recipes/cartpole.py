@@ -31,7 +31,7 @@ __all__ = ["CONFIG", "CartPoleConfig", "stations"]
     eval_episodes=100,
 )
 class CartPoleConfig(PPOConfig):
-    """PPO's settings with other defaults."""
+    """CartPole: PPO's settings with other defaults."""
 
 
 CONFIG = CartPoleConfig

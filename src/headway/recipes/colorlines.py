@@ -63,7 +63,7 @@ REPLAY_DEFAULTS: dict[str, Any] = {
     max_grad_norm=1.0,
 )
 class ColorLinesConfig(PPOSettings, RankedConfig):
-    """The game, its rewards and its replay."""
+    """Game: its rewards, its segments and its replay."""
 
     shown_first = (
         "num_envs",

@@ -27,7 +27,7 @@ Weights = dict[str, np.ndarray]
 
 @with_defaults(updates=200, evaluate_every=20)
 class FunctionsConfig(RunConfig):
-    """The toy problem and its timing."""
+    """Bandit: the toy problem and its timing."""
 
     shown_first = ("max_lead", "collectors", "updates", "learning_rate", "collect_ms", "train_ms")
     also_for_evaluation = ("evaluate_ms",)

@@ -23,7 +23,7 @@ OWN = ("scoring", "format_bonus")
 
 @with_defaults(max_tokens=256, max_prompt_tokens=384, microbatch_tokens=4096, updates=200, eval_prompts=128)
 class GSM8KConfig(GRPOConfig):
-    """GRPO's settings with other defaults, and where the data are."""
+    """Data: where it is, and how answers are scored."""
 
     data: str = "gsm8k"
     """The folder with train.jsonl and test.jsonl."""

@@ -47,7 +47,7 @@ def train(
         defines both
     :param settings: over those of the configuration, under our names or theirs: max_lead=2, num_simulations=50
     """
-    from headway.cli import start  # which knows this module
+    from headway.cli.starting import start
 
     if isinstance(input_cfg, str | Path):
         _, values = read_file(Path(input_cfg))

@@ -42,7 +42,7 @@ GPU_PAYS_FROM = 50_000
 
 @with_defaults(updates=500, evaluate_every=10)
 class PPOConfig(PPOSettings, RankedConfig):
-    """The environment and its segments."""
+    """Environment: what is played, and in which segments."""
 
     shown_first = (
         "env",

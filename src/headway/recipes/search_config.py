@@ -117,7 +117,10 @@ class ReanalysisSettings(SettingsGroup):
 
 @with_defaults(evaluate_every=250, evaluate_in_background=True)
 class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettings, RunConfig):
-    """The games. For board games some defaults differ (BOARD_DEFAULTS of the recipe)."""
+    """Games: what is played and how it is evaluated.
+
+    For board games some defaults differ (BOARD_DEFAULTS of the recipe).
+    """
 
     own_board_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     """Where a recipe wants others yet, by game."""
