@@ -98,8 +98,8 @@ def name_of(page: Path) -> str:
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 120 columns, and a demo of seconds."""
-    monkeypatch.setattr(cli, "OUT", Console(highlight=False, soft_wrap=True, width=120))
-    monkeypatch.setattr(cli, "demonstrate", partial(demo, updates=8))
+    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=120))
+    monkeypatch.setattr("headway.cli.demo.demo", partial(demo, updates=8))
 
 
 @pytest.mark.usefixtures("wide")
@@ -239,7 +239,7 @@ def resolves(dotted: str) -> bool:
 
 # -- the event log ------------------------------------------------------------------------------------------------
 
-SOURCES = [ROOT / "src/headway/coordinate" / name for name in ("coordinator.py", "crew.py")]
+SOURCES = [ROOT / "src/headway/coordinate" / name for name in ("coordinator.py", "role_calls.py")]
 SOURCES += [ROOT / "src/headway/observe" / name for name in ("sinks.py", "points.py")]
 OF_THE_LOG = {"gap": {"why"}, "part": {"run"}}  # what whoever writes the log has to say about the log itself
 EVENT_KINDS = {kind for path in SOURCES for kind in re.findall(r"_record\(\s*\"(\w+)\"", path.read_text())}

@@ -25,7 +25,7 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.launching import build_runtime, launch, run, statistics_rows, status_of
-from headway.names.known_names import KNOWN_NAMES
+from headway.names.flat import KNOWN_NAMES
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 from headway.recipes import RECIPES, load_recipe

@@ -14,7 +14,9 @@ pytest.importorskip("torch")
 
 from headway import cli
 from headway.learn.grpo.loss import LossSettings
-from headway.names.nested_names import ESTIMATORS, GROUPS, OUR_WORDS, PATHS, WITHOUT_EFFECT, flatten, mean, resolve
+from headway.names.nested_paths import GROUPS, flatten, mean, resolve
+from headway.names.verl import OUR_WORDS, PATHS, WITHOUT_EFFECT
+from headway.names.verl_meanings import ESTIMATORS
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values, understand
 
@@ -563,7 +565,7 @@ def test_every_path_means_settings_that_exist_or_says_why_not(known: Any) -> Non
 
 
 def test_a_path_is_in_one_table_only_and_no_group_hides_a_known_name() -> None:
-    from headway.names.known_names import KNOWN_NAMES
+    from headway.names.flat import KNOWN_NAMES
 
     assert not set(PATHS) & set(WITHOUT_EFFECT)
     assert not GROUPS & set(KNOWN_NAMES)
@@ -581,7 +583,7 @@ def test_the_guide_lists_every_path_with_its_meaning() -> None:
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "OUT", Console(highlight=False, soft_wrap=True, width=200))
+    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=200))
 
 
 @pytest.mark.usefixtures("wide")

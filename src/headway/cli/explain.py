@@ -13,10 +13,10 @@ from headway.cli import output
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError, any_value, read_options, scalar
 from headway.core.naming import unknown
-from headway.names import lightzero_names, nested_names
-from headway.names.known_names import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
+from headway.names import lightzero as lightzero_names
+from headway.names import nested_paths
+from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
-from headway.names.nested_names import PATHS, WITHOUT_EFFECT
 from headway.recipes import lightzero, load_recipe
 from headway.recipes.config import RunConfig, read_values, understand
 
@@ -30,7 +30,7 @@ def command(words: list[str]) -> int:
         pairs = [word.lstrip("-").partition("=") for word in words]
         together = {name: any_value(text) for name, has_value, text in pairs if has_value}
         for name, has_value, text in pairs:
-            if nested_names.find_path(name) or nested_names.is_theirs(name, {}):
+            if nested_paths.find_path(name) or nested_paths.is_theirs(name, {}):
                 _explain_path(name, together)
                 continue
             known = KNOWN_NAMES.get(name)
@@ -54,11 +54,11 @@ def command(words: list[str]) -> int:
         for ours, meaning in _meanings(known, known.example)
     ]
     print_table(["known name", "in Headway", "meaning"], rows)
-    for paths, without_effect in ((PATHS, WITHOUT_EFFECT), (lightzero_names.PATHS, lightzero_names.WITHOUT_EFFECT)):
+    for table in nested_paths.TABLES:
         output.OUT.print()
-        print_table(["nested name", "in Headway"], [[known.path, known.ours] for known in paths.values()])
+        print_table(["nested name", "in Headway"], [[known.path, known.ours] for known in table.PATHS.values()])
         output.OUT.print()
-        print_table(["without effect", "because"], [[path, why] for path, why in without_effect.items()])
+        print_table(["without effect", "because"], [[path, why] for path, why in table.WITHOUT_EFFECT.items()])
     return 0
 
 
@@ -98,10 +98,10 @@ def _in_other_words(other: OtherMeaning, value: Any, together: Mapping[str, Any]
 
 
 def _explain_path(path: str, together: dict[str, Any]) -> None:
-    known = nested_names.find_path(path)
+    known = nested_paths.find_path(path)
     value = together.get(path, None if known is None else known.example)
     fields = load_recipe(lightzero_names.recipe_for(path, value) or "grpo").config.model_fields
-    _print_said(Said(path, value, nested_names.mean(path, {**together, path: value}, fields)))
+    _print_said(Said(path, value, nested_paths.mean(path, {**together, path: value}, fields)))
 
 
 def _explain_file(words: list[str]) -> int:

@@ -1,7 +1,7 @@
 """Settings in anybody's words, put into ours: layers (a file, the command line) over each other.
 
-A layer may speak flat names of other systems (`known_names.py`) and nested ones (`nested_names.py`,
-`lightzero_names.py`). Whatever cannot be understood is said in a line.
+A layer may speak flat names of other systems (`flat.py`) and nested ones (`nested_paths.py`). Whatever cannot be
+understood is said in a line.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headway.core.naming import unknown
-from headway.names import nested_names
-from headway.names.known_names import KNOWN_NAMES, SYSTEMS, translate
-from headway.names.lightzero_names import path_of
+from headway.names import nested_paths
+from headway.names.flat import KNOWN_NAMES, SYSTEMS, translate
+from headway.names.lightzero import path_of
 
 Defaults = Mapping[str, Any]
 """The settings of a recipe by their names, with their defaults."""
@@ -41,9 +41,9 @@ def understand_layers(
     layers, systems = _systems(defaults, layers, problems)
     together = {name: value for values in layers for name, value in values.items()}
     for values, names in zip(layers, systems, strict=True):
-        theirs = {name: value for name, value in values.items() if nested_names.is_theirs(name, value)}
-        paths = nested_names.flatten(theirs)
-        paths |= nested_names.our_words(values, paths)
+        theirs = {name: value for name, value in values.items() if nested_paths.is_theirs(name, value)}
+        paths = nested_paths.flatten(theirs)
+        paths |= nested_paths.our_words(values, paths)
         nested = {name: value for name, value in (nested | paths).items() if value is not None}
         flat = {name: value for name, value in values.items() if name not in theirs}
         here: list[Said] = []
@@ -102,7 +102,7 @@ def _imply(defaults: Defaults, merged: dict[str, Any], said: dict[str, Said]) ->
 def _unknown(names: list[str], defaults: Defaults, others: list[str]) -> list[str]:
     """One line each. The list of all that are allowed is only there where it is the only line."""
     lines = [
-        nested_names.unknown_path(name) if "." in name else unknown("setting", name, defaults)
+        nested_paths.unknown_path(name) if "." in name else unknown("setting", name, defaults)
         for name in dict.fromkeys(names)
     ]
     if len(lines) + len(others) == 1:
@@ -114,7 +114,7 @@ def _in_our_words(
     defaults: Defaults, values: Mapping[str, Any], said: list[Said], problems: list[str]
 ) -> dict[str, Any]:
     """One layer. Within it, nothing may be said twice in different ways."""
-    ours = {n: v for n, v in values.items() if n in defaults and not nested_names.is_theirs(n, v)}
+    ours = {n: v for n, v in values.items() if n in defaults and not nested_paths.is_theirs(n, v)}
     for name, value, meaning in said:
         for field, wanted in meaning.items() if isinstance(meaning, dict) else ():
             if field not in defaults:
@@ -146,9 +146,9 @@ def _flat_meaning(
             return {}
         paths = {one: path_of(one, defaults) for one in values}
         alone = {theirs: values[one] for one, theirs in paths.items() if theirs is not None and values[one] is not None}
-        return nested_names.mean(path, {**nested, **alone}, defaults)
+        return nested_paths.mean(path, {**nested, **alone}, defaults)
     if isinstance(value, Mapping):
-        raise ValueError(nested_names.unknown_path(str(name)))
+        raise ValueError(nested_paths.unknown_path(str(name)))
     return None
 
 
@@ -162,16 +162,16 @@ def _translated_paths(
     unresolved: dict[str, str] = {}
     for name in nested:
         try:
-            theirs[name] = nested_names.resolved(name, nested)
+            theirs[name] = nested_paths.resolved(name, nested)
         except ValueError as error:
             theirs[name], unresolved[name] = nested[name], str(error)
     said, refused = [], dict[str, str]()
-    for name in nested_names.touched(here.keys(), theirs):
+    for name in nested_paths.touched(here.keys(), theirs):
         try:
-            meaning = nested_names.mean(name, theirs, defaults)
+            meaning = nested_paths.mean(name, theirs, defaults)
         except ValueError as error:
             reason = str(error).removeprefix(f"{name}={theirs[name]!r}: ")
-            if not any(reason == other and nested_names.are_read_together(name, one) for one, other in refused.items()):
+            if not any(reason == other and nested_paths.are_read_together(name, one) for one, other in refused.items()):
                 problems.append(unresolved.get(name, str(error)))
             refused[name] = reason
             continue

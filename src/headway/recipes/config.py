@@ -25,7 +25,7 @@ from headway.names.layers import Said, understand_layers
 from headway.recipes.shared_settings import (
     AsynchronySettings,
     FaultSettings,
-    IdentitySettings,
+    NameSettings,
     PlacementSettings,
     PlanSettings,
     RecordingSettings,
@@ -44,9 +44,7 @@ class ConfigError(ValueError):
         super().__init__(lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} settings cannot be:", *lines]))
 
 
-class RunConfig(
-    FaultSettings, RecordingSettings, PlanSettings, PlacementSettings, AsynchronySettings, IdentitySettings
-):
+class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSettings, AsynchronySettings, NameSettings):
     """What every recipe can be told."""
 
     also_for_evaluation: ClassVar[tuple[str, ...]] = ()

@@ -5,8 +5,8 @@
     train([main_config, create_config], seed=0, max_env_step=200_000)
 
 The recipe is chosen by `create_config.policy.type`, the environment by both. Every name in them is translated, said
-to have no effect, or refused with the reason: `lightzero_names.py` holds the tables. On the command line the file
-itself is enough:
+to have no effect, or refused with the reason: `headway/names/lightzero.py` holds the tables. On the command line the
+file itself is enough:
 
     headway run --config cartpole_unizero_config.py --max_lead 2
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.loading import in_a_line
 from headway.core.naming import unknown
-from headway.names.lightzero_names import RECIPES
+from headway.names.lightzero import RECIPES
 from headway.observe.folder import read_config
 from headway.recipes import load_recipe
 

@@ -25,14 +25,12 @@ class SettingsGroup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-class IdentitySettings(SettingsGroup):
-    """Identity: what the run is called, and its seed."""
+class NameSettings(SettingsGroup):
+    """Name: what the run is called."""
 
     name: str | None = None
     """What the run is called: at the end of its folder's name, in its report, its status and on Weights & Biases.
     Letters, digits, dots, dashes and underscores."""
-    seed: int = Field(0, ge=0)
-    """Everything random in the run derives from it."""
 
     @field_validator("name")
     @classmethod
@@ -148,6 +146,8 @@ class PlanSettings(SettingsGroup):
     Raising it saves less often, and more is done again after a crash. What takes long to save is saved less often."""
     warmup_s: float = Field(0.0, ge=0)
     """The learner starts this much later than the collectors."""
+    seed: int = Field(0, ge=0)
+    """Everything random in the run derives from it."""
 
 
 class RecordingSettings(SettingsGroup):
