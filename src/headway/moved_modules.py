@@ -32,6 +32,7 @@ MOVED = {
     "headway.observe.story": "headway.observe.run_history",
     "headway.recipes.known_names": "headway.names.flat",
     "headway.recipes.known_paths": "headway.names.rows",
+    "headway.recipes.lightzero": "headway.cli.lightzero",
     "headway.recipes.lightzero_names": "headway.names.lightzero",
     "headway.recipes.nested_corrections": "headway.names.verl_corrections",
     "headway.recipes.nested_names": "headway.names.verl",

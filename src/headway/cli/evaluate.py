@@ -27,7 +27,7 @@ SCORE = "score"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ScoresBySeed:
     """What evaluations of one version with several seeds found."""
 
     kept: Kept
@@ -43,7 +43,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ScoreSpread:
     """Several measurements of one thing. `deviation` is that of the sample: 0 of a single one."""
 
     mean: float
@@ -52,7 +52,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> ScoreSpread:
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
         return cls(statistics.fmean(values), deviation, min(values), max(values))
 
@@ -64,7 +64,7 @@ def evaluate(
     seed: int | None = None,
     repeat: int = 1,
     changes: Mapping[str, Any] | None = None,
-) -> Measured:
+) -> ScoresBySeed:
     """Score a checkpoint (`last`, `best` or a version) with `repeat` seeds from `seed` on (default: the run's).
 
     `changes` are settings of the run's recipe that concern evaluation; others are refused.
@@ -86,7 +86,7 @@ def evaluate(
         scores = [role.evaluate(snapshot, evaluation_seed(one, kept.version)) for one in seeds]
     finally:
         role.close()
-    return Measured(kept, seeds, scores)
+    return ScoresBySeed(kept, seeds, scores)
 
 
 def _config(recipe: Recipe, values: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
@@ -111,12 +111,12 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def _print_measured(measured: Measured, folder: RunFolder) -> None:
+def _print_measured(measured: ScoresBySeed, folder: RunFolder) -> None:
     kept, seeds = measured.kept, measured.seeds
     said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     recorded = "" if kept.score is None else f"; the run's own score was {kept.score:.6g}"
     say(f"version {kept.version} of {folder.path}, {said}{recorded}")
-    rows = [(name, Spread.of(values)) for name, values in measured.values().items()]
+    rows = [(name, ScoreSpread.of(values)) for name, values in measured.values().items()]
     if len(seeds) == 1:
         print_table(["what", "value"], [[name, f"{found.mean:.6g}"] for name, found in rows])
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.cli import output
+from headway.cli.lightzero import read_file
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError, any_value, read_options, scalar
 from headway.core.naming import unknown
@@ -17,7 +18,7 @@ from headway.names import lightzero as lightzero_names
 from headway.names import nested_paths
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
-from headway.recipes import lightzero, load_recipe
+from headway.recipes import load_recipe
 from headway.recipes.config import RunConfig, read_values, understand
 
 
@@ -108,7 +109,7 @@ def _explain_file(words: list[str]) -> int:
     """Every name of a file (and of what else is said) that is not ours, line by line."""
     name = words[0] if not words[0].startswith("-") and "=" not in words[0] else ""
     options = read_options(words[bool(name) :])
-    named, values = lightzero.read_file(Path(str(options.pop("config"))))
+    named, values = read_file(Path(str(options.pop("config"))))
     recipe = load_recipe(name or named or "grpo")
     said = understand(recipe.config, values, options)[1]
     for one in said:

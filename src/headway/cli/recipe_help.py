@@ -14,9 +14,6 @@ from headway.cli.output import print_table, say
 from headway.recipes import Recipe
 from headway.recipes.config import RunConfig
 
-FIRST = ("max_lead", "collectors", "runtime", "updates", "seed")
-"""What is explained of a recipe that does not say what comes first."""
-
 
 def explain_recipe(recipe: Recipe, *, every: bool) -> int:
     """Print what a recipe can be told."""
@@ -27,7 +24,7 @@ def explain_recipe(recipe: Recipe, *, every: bool) -> int:
             say(f"\n{heading}")
             print_table(["setting", "default", "what it does"], [_row(name, fields[name]) for name in names])
         return 0
-    first = [name for name in recipe.config.shown_first or FIRST if name in fields]
+    first = [name for name in recipe.config.shown_first.split() if name in fields]
     print_table(["setting", "default", "what it does"], [_row(name, fields[name], short=True) for name in first])
     shared = {name for name in RunConfig.model_fields if fields[name].default == RunConfig.model_fields[name].default}
     others: dict[str, list[str]] = {}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headway.cli.lightzero import read_file
 from headway.cli.output import print_table, say
 from headway.cli.recipe_help import explain_recipe
 from headway.cli.starting import start
@@ -20,7 +21,7 @@ from headway.coordinate.roles import Stations
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
-from headway.recipes import RECIPES, lightzero, load_recipe
+from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import read_values
 
 
@@ -37,7 +38,7 @@ def command(words: list[str]) -> int:
         return _replay(path)
     values: dict[str, Any] = {}
     if "config" in options:
-        named, values = lightzero.read_file(Path(str(options.pop("config"))))
+        named, values = read_file(Path(str(options.pop("config"))))
         recipe_name = recipe_name or named
     if not recipe_name:
         raise UsageError(f"run needs a recipe: {', '.join(RECIPES)}")

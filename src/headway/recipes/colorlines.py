@@ -65,16 +65,7 @@ REPLAY_DEFAULTS: dict[str, Any] = {
 class ColorLinesConfig(PPOSettings, RankedConfig):
     """Game: its rewards, its segments and its replay."""
 
-    shown_first = (
-        "num_envs",
-        "segment_steps",
-        "collectors",
-        "max_lead",
-        "updates",
-        "learning_rate",
-        "replay_mode",
-        "shaping",
-    )
+    shown_first = "num_envs segment_steps collectors max_lead updates learning_rate replay_mode shaping"
     former_names: ClassVar[Mapping[str, str]] = {
         "lr": "learning_rate",
         "final_lr": "final_learning_rate",

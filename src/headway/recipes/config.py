@@ -32,7 +32,7 @@ from headway.recipes.shared_settings import (
 )
 
 T = TypeVar("T")
-Kind = TypeVar("Kind", bound=type[BaseModel])
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class ConfigError(ValueError):
@@ -49,7 +49,7 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
 
     also_for_evaluation: ClassVar[tuple[str, ...]] = ()
     """Settings that a finished run may be evaluated with differently, besides those called eval_*."""
-    shown_first: ClassVar[tuple[str, ...]] = ()
+    shown_first: ClassVar[str] = "max_lead collectors runtime updates seed"
     """Settings that a user of the recipe needs first: `headway run RECIPE --help` explains them."""
 
     former_names: ClassVar[Mapping[str, str]] = {}
@@ -122,10 +122,10 @@ def defaults_of(kind: type[BaseModel]) -> dict[str, Any]:
     return {name: field.get_default(call_default_factory=True) for name, field in kind.model_fields.items()}
 
 
-def with_defaults(**values: Any) -> Callable[[Kind], Kind]:
+def with_defaults(**values: Any) -> Callable[[type[Model]], type[Model]]:
     """Gives the settings of a config other defaults; where they are declared, and what they mean, stays."""
 
-    def change(kind: Kind) -> Kind:
+    def change(kind: type[Model]) -> type[Model]:
         for name, value in values.items():
             field = copy(kind.model_fields[name])
             field.default, field.default_factory = value, None

@@ -29,7 +29,7 @@ Weights = dict[str, np.ndarray]
 class FunctionsConfig(RunConfig):
     """Bandit: the toy problem and its timing."""
 
-    shown_first = ("max_lead", "collectors", "updates", "learning_rate", "collect_ms", "train_ms")
+    shown_first = "max_lead collectors updates learning_rate collect_ms train_ms"
     also_for_evaluation = ("evaluate_ms",)
 
     contexts: int = Field(12, ge=1)

@@ -156,16 +156,7 @@ class GRPOConfig(
 ):
     """Run: what the recipe adds to the plan."""
 
-    shown_first = (
-        "model",
-        "task",
-        "group_size",
-        "tickets_per_batch",
-        "max_tokens",
-        "max_lead",
-        "updates",
-        "learning_rate",
-    )
+    shown_first = "model task group_size tickets_per_batch max_tokens max_lead updates learning_rate"
     also_for_evaluation = (
         *("device", "torch_threads", "engine", "engine_rows", "engine_deadline_s", "engine_restarts"),
         *("vllm_python", "vllm_options"),

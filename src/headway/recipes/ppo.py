@@ -44,16 +44,7 @@ GPU_PAYS_FROM = 50_000
 class PPOConfig(PPOSettings, RankedConfig):
     """Environment: what is played, and in which segments."""
 
-    shown_first = (
-        "env",
-        "num_envs",
-        "segment_steps",
-        "collectors",
-        "max_lead",
-        "updates",
-        "target_score",
-        "learning_rate",
-    )
+    shown_first = "env num_envs segment_steps collectors max_lead updates target_score learning_rate"
 
     env: str = "CartPole-v1"
     """A registered Gymnasium environment, or `module:id`, where importing the module registers it."""

@@ -125,16 +125,7 @@ class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettin
     own_board_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     """Where a recipe wants others yet, by game."""
     also_for_evaluation = ("opponents", "search_gpus", "torch_threads")
-    shown_first = (
-        "env",
-        "num_envs",
-        "num_simulations",
-        "max_lead",
-        "replay_ratio",
-        "reanalyze_ratio",
-        "wall_s",
-        "target_score",
-    )
+    shown_first = "env num_envs num_simulations max_lead replay_ratio reanalyze_ratio wall_s target_score"
 
     env: str = "CartPole-v1"
     """A registered Gymnasium environment with discrete actions, or a board game: tictactoe, connect_four."""
@@ -299,8 +290,8 @@ class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettin
         return Placement(num_cpus=self.torch_threads, num_threads=self.torch_threads)
 
     def search_settings(self, players: int, num_simulations: int) -> SearchSettings:
-        chosen = {"num_simulations": num_simulations, "players": players}
-        return self.part(SearchSettings, discount=self.gamma, **chosen)
+        """For games of so many players. Evaluations have simulations of their own."""
+        return self.part(SearchSettings, num_simulations=num_simulations, discount=self.gamma, players=players)
 
     def settings(self) -> Settings:
         ratio = ReplayRatio(

@@ -1,6 +1,6 @@
 """Runs from the configurations that LightZero's own files define.
 
-    from headway.recipes.lightzero import train
+    from headway.cli.lightzero import train
 
     train([main_config, create_config], seed=0, max_env_step=200_000)
 
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.starting import start
 from headway.core.loading import in_a_line
 from headway.core.naming import unknown
 from headway.names.lightzero import RECIPES
@@ -47,8 +48,6 @@ def train(
         defines both
     :param settings: over those of the configuration, under our names or theirs: max_lead=2, num_simulations=50
     """
-    from headway.cli.starting import start
-
     if isinstance(input_cfg, str | Path):
         _, values = read_file(Path(input_cfg))
     else:
