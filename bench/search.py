@@ -84,12 +84,26 @@ class Network:
 # -- the contenders: each makes a function that does one search and returns the visits [B, A] --------------------------
 
 
+def _settings(simulations: int) -> Any:
+    from headway.search import SearchSettings
+
+    return SearchSettings(
+        num_simulations=simulations,
+        discount=DISCOUNT,
+        pb_c_base=BASE,
+        pb_c_init=INIT,
+        root_dirichlet_alpha=ALPHA,
+        root_noise_weight=NOISE,
+        value_norm_floor=FLOOR,
+    )
+
+
 def headway(cell: Cell) -> Callable[[], np.ndarray]:
-    from headway.search import Leaves, SearchSettings, Tree, search
+    from headway.search import Leaves, Tree, search
 
     answers, rng = Answers(cell), np.random.default_rng(0)
     leaves = [Leaves(*row) for row in answers.rows]
-    settings = SearchSettings(cell.simulations, DISCOUNT, BASE, INIT, ALPHA, NOISE, FLOOR)
+    settings = _settings(cell.simulations)
     tree = Tree(cell.roots, cell.simulations, cell.actions)
 
     class Looked:
@@ -257,7 +271,7 @@ class Contender:
 
 def same_as_slow() -> str:
     """Ours against the slow search, on the answers of the benchmark."""
-    from headway.search import Leaves, SearchSettings, search
+    from headway.search import Leaves, search
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from slow_search import slow_search
@@ -271,7 +285,7 @@ def same_as_slow() -> str:
             def expand(self, simulation: int, parents: np.ndarray, taken: np.ndarray) -> Leaves:
                 return leaves[simulation]  # noqa: B023  (used up before the next round)
 
-        settings = SearchSettings(cell.simulations, DISCOUNT, BASE, INIT, ALPHA, NOISE, FLOOR)
+        settings = _settings(cell.simulations)
         fast, slow = (one(Looked(), leaves[-1], settings, np.random.default_rng(3)) for one in (search, slow_search))
         num_same += int((fast.visits == slow.visits).all(axis=1).sum())
         num += cell.roots

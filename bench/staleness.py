@@ -99,7 +99,7 @@ GAMES = {  # the long runs first, so that no core is left with one at the end
                 "learning_rate": 3e-3,
                 "gamma": 0.95,
                 "lam": 0.7,
-                "epochs": 2,
+                "num_epochs": 2,
                 "minibatch_size": 128,
                 "entropy_weight": 0.005,
                 "max_grad_norm": 1.0,
@@ -123,7 +123,7 @@ GAMES = {  # the long runs first, so that no core is left with one at the end
                 "final_learning_rate": 0.0,
                 "gamma": 0.98,
                 "lam": 0.8,
-                "epochs": 4,
+                "num_epochs": 4,
                 "minibatch_size": 256,
                 "entropy_weight": 0.0,
                 "max_grad_norm": 0.5,
@@ -257,7 +257,7 @@ def _stations(
     from headway.learn.ppo.learner import PPOLearner, PPOSettings
 
     game = cell.game
-    knobs: dict[str, Any] = {**game.ppo, "correction": cell.correction, "total_updates": game.updates}
+    knobs: dict[str, Any] = {**game.ppo, "correction": cell.correction, "updates": game.updates}
 
     def collector(number: int) -> SegmentCollector:
         seed = derive_seed(cell.seed, "environment", number) % 2**31

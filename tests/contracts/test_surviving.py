@@ -232,8 +232,8 @@ def test_a_disk_without_room_for_the_log_does_not_end_a_run(tmp_path: Path, caps
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-import headway.launching
-headway.launching.TRACE_UP_TO_BYTES = 0
+import headway.launching.run_files
+headway.launching.run_files.TRACE_UP_TO_BYTES = 0
 result = headway.launching.run(
     lambda weights, ticket: ticket.index,
     lambda weights, rollouts: weights + rollouts[0],
@@ -293,7 +293,7 @@ def test_a_run_without_updates_is_looked_at_and_its_alarm_rings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.observe.sinks.LOOK_AT_LEAST_EVERY_S", 0.0)
-    monkeypatch.setattr("headway.launching.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("headway.launching.run_status.LOOK_EVERY_S", 0.02)
     rang = threading.Event()
     folder = RunFolder(tmp_path)
 

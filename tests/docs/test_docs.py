@@ -24,11 +24,11 @@ from rich.console import Console
 
 import headway
 from headway import cli
+from headway.cli.demo import demo
 from headway.coordinate.facade import AsyncTrainingCoordinator
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.events import KINDS, WRITTEN
 from headway.core.types import DropReason, Rollout
-from headway.demo import demo
 from headway.recipes.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -98,8 +98,8 @@ def name_of(page: Path) -> str:
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 120 columns, and a demo of seconds."""
-    monkeypatch.setattr(cli, "OUT", Console(highlight=False, soft_wrap=True, width=120))
-    monkeypatch.setattr(cli, "demonstrate", partial(demo, updates=8))
+    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=120))
+    monkeypatch.setattr("headway.cli.demo.demo", partial(demo, updates=8))
 
 
 @pytest.mark.usefixtures("wide")

@@ -16,7 +16,6 @@ from headway.experience.group import Group  # noqa: E402
 from headway.learn.corrections import CORRECTIONS  # noqa: E402
 from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.adapters import add_adapters  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
@@ -36,9 +35,8 @@ def start(adapters: int = 0, checkpointing: bool = False) -> Any:
 
 
 def learner(kind: Any = "shared", *, seed: int = 0, model: Any = start, **settings: Any) -> GRPOLearner:
-    critic = CriticSettings(kind=kind, **{"learning_rate": 1e-2, **settings.pop("critic", {})})
-    loss = LossSettings(**settings.pop("loss", {}))
-    chosen = GRPOSettings(**{"estimator": "gae", "learning_rate": 1e-2, "critic": critic, "loss": loss, **settings})
+    standard = {"estimator": "gae", "learning_rate": 1e-2, "critic": kind, "critic_learning_rate": 1e-2}
+    chosen = GRPOSettings(**{**standard, **settings})
     return GRPOLearner(model, chosen, load_reference=start, load_critic=model, seed=seed)
 
 
@@ -95,7 +93,7 @@ def slow_values(subject: GRPOLearner, kind: str, prompt: np.ndarray, reply: np.n
 def test_advantages_are_the_obvious_loop_over_values_from_before_the_update(
     kind: str, gamma: float, lam: float
 ) -> None:
-    subject = learner(kind, critic={"gamma": gamma, "lam": lam}, microbatch_tokens=40, minibatches=2)
+    subject = learner(kind, gae_gamma=gamma, gae_lambda=lam, microbatch_tokens=40, num_minibatches=2)
     subject.learn(batch(0))  # until here every value is 0
     one = batch(1)
     update = subject._begin(one)
@@ -146,7 +144,7 @@ def two_kinds_of_texts(version: int) -> Batch:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_critic_learns_what_replies_are_worth_while_the_policy_waits(kind: str) -> None:
     rate = 0.03 if kind == "shared" else 3e-3  # of a head alone, or of a model
-    subject = learner(kind, critic={"learning_rate": rate, "warmup_updates": 60, "clip": None})
+    subject = learner(kind, critic_learning_rate=rate, critic_warmup_updates=60, value_clip=None)
     first = weights_after(subject)
     reports = [subject.learn(two_kinds_of_texts(v)).metrics for v in range(60)]
     assert reports[0]["explained_variance"] == pytest.approx(0, abs=1e-6)
@@ -164,7 +162,7 @@ def test_a_shared_critic_shapes_the_backbone_by_its_weight_and_an_own_one_does_n
     found = {}
     for kind in KINDS:
         for weight in (1e-6, 1.0):
-            subject = learner(kind, critic={"weight": weight, "clip": None, "warmup_updates": 1}, max_grad_norm=1e9)
+            subject = learner(kind, value_weight=weight, value_clip=None, critic_warmup_updates=1, max_grad_norm=1e9)
             subject.learn(batch(0))  # the head is no longer 0, the policy is what it was
             found[kind, weight] = _gradients(subject, batch(1))
     assert largest_gap(found["shared", 1e-6], found["shared", 1.0]) > 1e-3
@@ -181,7 +179,7 @@ def _gradients(subject: GRPOLearner, one: Batch) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_microbatches_and_chunks_do_not_change_the_gradient(kind: str) -> None:
-    options: dict[str, Any] = {"max_grad_norm": 1e9, "loss": {"kl_weight": 0.1, "entropy_weight": 0.01}}
+    options: dict[str, Any] = {"max_grad_norm": 1e9, "kl_weight": 0.1, "entropy_weight": 0.01}
     found = []
     for cut in ({"microbatch_tokens": 4096}, {"microbatch_tokens": 24}, {"logit_chunk_tokens": 5}):
         subject = learner(kind, **cut, **options)
@@ -218,7 +216,7 @@ def test_a_critic_goes_with_adapters_checkpointing_a_temperature_and_single_repl
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_learner_with_a_critic_goes_on_bit_for_bit_from_its_state(kind: str) -> None:
-    options: dict[str, Any] = {"minibatches": 3, "critic": {"warmup_updates": 1}}
+    options: dict[str, Any] = {"num_minibatches": 3, "critic_warmup_updates": 1}
     straight = weights_after(learner(kind, **options), *[batch(v) for v in range(4)])
     first = learner(kind, **options)
     weights_after(first, batch(0), batch(1))
@@ -240,11 +238,11 @@ def test_a_state_of_another_estimator_is_refused_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "shard"}, "did you mean 'shared'"),
-        ({"lam": 1.1}, r"lam must be in \[0, 1\]"),
-        ({"clip": 0.0}, "clip of values must be > 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be > 0"),
-        ({"warmup_updates": -1}, "warmup_updates must be >= 0"),
+        ({"critic": "shard"}, r"critic\n  Input should be 'shared' or 'own'"),
+        ({"gae_lambda": 1.1}, r"gae_lambda\n  Input should be less than or equal to 1"),
+        ({"value_clip": 0.0}, r"value_clip\n  Input should be greater than 0"),
+        ({"critic_learning_rate": 0.0}, r"critic_learning_rate\n  Input should be greater than 0"),
+        ({"critic_warmup_updates": -1}, r"critic_warmup_updates\n  Input should be greater than or equal to 0"),
     ],
 )
 def test_settings_of_a_critic_that_cannot_work_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -252,8 +250,8 @@ def test_settings_of_a_critic_that_cannot_work_are_refused(wrong: dict[str, Any]
         CriticSettings(**wrong)
 
 
-def test_gae_needs_a_critic_and_nothing_else_has_use_for_one() -> None:
-    with pytest.raises(ValueError, match="the estimator 'gae' needs a critic"):
-        GRPOSettings(estimator="gae")
-    with pytest.raises(ValueError, match="the estimator 'rloo' has no use for a critic"):
-        GRPOSettings(estimator="rloo", critic=CriticSettings())
+def test_gae_has_a_critic_and_nothing_else_has_use_for_one() -> None:
+    assert GRPOSettings(estimator="gae").has_critic
+    assert not GRPOSettings(estimator="rloo").has_critic
+    with pytest.raises(ValueError, match="critic='own' goes with estimator='gae', received estimator='rloo'"):
+        GRPOSettings(estimator="rloo", critic="own")

@@ -19,7 +19,6 @@ from headway.learn.corrections import CORRECTIONS  # noqa: E402
 from headway.learn.grpo.advantages import ESTIMATORS  # noqa: E402
 from headway.learn.grpo.engine_check import overwrite  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
 from headway.llm.heads import chosen_log_probs  # noqa: E402
 from headway.llm.trees import hidden_states, lay_out, pack_trees  # noqa: E402
@@ -58,10 +57,9 @@ def _sequence_log_probs(model: Any, prompt: np.ndarray, reply: np.ndarray) -> np
 
 
 def learner(kind: str = "llama", *, seed: int = 0, **settings: Any) -> GRPOLearner:
-    loss = LossSettings(**settings.pop("loss", {}))
     return GRPOLearner(
         lambda: tiny_model(kind),
-        GRPOSettings(**{"learning_rate": 1e-2, "loss": loss, **settings}),
+        GRPOSettings(**{"learning_rate": 1e-2, **settings}),
         load_reference=lambda: tiny_model(kind),
         seed=seed,
     )
@@ -181,7 +179,7 @@ def test_tokens_that_a_stale_cache_had_a_part_in_are_not_taken_for_a_mismatch() 
     assert "mismatch_max" not in learner().learn(Batch(1, whole.rollouts)).metrics
 
 
-@pytest.mark.parametrize("settings", [{}, {"minibatches": 3}, {"correction": "clip", "minibatches": 3}])
+@pytest.mark.parametrize("settings", [{}, {"num_minibatches": 3}, {"correction": "clip", "num_minibatches": 3}])
 def test_tokens_of_older_weights_are_compared_with_those_weights(settings: dict[str, Any]) -> None:
     """At a lead of 1: the batch of version 1 has tokens of version 0, that of version 2 those of version 1."""
     subject = learner(check_engine_every=1, **settings)
@@ -264,8 +262,8 @@ def test_what_nothing_can_be_learned_from_is_measured_as_the_estimator_sees_it()
 
 
 def test_several_minibatches_anchor_at_the_policy_before_the_update() -> None:
-    one = learner(minibatches=1).learn(batch()).metrics
-    many = learner(minibatches=4, epochs=2).learn(batch()).metrics
+    one = learner(num_minibatches=1).learn(batch()).metrics
+    many = learner(num_minibatches=4, num_epochs=2).learn(batch()).metrics
     assert one["ratio"] == pytest.approx(1, abs=1e-6)
     assert many["ratio"] != pytest.approx(1, abs=1e-4)
 
@@ -292,11 +290,11 @@ def test_the_update_follows_the_advantage() -> None:
 
 def test_the_reference_holds_the_policy_back() -> None:
     free = weights_after(learner(), *[batch()] * 6)
-    held = weights_after(learner(loss={"kl_weight": 3.0}), *[batch()] * 6)
+    held = weights_after(learner(kl_weight=3.0), *[batch()] * 6)
     start = weights_after(learner())
     assert largest_gap(start, held) < largest_gap(start, free)
     with pytest.raises(ValueError, match="needs a reference"):
-        GRPOLearner(tiny_model, GRPOSettings(loss=LossSettings(kl_weight=0.1)))
+        GRPOLearner(tiny_model, GRPOSettings(kl_weight=0.1))
 
 
 def test_the_learning_rate_rises_to_its_place() -> None:
@@ -306,7 +304,7 @@ def test_the_learning_rate_rises_to_its_place() -> None:
 
 
 def test_a_learner_goes_on_bit_for_bit_from_its_state() -> None:
-    options: dict[str, Any] = {"minibatches": 3, "warmup_updates": 5}
+    options: dict[str, Any] = {"num_minibatches": 3, "warmup_updates": 5}
     straight = weights_after(learner(**options), *[batch(v) for v in range(4)])
     first = learner(**options)
     weights_after(first, *[batch(v) for v in range(2)])
@@ -318,8 +316,8 @@ def test_a_learner_goes_on_bit_for_bit_from_its_state() -> None:
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    for wrong in ({"epochs": 0}, {"learning_rate": 0.0}, {"temperature": 0.0}, {"microbatch_tokens": 0}):
-        with pytest.raises(ValueError, match="must be"):
+    for wrong in ({"num_epochs": 0}, {"learning_rate": 0.0}, {"temperature": 0.0}, {"microbatch_tokens": 0}):
+        with pytest.raises(ValueError, match="Input should be greater than"):
             GRPOSettings(**wrong)
     with pytest.raises(ValueError, match="did you mean 'token_is'"):
         learner(correction="tokenis")

@@ -24,9 +24,7 @@ from hypothesis import strategies as st  # noqa: E402
 from headway.children.torch_groups import find_store, open_store  # noqa: E402
 from headway.core.types import Batch, LearnReport, Rollout  # noqa: E402
 from headway.experience.group import Group  # noqa: E402
-from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.learn.rank import ALONE, Meeting, Rank  # noqa: E402
 from headway.learn.rank_processes import RankProcesses  # noqa: E402
 from headway.learn.ranks import RankedLearner, RankFailed  # noqa: E402
@@ -37,15 +35,17 @@ START = tiny_model()
 HERE = "127.0.0.1"
 
 CASES: dict[str, dict[str, Any]] = {
-    "grpo": {"minibatches": 2, "epochs": 2},
+    "grpo": {"num_minibatches": 2, "num_epochs": 2},
     "whitened, by sequences, with a reference": {
         "estimator": "rloo",
         "whiten_advantages": True,
-        "loss": LossSettings(aggregation="seq-mean-token-mean", kl_weight=0.1, entropy_weight=0.01),
+        "loss_aggregation": "seq-mean-token-mean",
+        "kl_weight": 0.1,
+        "entropy_weight": 0.01,
     },
-    "the whole batch decides": {"correction": "m2po", "minibatches": 3},
-    "shared critic": {"estimator": "gae", "critic": CriticSettings(learning_rate=1e-2), "minibatches": 2},
-    "own critic": {"estimator": "gae", "critic": CriticSettings(kind="own", learning_rate=1e-2, warmup_updates=1)},
+    "the whole batch decides": {"correction": "m2po", "num_minibatches": 3},
+    "shared critic": {"estimator": "gae", "critic_learning_rate": 1e-2, "num_minibatches": 2},
+    "own critic": {"estimator": "gae", "critic": "own", "critic_learning_rate": 1e-2, "critic_warmup_updates": 1},
 }
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,7 +59,7 @@ def learner(name: str, kind: Any, rank: Rank) -> GRPOLearner:
     load = partial(start, kind)
     # In float32 a gradient that is nothing but rounding must not become a whole step of Adam.
     eps = 1e-8 if kind == torch.float64 else 1e-3
-    chosen = GRPOSettings(learning_rate=1e-2, microbatch_tokens=64, eps=eps, **CASES[name])
+    chosen = GRPOSettings(learning_rate=1e-2, microbatch_tokens=64, adam_eps=eps, **CASES[name])
     return GRPOLearner(load, chosen, load_reference=load, load_critic=load, seed=3, rank=rank)
 
 
@@ -203,7 +203,7 @@ class Mortal(GRPOLearner):
 
 def mortal(rank: Rank) -> Mortal:
     torch.set_num_threads(1)
-    chosen = GRPOSettings(estimator="gae", critic=CriticSettings(), learning_rate=1e-2)
+    chosen = GRPOSettings(estimator="gae", learning_rate=1e-2)
     return Mortal(partial(start, torch.float32), chosen, rank=rank)
 
 

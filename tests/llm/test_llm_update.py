@@ -19,9 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.experience.group import Group  # noqa: E402
-from headway.learn.grpo.critic import CriticSettings  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.learn.grpo.loss import LossSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, without_adapters  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
@@ -73,8 +71,7 @@ def batch(groups: int = 4, model: Any = None) -> Batch:
 
 
 def learner(load: Any = start, **settings: Any) -> GRPOLearner:
-    loss = LossSettings(**settings.pop("loss", {}))
-    chosen = GRPOSettings(**{"learning_rate": 1e-2, "max_grad_norm": 1e9, "loss": loss, **settings})
+    chosen = GRPOSettings(**{"learning_rate": 1e-2, "max_grad_norm": 1e9, **settings})
     return GRPOLearner(load, chosen, load_reference=start)
 
 
@@ -108,7 +105,7 @@ class Rows(TorchDispatchMode):
 
 @pytest.mark.parametrize("chunk", [4, 1024])
 def test_logits_are_made_for_trained_tokens_alone_and_for_a_chunk_at_a_time(chunk: int) -> None:
-    subject, one = learner(logit_chunk_tokens=chunk, minibatches=2, loss={"kl_weight": 0.1}), batch()
+    subject, one = learner(logit_chunk_tokens=chunk, num_minibatches=2, kl_weight=0.1), batch()
     num_tokens = sum(rollout.steps for rollout in one.rollouts)
     with Rows() as rows:
         subject.learn(one)
@@ -118,8 +115,8 @@ def test_logits_are_made_for_trained_tokens_alone_and_for_a_chunk_at_a_time(chun
 @pytest.mark.parametrize("entropy_weight", [0.0, 0.1])
 def test_the_gradient_is_the_same_with_any_chunk(entropy_weight: float) -> None:
     loss = {"entropy_weight": entropy_weight}
-    whole = gradients(learner(loss=loss, temperature=0.7), batch())
-    assert largest_gap(whole, gradients(learner(loss=loss, temperature=0.7, logit_chunk_tokens=3), batch())) < 1e-5
+    whole = gradients(learner(**loss, temperature=0.7), batch())
+    assert largest_gap(whole, gradients(learner(**loss, temperature=0.7, logit_chunk_tokens=3), batch())) < 1e-5
 
 
 def test_gradient_checkpointing_computes_layers_again_and_changes_nothing() -> None:
@@ -151,9 +148,9 @@ def test_with_adapters_the_reference_is_the_model_without_them_and_no_second_one
     def no_second() -> Any:
         raise AssertionError("a second model was loaded")
 
-    chosen = GRPOSettings(learning_rate=1e-2, loss=LossSettings(kl_weight=0.1))
+    chosen = GRPOSettings(learning_rate=1e-2, kl_weight=0.1)
     subject = GRPOLearner(adapted, chosen, load_reference=no_second)
-    separate = learner(start, loss={"kl_weight": 0.1})
+    separate = learner(start, kl_weight=0.1)
     for _ in range(3):
         metrics = subject.learn(batch()).metrics
     assert metrics["reference_kl"] > 1e-4
@@ -192,12 +189,12 @@ def test_adapters_start_from_their_seed_whatever_was_random_before() -> None:
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-@pytest.mark.parametrize("critic", [None, CriticSettings(lam=0.9)], ids=["groups", "critic"])
-def test_a_penalty_in_the_rewards_is_taken_where_it_arises(critic: CriticSettings | None) -> None:
+@pytest.mark.parametrize("critic", [{}, {"gae_lambda": 0.9}], ids=["groups", "critic"])
+def test_a_penalty_in_the_rewards_is_taken_where_it_arises(critic: dict[str, Any]) -> None:
     """log pi_b - log pi_ref of each token, times the weight: by hand."""
     one, weight = batch(2), 0.25
-    estimator = "dr_grpo" if critic is None else "gae"
-    subject = learner(estimator=estimator, critic=critic, loss={"kl_weight": weight}, kl_in_reward=True)
+    estimator = "gae" if critic else "dr_grpo"
+    subject = learner(estimator=estimator, **critic, kl_weight=weight, kl_in_reward=True)
     for rollout in one.rollouts:
         rollout.payload.log_probs[:] += np.linspace(-1, 1, rollout.steps, dtype=np.float32)  # the reference is START
     found = subject._begin(one).advantages.split([rollout.steps for rollout in one.rollouts])
@@ -206,7 +203,7 @@ def test_a_penalty_in_the_rewards_is_taken_where_it_arises(critic: CriticSetting
         ends = np.cumsum(payload.lengths)[:-1]
         gaps = np.split(np.linspace(-1, 1, rollout.steps), ends)
         expected = []
-        if critic is None:
+        if not critic:
             totals = payload.rewards - weight * np.array([gap.sum() for gap in gaps])
             expected = [np.full(len(gap), total - totals.mean()) for gap, total in zip(gaps, totals, strict=True)]
         else:
@@ -216,15 +213,15 @@ def test_a_penalty_in_the_rewards_is_taken_where_it_arises(critic: CriticSetting
                 line = [sum(0.9 ** (k - t) * rewards[k] for k in range(t, len(gap))) for t in range(len(gap))]
                 expected.append(np.array(line))
         np.testing.assert_allclose(advantages.numpy(), np.concatenate(expected), atol=1e-5)
-    free = learner(estimator=estimator, critic=critic, loss={"kl_weight": weight})
+    free = learner(estimator=estimator, **critic, kl_weight=weight)
     assert largest_gap(gradients(subject, one), gradients(free, one)) > 1e-4
-    with pytest.raises(ValueError, match="kl_in_reward needs kl_weight > 0"):
+    with pytest.raises(ValueError, match="kl_in_reward=True needs kl_weight > 0"):
         learner(kl_in_reward=True)
 
 
 def test_rewarded_entropy_rises() -> None:
     def entropy_after(weight: float) -> float:
-        subject = learner(loss={"entropy_weight": weight}, learning_rate=3e-3)
+        subject = learner(entropy_weight=weight, learning_rate=3e-3)
         for _ in range(5):
             metrics = subject.learn(batch()).metrics
         return metrics["entropy"]
@@ -244,20 +241,20 @@ def test_rewarded_entropy_rises() -> None:
     ],
 )
 def test_the_learning_rate_follows_its_schedule(kind: str, shares: list[float]) -> None:
-    subject = learner(schedule=kind, warmup_updates=2, total_updates=6)
+    subject = learner(lr_schedule=kind, warmup_updates=2, updates=6)
     rates = [subject.learn(batch(1)).metrics["learning_rate"] for _ in shares]
     np.testing.assert_allclose(rates, np.array(shares) * 1e-2)
 
 
 def test_a_schedule_falls_to_its_floor() -> None:
-    half, end = (GRPOSettings(schedule="cosine", total_updates=8, floor=0.2).policy_schedule().share(n) for n in (4, 8))
+    half, end = (GRPOSettings(lr_schedule="cosine", updates=8, lr_floor=0.2).policy_schedule().share(n) for n in (4, 8))
     assert (half, end) == (pytest.approx(0.6), pytest.approx(0.2))
 
 
 def test_the_steps_are_those_of_adamw_with_the_given_numbers() -> None:
     """Two updates, against the formula: m, v, their corrections, eps and the decay."""
     beta1, beta2, eps, decay, rate = 0.5, 0.7, 1e-3, 0.1, 1e-2
-    subject = learner(betas=(beta1, beta2), eps=eps, weight_decay=decay, learning_rate=rate)
+    subject = learner(adam_beta1=beta1, adam_beta2=beta2, adam_eps=eps, weight_decay=decay, learning_rate=rate)
     name = "model.norm.weight"
     weight = subject._trained[name].detach().double().clone()
     mean, square = torch.zeros_like(weight), torch.zeros_like(weight)
@@ -273,13 +270,13 @@ def test_the_steps_are_those_of_adamw_with_the_given_numbers() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"betas": (0.9, 1.0)}, r"betas must be in \[0, 1\)"),
-        ({"eps": 0.0}, "eps must be > 0"),
-        ({"schedule": "cosin", "total_updates": 3}, "did you mean 'cosine'"),
-        ({"floor": 0.1}, "a floor is a share in"),
-        ({"schedule": "linear"}, "a linear schedule needs the number of updates"),
-        ({"warmup_updates": -1}, "must be >= 0"),
-        ({"logit_chunk_tokens": 0}, "logit_chunk_tokens must be >= 1"),
+        ({"adam_beta2": 1.0}, r"adam_beta2\n  Input should be less than 1"),
+        ({"adam_eps": 0.0}, r"adam_eps\n  Input should be greater than 0"),
+        ({"lr_schedule": "cosin", "updates": 3}, r"lr_schedule\n  Input should be 'constant', 'linear' or 'cosine'"),
+        ({"lr_floor": 0.1}, "lr_floor=0.1 goes with a learning rate that falls"),
+        ({"lr_schedule": "linear"}, "a linear schedule needs the number of updates"),
+        ({"warmup_updates": -1}, r"warmup_updates\n  Input should be greater than or equal to 0"),
+        ({"logit_chunk_tokens": 0}, r"logit_chunk_tokens\n  Input should be greater than or equal to 1"),
         ({"estimator": "gropo"}, "did you mean 'grpo'"),
     ],
 )
@@ -320,7 +317,7 @@ def test_the_metrics_of_a_batch_are_these_numbers() -> None:
 
 
 def test_the_clip_fraction_is_the_share_of_tokens_the_clip_holds_back() -> None:
-    metrics = learner(correction="clip", epochs=3, learning_rate=3e-2).learn(batch()).metrics
+    metrics = learner(correction="clip", num_epochs=3, learning_rate=3e-2).learn(batch()).metrics
     assert metrics["clip_fraction"] == pytest.approx(metrics["clip_fraction_high"] + metrics["clip_fraction_low"])
     assert 0 < metrics["clip_fraction"] < 1
     assert metrics["kl"] > 1e-3
@@ -338,7 +335,7 @@ def test_the_page_on_metrics_lists_every_name_a_learner_reports() -> None:
     (section,) = [part for part in page.split("\n## ") if part.startswith("What a language model's learner reports")]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    subject = learner(estimator="gae", critic=CriticSettings(), loss={"kl_weight": 0.1})
+    subject = learner(estimator="gae", kl_weight=0.1)
     finish = ("length", "stop", "stop")
     groups = [replace(rollout.payload, finish=finish) for rollout in batch().rollouts]
     rollouts = tuple(map(Rollout, groups))

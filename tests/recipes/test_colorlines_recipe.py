@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headway import cli
+from headway.cli.words import read_options
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.rerun import replay
 from headway.coordinate.run_result import RunResult
@@ -97,7 +98,7 @@ def test_every_known_name_of_the_parallel_ppo_is_accepted() -> None:
     assert isinstance(config, ColorLinesConfig)
     assert (config.collectors, config.publish_every, config.updates) == (3, 10, 1000)
     assert (config.evaluate_every, config.save_every, config.warmup_s) == (100, 500, 2)
-    assert (config.lr, config.num_epochs, config.batch_size) == (3e-4, 4, 128)
+    assert (config.learning_rate, config.num_epochs, config.minibatch_size) == (3e-4, 4, 128)
 
 
 def test_stale_data_without_a_correction_are_refused() -> None:
@@ -144,8 +145,8 @@ def test_the_command_of_the_parallel_ppo_runs_as_it_stands(tmp_path: Path) -> No
     assert cli.main(["run", "colorlines", *words.split(), *offline]) == 0
     _, settings = RunFolder(next(tmp_path.iterdir())).read_config()
     assert (settings["replay_mode"], settings["replay_capacity"], settings["collectors"]) == ("shared", 100_000, 4)
-    on_ray: Any = read_values(ColorLinesConfig, cli._options(["--runtime", "ray", *words.split(), "--use_wandb"]))
-    assert (on_ray.runtime, on_ray.replay_mode, on_ray.use_wandb, on_ray.lr) == ("ray", "shared", True, 3e-4)
+    on_ray: Any = read_values(ColorLinesConfig, read_options(["--runtime", "ray", *words.split(), "--use_wandb"]))
+    assert (on_ray.runtime, on_ray.replay_mode, on_ray.use_wandb, on_ray.learning_rate) == ("ray", "shared", True, 3e-4)
 
 
 # -- watching -----------------------------------------------------------------------------------------

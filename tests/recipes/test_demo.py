@@ -10,7 +10,7 @@ import pytest
 from waiting import patient, slowness
 
 from headway import cli
-from headway.demo import demo, floor_s, toy
+from headway.cli.demo import demo, floor_s, toy
 from headway.launching import launch, statistics_rows
 from headway.observe.folder import RunFolder
 from headway.recipes.functions import FunctionsConfig, stations
@@ -111,8 +111,8 @@ def test_options_it_does_not_have_are_one_line(
 def test_the_command_runs_the_one_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("demonstrate", "demonstrate_toy"):
-        monkeypatch.setattr(cli, name, lambda root, name=name: f"{name} in {root}")
+    for name in ("demo", "toy"):
+        monkeypatch.setattr(f"headway.cli.demo.{name}", lambda root, name=name: f"{name} in {root}")
     assert cli.main(["demo", "--runs", str(tmp_path)]) == 0
     assert cli.main(["demo", "--toy", "--runs", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"demonstrate in {tmp_path}\ndemonstrate_toy in {tmp_path}\n"
+    assert capsys.readouterr().out == f"demo in {tmp_path}\ntoy in {tmp_path}\n"

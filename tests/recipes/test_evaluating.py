@@ -15,7 +15,7 @@ from grpo_runs import make_material, tiny_values
 from search_runs import TINY, TINY_MODEL
 
 from headway.cli import main
-from headway.evaluating import Spread, evaluate
+from headway.cli.evaluate import ScoreSpread, evaluate
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 
@@ -120,8 +120,8 @@ def test_the_run_stays_as_it_is(cartpole: RunFolder) -> None:
 
 
 def test_mean_and_deviation_are_those_of_the_sample() -> None:
-    assert Spread.of([1.0, 3.0]) == Spread(2.0, 2**0.5, 1.0, 3.0)
-    assert Spread.of([5.0]) == Spread(5.0, 0.0, 5.0, 5.0)
+    assert ScoreSpread.of([1.0, 3.0]) == ScoreSpread(2.0, 2**0.5, 1.0, 3.0)
+    assert ScoreSpread.of([5.0]) == ScoreSpread(5.0, 0.0, 5.0, 5.0)
 
 
 # -- the command ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from command_runs import refused, run_of
 from grpo_runs import make_material, tiny, tiny_values
 
 from headway.cli import main
+from headway.cli.report import write_report
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import SAMPLES, Snapshot, Ticket
 from headway.llm.rewards import overlong_penalty
@@ -22,7 +23,6 @@ from headway.observe.folder import RunFolder
 from headway.observe.samples import EVAL, TRAIN, read_samples
 from headway.recipes.config import read_values
 from headway.recipes.grpo import GRPOConfig, stations
-from headway.reporting import write_report
 
 pytestmark = pytest.mark.timeout(180)
 Output = pytest.CaptureFixture[str]

@@ -20,15 +20,16 @@ import yaml
 from rich.console import Console
 from waiting import patient, wait_until
 
-from headway.cli import main
+from headway.cli import COMMANDS, main
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.launching import build_runtime, launch, run, statistics_rows, status_of
-from headway.names.known_names import KNOWN_NAMES
+from headway.names.flat import KNOWN_NAMES
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 from headway.recipes import RECIPES, load_recipe
+from headway.recipes.config import RunConfig
 from headway.recipes.functions import FunctionsConfig
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Constant, SimulatedCollector, SimulatedLearner, SteadyWorkload
@@ -269,7 +270,7 @@ def test_simulate_fits_into_eighty_columns_without_breaking_a_word(
 ) -> None:
     words = ["simulate", "--collect", "lognormal:1,0.5", "--leads", "0,1,8,auto", "--updates", "60"]
     for width, num_heads in ((80, 2), (120, 1)):
-        monkeypatch.setattr("headway.cli.OUT", Console(highlight=False, soft_wrap=True, width=width))
+        monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=width))
         assert main(words) == 0
         *table, _ = capsys.readouterr().out.splitlines()
         assert len(table) == num_heads + 4, "a line a lead"
@@ -524,10 +525,31 @@ def test_help_is_printed_and_nothing_is_run(
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_help_of_a_recipe_lists_every_setting(recipe: str, capsys: Output) -> None:
-    assert main(["run", recipe, "--updates", "3", "--help"]) == 0
+    assert main(["run", recipe, "--updates", "3", "--help", "all"]) == 0
     out = capsys.readouterr().out
     for name in load_recipe(recipe).config.model_fields:
         assert f"--{name} " in out
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_short_help_of_a_recipe_fits_on_a_screen_and_lists_its_own_settings(
+    recipe: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=100))
+    assert main(["run", recipe, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) <= 50
+    assert f"headway run {recipe} --help all" in out
+    for name in load_recipe(recipe).config.model_fields.keys() - RunConfig.model_fields.keys():
+        assert f"--{name} " in out or f"{name}=" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_help_and_a_line_that_says_what_it_does(command: str, capsys: Output) -> None:
+    assert main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"headway {command}")
+    assert main(["--help"]) == 0
+    assert f"{command} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from headway.core.order import READY
 from headway.launching import RUNTIMES, build_runtime
-from headway.names.known_names import KNOWN_NAMES, SYSTEMS, translate
+from headway.names.flat import KNOWN_NAMES, SYSTEMS, translate
 from headway.observe.folder import RunFolder, read_config
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values

@@ -49,7 +49,7 @@ def batch(shape: tuple[int, ...], seed: int = 0) -> Batch:
 
 
 def learner(shape: tuple[int, ...], device: str) -> PPOLearner:
-    settings = PPOSettings(minibatch_size=16, epochs=2)
+    settings = PPOSettings(minibatch_size=16, num_epochs=2)
     return PPOLearner(partial(network, shape), settings, seed=1, device=device)
 
 

@@ -14,12 +14,12 @@ pytest.importorskip("torch")
 pytest.importorskip("gymnasium")
 
 from headway import cli
-from headway.names.known_names import KNOWN_NAMES
-from headway.names.lightzero_names import ALONE, PATHS, WITHOUT_EFFECT
-from headway.names.nested_names import mean
+from headway.cli.lightzero import merged, read_file, recipe_of, train
+from headway.names.flat import KNOWN_NAMES
+from headway.names.lightzero import ALONE, PATHS, WITHOUT_EFFECT
+from headway.names.nested_paths import mean
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, read_values, understand
-from headway.recipes.lightzero import merged, read_file, recipe_of, train
 
 DOCS = Path(__file__).parents[2] / "docs"
 KINDS = {name: load_recipe(name).config for name in ("muzero", "unizero")}
@@ -368,7 +368,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "OUT", Console(highlight=False, soft_wrap=True, width=200))
+    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=200))
 
 
 @pytest.mark.usefixtures("wide")

@@ -13,7 +13,10 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from headway import cli
-from headway.names.nested_names import ESTIMATORS, GROUPS, OUR_WORDS, PATHS, WITHOUT_EFFECT, flatten, mean, resolve
+from headway.learn.grpo.loss import LossSettings
+from headway.names.nested_paths import GROUPS, flatten, mean, resolve
+from headway.names.verl import OUR_WORDS, PATHS, WITHOUT_EFFECT
+from headway.names.verl_meanings import ESTIMATORS
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values, understand
 
@@ -417,10 +420,10 @@ def test_evaluations_sample_as_they_say() -> None:
 def test_stop_strings_and_every_aggregation_are_taken_as_they_are() -> None:
     assert read("actor_rollout_ref: {rollout: {stop: END}}").stop == ("END",)
     assert read("actor_rollout_ref: {rollout: {stop: [A, B]}}").stop == ("A", "B")
-    for name, longest in (("seq-mean-token-sum", None), ("seq-mean-token-sum-norm", 16)):
+    for name in ("seq-mean-token-sum", "seq-mean-token-sum-norm"):
         config = read(f"actor_rollout_ref: {{actor: {{loss_agg_mode: {name}}}}}", kind=GRPO)
-        loss = config.update_settings(temperature=1.0, longest_reply=16).loss
-        assert (config.loss_aggregation, loss.aggregation, loss.max_length) == (name, "seq-mean-token-sum", longest)
+        loss = config.part(LossSettings)
+        assert (config.loss_aggregation, loss.loss_aggregation, loss.max_tokens) == (name, name, 16)
 
 
 def test_a_penalty_in_the_rewards_can_be_switched_off_again() -> None:
@@ -562,7 +565,7 @@ def test_every_path_means_settings_that_exist_or_says_why_not(known: Any) -> Non
 
 
 def test_a_path_is_in_one_table_only_and_no_group_hides_a_known_name() -> None:
-    from headway.names.known_names import KNOWN_NAMES
+    from headway.names.flat import KNOWN_NAMES
 
     assert not set(PATHS) & set(WITHOUT_EFFECT)
     assert not GROUPS & set(KNOWN_NAMES)
@@ -580,7 +583,7 @@ def test_the_guide_lists_every_path_with_its_meaning() -> None:
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "OUT", Console(highlight=False, soft_wrap=True, width=200))
+    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=200))
 
 
 @pytest.mark.usefixtures("wide")

@@ -203,7 +203,7 @@ def test_packed_microbatches_learn_exactly_what_the_padded_batch_learns(
     advantages = [np.repeat(rng.normal(), count) for count in counts]
     behaviour = [rng.normal(-2, 0.5, count) for count in counts]
     anchor = [old + rng.normal(0, 0.3, len(old)) for old in behaviour]
-    rule, chosen = find_correction(correction), LossSettings(aggregation=aggregation)
+    rule, chosen = find_correction(correction), LossSettings(loss_aggregation=aggregation)
     totals = {"num_tokens": max(sum(counts), 1), "num_sequences": len(tokens)}
     model, twin = TinyLM(), TinyLM()
 

@@ -92,7 +92,7 @@ def test_masked_actions_are_never_taken_and_have_no_gradient_trouble() -> None:
     net = network("discrete")
     data = segment(net, mask=True, steps=50)
     assert 2 not in data["actions"]
-    learner = PPOLearner(lambda: net, PPOSettings(epochs=2, minibatch_size=64))
+    learner = PPOLearner(lambda: net, PPOSettings(num_epochs=2, minibatch_size=64))
     report = learner.learn(batch_of(data))
     assert all(np.isfinite(value) for value in report.metrics.values())
     assert report.metrics["ess"] == pytest.approx(1.0, abs=1e-4)
@@ -137,7 +137,7 @@ def test_the_policy_loss_is_the_clipped_objective(correction: str) -> None:
     data["log_probs"] = data["log_probs"] + np.random.default_rng(1).normal(0, 0.4, data["log_probs"].shape).astype(
         np.float32
     )
-    settings = PPOSettings(epochs=1, minibatch_size=1000, correction=correction, max_importance=1.5)  # type: ignore[arg-type]
+    settings = PPOSettings(num_epochs=1, minibatch_size=1000, correction=correction, max_importance=1.5)  # type: ignore[arg-type]
     with torch.no_grad():
         obs = torch.from_numpy(data["obs"][:-1].reshape(-1, 3))
         proximal, _ = net.log_probs_and_entropy(obs, torch.from_numpy(data["actions"].reshape(-1)), None)
@@ -165,7 +165,7 @@ def test_on_fresh_data_clip_decoupled_and_vtrace_are_the_same_update() -> None:
 
 @pytest.mark.parametrize("correction", ["none", "clip", "decoupled", "vtrace"])
 def test_learning_from_a_saved_state_gives_the_same_bits(correction: str) -> None:
-    settings = PPOSettings(correction=correction, minibatch_size=8, final_learning_rate=0.0, total_updates=10)  # type: ignore[arg-type]
+    settings = PPOSettings(correction=correction, minibatch_size=8, final_learning_rate=0.0, updates=10)  # type: ignore[arg-type]
     first = PPOLearner(lambda: network("discrete", normalise=True), settings)
     batches = [batch_of(segment(network("discrete"), seed)) for seed in range(4)]
     for batch in batches[:2]:
@@ -205,15 +205,15 @@ def test_a_clear_reward_is_learned_under_every_correction() -> None:
 
 
 def test_step_size_and_clip_range_decay_over_the_run() -> None:
-    settings = PPOSettings(learning_rate=0.02, final_learning_rate=0.0, clip=0.4, final_clip=0.0, total_updates=4)
+    settings = PPOSettings(learning_rate=0.02, final_learning_rate=0.0, clip=0.4, final_clip=0.0, updates=4)
     assert [settings.rate(settings.progress(updates)) for updates in (0, 1, 4, 9)] == pytest.approx([0.02, 0.015, 0, 0])
     assert [settings.loss(settings.progress(u)).clip for u in (0, 1, 4, 9)] == pytest.approx([0.4, 0.3, 0, 0])
     net = network("discrete")
-    learner = PPOLearner(lambda: net, PPOSettings(learning_rate=0.01, clip=0.4, final_clip=0.0, total_updates=2))
+    learner = PPOLearner(lambda: net, PPOSettings(learning_rate=0.01, clip=0.4, final_clip=0.0, updates=2))
     clipped = [learner.learn(batch_of(segment(net, seed, steps=30))).metrics["clip_fraction"] for seed in range(3)]
     assert clipped[0] < 0.2
     assert clipped[2] > 0.7  # no move is small enough any more; only before the first step there is none
-    learner = PPOLearner(lambda: net, PPOSettings(final_learning_rate=0.0, total_updates=1))
+    learner = PPOLearner(lambda: net, PPOSettings(final_learning_rate=0.0, updates=1))
     prints = []
     for _ in range(2):
         learner.learn(batch_of(segment(net)))
@@ -222,16 +222,16 @@ def test_step_size_and_clip_range_decay_over_the_run() -> None:
 
 
 def test_a_decay_needs_the_length_of_the_run() -> None:
-    with pytest.raises(ValueError, match=r"final_clip=0.1 needs total_updates"):
+    with pytest.raises(ValueError, match=r"final_clip=0.1 needs updates"):
         PPOSettings(final_clip=0.1)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("correction", "v-trace"), ("clip", 0), ("epochs", 0), ("learning_rate", -1.0), ("final_clip", -0.1)],
+    [("correction", "v-trace"), ("clip", 0), ("num_epochs", 0), ("learning_rate", -1.0), ("final_clip", -0.1)],
 )
 def test_settings_that_cannot_work_are_refused(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be .*received {value!r}"):
+    with pytest.raises(ValueError, match=rf"{name}\n  Input should be .*input_value={value!r}"):
         PPOSettings(**{name: value})
 
 

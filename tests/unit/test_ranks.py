@@ -80,9 +80,9 @@ REAL = Spec((3,), Continuous((-1.0, -2.0), (1.0, 2.0)))
 PICTURE = Spec((1, 4, 4), Discrete(3))  # by autograd: the kernels know no convolutions
 CASES: dict[str, tuple[Spec, dict[str, Any]]] = {
     "decoupled": (VECTOR, {"value_clip": 0.2}),
-    "vtrace": (REAL, {"correction": "vtrace", "final_learning_rate": 0.0, "total_updates": 20}),
-    "few rows a minibatch": (VECTOR, {"minibatch_size": 2, "correction": "clip", "epochs": 1}),
-    "stops early": (VECTOR, {"target_kl": 1e-4, "learning_rate": 0.02, "epochs": 50}),
+    "vtrace": (REAL, {"correction": "vtrace", "final_learning_rate": 0.0, "updates": 20}),
+    "few rows a minibatch": (VECTOR, {"minibatch_size": 2, "correction": "clip", "num_epochs": 1}),
+    "stops early": (VECTOR, {"target_kl": 1e-4, "learning_rate": 0.02, "num_epochs": 50}),
     "no correction": (REAL, {"correction": "none"}),
     "pictures": (PICTURE, {}),
     "replayed": (VECTOR, {"value_clip": 0.2}),
@@ -136,7 +136,7 @@ class Several:
         self.learners: dict[str, Any] = {}
         for name, (spec, more) in CASES.items():
             is_replayed = name == "replayed"
-            settings = PPOSettings(**{"minibatch_size": 20, "epochs": 2, **more})
+            settings = PPOSettings(**{"minibatch_size": 20, "num_epochs": 2, **more})
             make = partial(network, spec, normalise=not is_replayed)
             kind: Any = ReplayedPPOLearner if is_replayed else PPOLearner
             self.learners[name] = kind(make, settings, seed=5, rank=rank)

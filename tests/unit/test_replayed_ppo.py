@@ -68,7 +68,7 @@ def draw(num: int = 2, *, weights: Any = None, version: int = 0, stale: float = 
 
 
 def learner(**more: Any) -> ReplayedPPOLearner:
-    return ReplayedPPOLearner(Table, PPOSettings(**{"epochs": 1, "minibatch_size": 1000, **more}))
+    return ReplayedPPOLearner(Table, PPOSettings(**{"num_epochs": 1, "minibatch_size": 1000, **more}))
 
 
 def reference_loss(table: Table, data: dict[str, np.ndarray], settings: PPOSettings) -> Tensor:
@@ -114,7 +114,7 @@ def gradient(weights: list[float]) -> Tensor:
 
 
 def test_the_loss_is_what_a_slow_reference_says() -> None:
-    settings = PPOSettings(epochs=1, minibatch_size=1000, max_importance=1.2)
+    settings = PPOSettings(num_epochs=1, minibatch_size=1000, max_importance=1.2)
     trained, data = ReplayedPPOLearner(Table, settings), draw(3, weights=[1.0, 0.25, 0.6]).payload
     ours, loss = gradient_of(trained, data)
     table = Table()
@@ -146,7 +146,7 @@ def test_the_sample_size_of_other_corrections_is_that_of_their_ratios(correction
 def test_with_weights_of_one_it_is_ppo(correction: Any) -> None:
     drawn = draw(4)
     fields = {name: values for name, values in drawn.payload.items() if name not in ("ids", "weights", "versions")}
-    settings = PPOSettings(epochs=3, minibatch_size=1000, correction=correction)
+    settings = PPOSettings(num_epochs=3, minibatch_size=1000, correction=correction)
     replayed, plain = ReplayedPPOLearner(Table, settings), PPOLearner(Table, settings)  # type: ignore[arg-type]
     replayed.learn(Batch(0, (drawn,)))
     plain.learn(Batch(0, (Rollout(fields, steps=drawn.steps, span=drawn.span),)))
@@ -166,7 +166,7 @@ def test_the_effective_sample_size_is_that_of_both_weights_together() -> None:
 
 
 def test_priorities_are_the_mean_td_error_of_each_segment_after_the_update() -> None:
-    trained, data = learner(learning_rate=0.1, epochs=2), draw(3).payload
+    trained, data = learner(learning_rate=0.1, num_epochs=2), draw(3).payload
     report = trained.learn(Batch(0, (Rollout(data),)))
     value = trained.snapshot()["value"].numpy()
     assert np.abs(value - Table().value.detach().numpy()).max() > 0.05
@@ -198,7 +198,7 @@ def test_the_age_of_what_was_drawn_is_reported() -> None:
 
 
 def test_a_restored_learner_goes_on_with_the_same_bits() -> None:
-    first, second = (learner(minibatch_size=2, final_learning_rate=0.0, total_updates=4) for _ in range(2))
+    first, second = (learner(minibatch_size=2, final_learning_rate=0.0, updates=4) for _ in range(2))
     first.learn(Batch(0, (draw(),)))
     second.load_state_dict(first.state_dict())
     for _ in range(2):
@@ -209,14 +209,14 @@ def test_a_restored_learner_goes_on_with_the_same_bits() -> None:
 
 
 def test_the_passes_end_early_when_the_policy_has_moved_far_enough() -> None:
-    one, many = learner(), learner(epochs=50, target_kl=1e-9, learning_rate=0.05)
+    one, many = learner(), learner(num_epochs=50, target_kl=1e-9, learning_rate=0.05)
     one.learn(Batch(0, (draw(),)))
     many.learn(Batch(0, (draw(),)))
     assert many.state_dict()["optimizer"]["steps"] == 2 > one.state_dict()["optimizer"]["steps"]
 
 
 def test_the_step_size_decays_over_the_run() -> None:
-    trained = learner(final_learning_rate=0.0, total_updates=2)
+    trained = learner(final_learning_rate=0.0, updates=2)
     moved = []
     for _ in range(3):
         before = trained.snapshot()["value"]
@@ -226,7 +226,7 @@ def test_the_step_size_decays_over_the_run() -> None:
 
 
 def test_clipping_the_value_is_part_of_the_weighted_loss() -> None:
-    free, tight = learner(learning_rate=0.5, epochs=4), learner(learning_rate=0.5, epochs=4, value_clip=1e-3)
+    free, tight = learner(learning_rate=0.5, num_epochs=4), learner(learning_rate=0.5, num_epochs=4, value_clip=1e-3)
     for each in (free, tight):
         each.learn(Batch(0, (draw(),)))
     assert not torch.equal(free.snapshot()["value"], tight.snapshot()["value"])

@@ -27,6 +27,9 @@ from waiting import patient
 
 import headway
 from headway.cli import main
+from headway.cli.doctor import examine
+from headway.cli.report_page import UP_TO_BYTES, leave_report, look, see, write_report
+from headway.cli.report_server import LiveReport, ReportServer
 from headway.core.types import Ticket
 from headway.observe.activities import CAUSES
 from headway.observe.environment import describe_environment, git_commit
@@ -50,7 +53,6 @@ from headway.observe.run_history import read_story, tell
 from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, titles, training
 from headway.observe.slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
 from headway.observe.time_report import account
-from headway.reporting import UP_TO_BYTES, ReportServer, Watch, examine, leave_report, look, see, write_report
 from headway.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 
 Output = pytest.CaptureFixture[str]
@@ -217,7 +219,7 @@ def test_a_run_without_an_end_is_alive_gone_or_not_known(
 ) -> None:
     run = write_log(tmp_path / "run", events, last=150)
     write_environment(run, pid=os.getpid() if is_alive else pid_of_nobody(), host=host)
-    watch = Watch([run])
+    watch = LiveReport([run])
     told = watch.newest()[0]
     assert said in told["state"]
     assert told["is_live"] == (is_alive is not False)
@@ -240,7 +242,7 @@ def test_a_process_that_goes_away_makes_the_document_anew(tmp_path: Path, events
     run = write_log(tmp_path / "run", events, last=150)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         write_environment(run, pid=process.pid)
-        watch = Watch([run], clock=lambda: 0.0)
+        watch = LiveReport([run], clock=lambda: 0.0)
         assert watch.newest()[0]["is_live"]
         process.kill()
     told = watch.newest()[0]
@@ -634,7 +636,7 @@ def test_the_doctor_says_what_to_change(tmp_path: Path, capsys: Output) -> None:
 def test_the_end_of_a_run_leaves_a_page_or_a_reason(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert leave_report(RunFolder(run)) == f"report: {run / 'report.html'}"
     assert leave_report(RunFolder(tmp_path)) == f"no report: {tmp_path} is not a run folder: it has no events.jsonl"
-    monkeypatch.setattr("headway.reporting.UP_TO_BYTES", 100)
+    monkeypatch.setattr("headway.cli.report_page.UP_TO_BYTES", 100)
     assert leave_report(RunFolder(run)) == f"a long run; to write its report: headway report {run}"
     assert UP_TO_BYTES > 1e6
 
@@ -687,7 +689,7 @@ def ask(address: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
 def test_a_served_run_is_followed_until_its_end(
     tmp_path: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.reporting.REST", 0.0)
+    monkeypatch.setattr("headway.cli.report_server.REST", 0.0)
     run = write_log(tmp_path / "run", events, last=150)
     with served(run) as address:
         status, headers, body = ask(address)
@@ -732,7 +734,7 @@ def test_a_document_is_made_again_only_when_the_log_has_grown_and_time_has_passe
         now[0] += 1.0
         return now[0]
 
-    watch = Watch([run], clock=clock)
+    watch = LiveReport([run], clock=clock)
     first = watch.newest()[2]
     assert watch.newest()[2] == first
     write_log(run, events, last=150)
@@ -769,7 +771,7 @@ class InterruptedLine(io.StringIO):
 
 
 def test_ctrl_c_in_the_middle_of_a_line_prints_it_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.cli.OUT", Console(file=(out := InterruptedLine())))
+    monkeypatch.setattr("headway.cli.output.OUT", Console(file=(out := InterruptedLine())))
     before = signal.getsignal(signal.SIGINT)
     assert main(["report", "--serve", str(run), "--port", "0"]) == 0
     assert re.fullmatch(r"report: http://127\.0\.0\.1:\d+/ \(Ctrl-C ends it\)\nended\n", out.getvalue())

@@ -14,11 +14,11 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor, nn
 
 from headway.core.types import Batch, LearnReport
@@ -42,50 +42,46 @@ class Targets(NamedTuple):
     weights: Tensor  # [B] importance weights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """The knobs of one update."""
+class ModelSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
+    """Learning: the update of a model that is searched in."""
 
-    learning_rate: float = 1e-3
-    final_learning_rate: float | None = None
-    """Where a linear decay over the run ends; None: constant."""
-    total_updates: int | None = None
-    """The length of the run, for the decay."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.999)
     """Of AdamW."""
-    weight_decay: float = 1e-4
-    max_grad_norm: float = 5.0
-    bootstrap: Bootstrap = "network"
-    """Where the values at the end of n steps come from: the target, now, or the search that was there then."""
-    target_tau: float = 1.0
-    """How far the target moves to the trained network: 1 takes its place."""
-    target_every: int = 1
-    """Updates between two such moves."""
-    average: float = 0.0
-    """Published is the running average of the weights with this share of itself kept at each update; 0: the weights."""
 
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "max_grad_norm", "target_every"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, received {getattr(self, name)!r}")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay must be >= 0, received {self.weight_decay!r}")
-        if not 0 < self.target_tau <= 1:
-            raise ValueError(f"target_tau must be in (0, 1], received {self.target_tau!r}")
-        if not 0 <= self.average < 1:
-            raise ValueError(f"average must be in [0, 1), received {self.average!r}")
-        if self.bootstrap not in ("network", "search"):
-            raise ValueError(f"bootstrap must be network or search, received {self.bootstrap!r}")
-        if self.final_learning_rate is not None and self.total_updates is None:
-            raise ValueError(
-                f"final_learning_rate={self.final_learning_rate!r} needs total_updates: over which run shall it decay?"
-            )
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Step size of AdamW."""
+    final_learning_rate: float | None = Field(default=None, ge=0)
+    """Where a linear decay over `updates` ends; unset: constant."""
+    updates: int | None = Field(default=None, ge=1)
+    """Stop after this many learn calls."""
+    weight_decay: float = Field(default=1e-4, ge=0)
+    """Pull of AdamW towards zero."""
+    max_grad_norm: float = Field(default=5.0, gt=0)
+    """Largest gradient norm."""
+    bootstrap: Bootstrap = "network"
+    """The value that is trusted after td_steps rewards: the target network's, computed when drawn; or the root value of
+    the search that was there."""
+    target_tau: float = Field(default=1.0, gt=0, le=1)
+    """How far the target network moves to the trained one. More: newer targets, less calm ones."""
+    target_every: int = Field(default=1, ge=1)
+    """Updates between two such moves. 1 with a small target_tau is a soft target."""
+    average: float = Field(default=0.0, ge=0, lt=1)
+    """Play by a running average of the weights that keeps this share of itself at each update: 0.99 is about the last
+    hundred. 0: by the newest weights, which play less evenly."""
+    entropy_weight: float = Field(default=5e-3, ge=0)
+    """Bonus for staying undecided."""
+
+    @model_validator(mode="after")
+    def _a_decay_needs_an_end(self) -> Self:
+        if self.final_learning_rate is not None and self.updates is None:
+            raise ValueError(f"final_learning_rate={self.final_learning_rate!r} needs updates: over which run?")
+        return self
 
     def rate(self, updates: int) -> float:
         """The step size after so many updates."""
-        if self.final_learning_rate is None or self.total_updates is None:
+        if self.final_learning_rate is None or self.updates is None:
             return self.learning_rate
-        progress = min(1.0, updates / self.total_updates)
+        progress = min(1.0, updates / self.updates)
         return self.learning_rate + progress * (self.final_learning_rate - self.learning_rate)
 
 

@@ -1,7 +1,7 @@
 """PPO on Colour Lines: whole boards in, one of 6561 moves out, a correction for what is stale.
 
     headway run colorlines
-    headway run colorlines --num_workers 2 --weight_sync_interval 2 --lr 1e-3
+    headway run colorlines --num_workers 2 --weight_sync_interval 2 --learning_rate 1e-3
     headway run colorlines --runtime ray --buffer_capacity 100000 --per_alpha 0.6
     headway watch runs/colorlines-20260401-101500
 
@@ -18,9 +18,10 @@ The names of the replay that users of parallel PPO know (buffer_capacity, per_al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -37,7 +38,7 @@ from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.replayed import ReplayedPPOLearner
 from headway.learn.rank import Rank
 from headway.learn.with_replay import WithReplay
-from headway.recipes.config import require_correction
+from headway.recipes.config import require_correction, with_defaults
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
 
 REPLAY_DEFAULTS: dict[str, Any] = {
@@ -50,19 +51,31 @@ REPLAY_DEFAULTS: dict[str, Any] = {
 }
 
 
-class ColorLinesConfig(RankedConfig):
-    """The game's rewards, the segments and the PPO update."""
+@with_defaults(
+    updates=300,
+    evaluate_every=20,
+    evaluate_in_background=True,  # good games are long
+    learning_rate=3e-3,
+    gamma=0.95,
+    lam=0.7,
+    num_epochs=2,
+    entropy_weight=0.005,
+    max_grad_norm=1.0,
+)
+class ColorLinesConfig(PPOSettings, RankedConfig):
+    """Game: its rewards, its segments and its replay."""
+
+    shown_first = "num_envs segment_steps collectors max_lead updates learning_rate replay_mode shaping"
+    former_names: ClassVar[Mapping[str, str]] = {
+        "lr": "learning_rate",
+        "final_lr": "final_learning_rate",
+        "batch_size": "minibatch_size",
+    }
 
     num_envs: int = Field(default=64, ge=1)
     """Games per collector, stepped together. More make each policy call cheaper per step."""
     segment_steps: int = Field(default=16, ge=1)
     """Moves of each game per ticket. Longer segments mean better advantages and older data."""
-    updates: int | None = Field(default=300, ge=1)
-    """Stop after this many learn calls."""
-    evaluate_every: int = Field(default=20, ge=0)
-    """Evaluate every n versions and at the end; 0: never."""
-    evaluate_in_background: bool = True
-    """Evaluate beside collection and learning instead of pausing them: good games are long."""
     eval_episodes: int = Field(default=32, ge=1)
     """Games per evaluation."""
     eval_max_steps: int = Field(default=100_000, ge=1)
@@ -77,37 +90,14 @@ class ColorLinesConfig(RankedConfig):
     """Cut games of the collectors after this many moves; unset: never. Evaluations play to the end."""
     width: int = Field(default=24, ge=1)
     """Features per colour and cell. More see more and cost more."""
-    lr: float = Field(default=3e-3, gt=0)
-    """Step size of Adam."""
-    final_lr: float | None = Field(default=None, ge=0)
-    """Where a linear decay over `updates` ends; unset: constant."""
-    gamma: float = Field(default=0.95, gt=0, le=1)
-    """Discount. Closer to 1 looks further ahead, with more variance."""
-    lam: float = Field(default=0.7, ge=0, le=1)
-    """GAE's lambda: lower trusts the value estimate more."""
-    num_epochs: int = Field(default=2, ge=1)
-    """Passes over a batch. More squeeze more out of it and move further from the data."""
-    batch_size: int = Field(default=256, ge=1)
+
+    minibatch_size: int = Field(default=256, ge=1)
     """Moves per gradient step; with a replay also moves per draw, a multiple of segment_steps."""
-    clip: float = Field(default=0.2, gt=0)
-    """How far the policy may move per update."""
-    value_weight: float = Field(default=0.5, ge=0)
-    """Weight of the value loss."""
-    entropy_weight: float = Field(default=0.005, ge=0)
-    """Bonus for staying undecided."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Largest gradient norm."""
-    target_kl: float | None = Field(default=None, gt=0)
-    """End the passes over a batch early once the policy has moved this far."""
-    correction: Literal["none", "clip", "decoupled", "vtrace"] = "decoupled"
-    """What makes up for stale data: the clipped ratio alone, a truncated weight beside it, or V-trace."""
-    max_importance: float = Field(default=2.0, gt=0)
-    """Truncation of the weight of stale data under `decoupled`."""
 
     # -- replay: what is not set has the value in REPLAY_DEFAULTS
     replay_mode: Literal["none", "learner", "shared"] = "none"
     """none: every segment is learned from once. learner: segments are kept beside the learner, and each update draws
-    `batch_size` moves of them. shared: the same, with the replay in a role of its own."""
+    `minibatch_size` moves of them. shared: the same, with the replay in a role of its own."""
     replay_capacity: int | None = Field(default=None, ge=1)
     """Moves the replay keeps (100000). More remember longer, and are older on average."""
     replay_min_size: int | None = Field(default=None, ge=1)
@@ -169,7 +159,7 @@ class ColorLinesConfig(RankedConfig):
         ratio = ReplayRatio(
             self.of_replay("samples_per_insert"),
             self.of_replay("replay_min_size"),
-            samples_per_update=self.batch_size,
+            samples_per_update=self.minibatch_size,
             steps_per_ticket=self.moves_per_ticket,
         )
         return replace(settings, replay=ratio)
@@ -232,7 +222,7 @@ def _replay(config: ColorLinesConfig) -> SegmentReplay:
     return SegmentReplay(
         config.of_replay("replay_capacity"),
         segment_steps=config.segment_steps,
-        batch_size=config.batch_size,
+        batch_size=config.minibatch_size,
         total_draws=config.updates,
         total_steps=config.steps,
         alpha=config.of_replay("replay_alpha"),
@@ -244,24 +234,8 @@ def _replay(config: ColorLinesConfig) -> SegmentReplay:
 
 
 def _learner(config: ColorLinesConfig, rank: Rank) -> PPOLearner:
-    settings = PPOSettings(
-        learning_rate=config.lr,
-        final_learning_rate=config.final_lr,
-        total_updates=config.updates,
-        gamma=config.gamma,
-        lam=config.lam,
-        epochs=config.num_epochs,
-        minibatch_size=config.batch_size,
-        clip=config.clip,
-        value_weight=config.value_weight,
-        entropy_weight=config.entropy_weight,
-        max_grad_norm=config.max_grad_norm,
-        correction=config.correction,
-        max_importance=config.max_importance,
-        target_kl=config.target_kl,
-    )
     kind = PPOLearner if config.replay_mode == "none" else ReplayedPPOLearner
-    return kind(cast(Any, partial(_network, config)), settings, seed=config.seed, rank=rank)
+    return kind(cast(Any, partial(_network, config)), config.part(PPOSettings), seed=config.seed, rank=rank)
 
 
 def _evaluator(config: ColorLinesConfig) -> EpisodeEvaluator:

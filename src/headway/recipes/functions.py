@@ -20,20 +20,18 @@ from pydantic import Field
 from headway.coordinate.functions import stations_from_functions
 from headway.coordinate.roles import Stations
 from headway.core.types import Rollout, Ticket
-from headway.recipes.config import RunConfig
+from headway.recipes.config import RunConfig, with_defaults
 
 Weights = dict[str, np.ndarray]
 
 
+@with_defaults(updates=200, evaluate_every=20)
 class FunctionsConfig(RunConfig):
-    """The toy problem and its timing."""
+    """Bandit: the toy problem and its timing."""
 
+    shown_first = "max_lead collectors updates learning_rate collect_ms train_ms"
     also_for_evaluation = ("evaluate_ms",)
 
-    updates: int | None = Field(200, ge=1)
-    """Stop after this many learn calls."""
-    evaluate_every: int = Field(20, ge=0)
-    """Evaluate every n versions and at the end; 0: never."""
     contexts: int = Field(12, ge=1)
     """Different situations; more take longer to learn."""
     actions: int = Field(6, ge=2)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from headway.recipes.config import with_defaults
 from headway.recipes.grpo import GRPOConfig, export, stations
 
 __all__ = ["CONFIG", "GSM8KConfig", "export", "stations"]
@@ -20,8 +21,9 @@ OWN = ("scoring", "format_bonus")
 """Options of the task that are settings of the recipe."""
 
 
+@with_defaults(max_tokens=256, max_prompt_tokens=384, microbatch_tokens=4096, updates=200, eval_prompts=128)
 class GSM8KConfig(GRPOConfig):
-    """GRPO's settings with other defaults, and where the data are."""
+    """Data: where it is, and how answers are scored."""
 
     data: str = "gsm8k"
     """The folder with train.jsonl and test.jsonl."""
@@ -33,16 +35,6 @@ class GSM8KConfig(GRPOConfig):
     """Always gsm8k:DATA."""
     task_options: dict[str, Any] = Field(default_factory=dict)
     """Other settings of the task. scoring and format_bonus may stand here too."""
-    max_tokens: int = Field(default=256, ge=1)
-    """Longest reply."""
-    max_prompt_tokens: int = Field(default=384, ge=1)
-    """Room for the longest prompt."""
-    microbatch_tokens: int = Field(default=4096, ge=1)
-    """Tokens per forward pass. Fewer take less memory; what is learned is the same."""
-    updates: int | None = Field(default=200, ge=1)
-    """Stop after this many learn calls."""
-    eval_prompts: int = Field(default=128, ge=1)
-    """Held-out prompts per evaluation."""
 
     @model_validator(mode="before")
     @classmethod

@@ -20,7 +20,7 @@ BEFORE_THE_DEADLINE = 0.9
 
 
 class RankedConfig(RunConfig):
-    """For recipes whose learner can do its share."""
+    """Ranks: the processes a learner is spread over."""
 
     learner_ranks: int = Field(default=1, ge=1)
     """Processes the learner is spread over, each with the same weights and a share of the gradient. More pay where a

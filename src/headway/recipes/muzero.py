@@ -21,15 +21,17 @@ from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
 from headway.learn.muzero.inference import searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
-from headway.learn.muzero.loss import LossWeights
 from headway.learn.muzero.network import Architecture, MuZeroNetwork, build_network
 from headway.learn.rank import device_for
-from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, planner_of, search_stations
+from headway.recipes.config import with_defaults
+from headway.recipes.search_config import SearchConfig
+from headway.recipes.search_run import GameSpec, game_spec, planner_of, search_stations
 from headway.search.planning import Planner
 
 
-class MuZeroConfig(SearchConfig):
-    """The network and the losses, besides what every search has."""
+@with_defaults(learning_rate=2e-3, target_every=20, average=0.99, learn_endings=True)
+class MuZeroConfig(MuZeroSettings, SearchConfig):
+    """Network: what MuZero learns."""
 
     own_board_defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "tic_tac_toe": {
@@ -69,14 +71,6 @@ class MuZeroConfig(SearchConfig):
     """Residual blocks of the convolutions."""
     board_features: int = Field(default=64, ge=1)
     """Features of each window of a board."""
-    learning_rate: float = Field(default=2e-3, gt=0)
-    """Step size of AdamW."""
-    value_weight: float = Field(default=0.25, ge=0)
-    """Weight of the value loss; policy and reward have 1."""
-    consistency_weight: float = Field(default=2.0, ge=0)
-    """Weight of the agreement between latents that were stepped to and those of what was seen there. 0: off."""
-    target_every: int = Field(default=20, ge=1)
-    """Updates between two moves of the target network to the trained one."""
 
 
 CONFIG = MuZeroConfig
@@ -123,13 +117,5 @@ def _architecture(config: MuZeroConfig, spec: GameSpec) -> Architecture:
 
 
 def _learner(config: MuZeroConfig, spec: GameSpec) -> MuZeroLearner:
-    settings = MuZeroSettings(
-        **config.learner_settings(),
-        weights=LossWeights(
-            value=config.value_weight,
-            consistency=config.consistency_weight,
-            entropy=config.entropy_weight,
-            learn_endings=config.learn_endings,
-        ),
-    )
+    settings = config.part(MuZeroSettings)
     return MuZeroLearner(partial(_network, config, spec), settings, device=device_for(config.learner_gpus))

@@ -33,15 +33,18 @@ from headway.evaluate.episodes import EpisodeEvaluator
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.policy import Actor, ActorCritic, require_widths
 from headway.learn.rank import Rank, device_for
-from headway.recipes.config import require_correction
+from headway.recipes.config import require_correction, with_defaults
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
 
 GPU_PAYS_FROM = 50_000
 """Weights. On an H200 an update of a network of 9,000 took 68 ms and 18 ms on one core; of 200,000, 78 and 364 ms."""
 
 
-class PPOConfig(RankedConfig):
-    """Environment, segments and the PPO update."""
+@with_defaults(updates=500, evaluate_every=10)
+class PPOConfig(PPOSettings, RankedConfig):
+    """Environment: what is played, and in which segments."""
+
+    shown_first = "env num_envs segment_steps collectors max_lead updates target_score learning_rate"
 
     env: str = "CartPole-v1"
     """A registered Gymnasium environment, or `module:id`, where importing the module registers it."""
@@ -63,10 +66,6 @@ class PPOConfig(RankedConfig):
     """Copies per collector, stepped together. More make each policy call cheaper per step."""
     segment_steps: int = Field(default=128, ge=1)
     """Steps of each copy per ticket. Longer segments mean better advantages and older data."""
-    updates: int | None = Field(default=500, ge=1)
-    """Stop after this many learn calls."""
-    evaluate_every: int = Field(default=10, ge=0)
-    """Evaluate every n versions and at the end; 0: never."""
     eval_episodes: int = Field(default=20, ge=1)
     """Episodes per evaluation."""
     eval_max_steps: int = Field(default=10_000, ge=1)
@@ -77,36 +76,6 @@ class PPOConfig(RankedConfig):
     represent more, and every update takes longer."""
     normalise: bool = False
     """Scale observations by their running mean and deviation (part of the published weights)."""
-    learning_rate: float = Field(default=3e-4, gt=0)
-    """Step size of Adam."""
-    final_learning_rate: float | None = Field(default=None, ge=0)
-    """Where a linear decay over `updates` ends; unset: constant."""
-    gamma: float = Field(default=0.99, gt=0, le=1)
-    """Discount. Closer to 1 looks further ahead, with more variance."""
-    lam: float = Field(default=0.95, ge=0, le=1)
-    """GAE's lambda: lower trusts the value estimate more."""
-    num_epochs: int = Field(default=4, ge=1)
-    """Passes over a batch. More squeeze more out of it and move further from the data."""
-    minibatch_size: int = Field(default=256, ge=1)
-    """Steps per gradient step."""
-    clip: float = Field(default=0.2, gt=0)
-    """How far the policy may move per update."""
-    final_clip: float | None = Field(default=None, ge=0)
-    """Where a linear decay of `clip` over `updates` ends; unset: constant."""
-    value_weight: float = Field(default=0.5, ge=0)
-    """Weight of the value loss."""
-    value_clip: float | None = Field(default=None, gt=0)
-    """Clip the value's move as well; unset: do not."""
-    entropy_weight: float = Field(default=0.01, ge=0)
-    """Bonus for staying undecided."""
-    max_grad_norm: float = Field(default=0.5, gt=0)
-    """Largest gradient norm."""
-    target_kl: float | None = Field(default=None, gt=0)
-    """End the passes over a batch early once the policy has moved this far."""
-    correction: Literal["none", "clip", "decoupled", "vtrace"] = "decoupled"
-    """What makes up for stale data: the clipped ratio alone, a truncated weight beside it, or V-trace."""
-    max_importance: float = Field(default=2.0, gt=0)
-    """Truncation of the weight of stale data under `decoupled`."""
     learner_gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     """GPUs the learner asks for, where there are any (without, it computes on the CPU). A fraction shares one. auto:
     one for pictures and for networks of 50,000 weights or more, none for smaller ones: those are quicker on the CPU."""
@@ -148,13 +117,6 @@ class PPOConfig(RankedConfig):
     @model_validator(mode="after")
     def _stale_data_need_a_correction(self) -> PPOConfig:
         require_correction(self.correction, self.max_lead)
-        return self
-
-    @model_validator(mode="after")
-    def _a_decay_needs_an_end(self) -> PPOConfig:
-        for name in ("final_learning_rate", "final_clip"):
-            if getattr(self, name) is not None and self.updates is None:
-                raise ValueError(f"{name}={getattr(self, name)!r} needs updates: over which run shall it decay?")
         return self
 
 
@@ -223,25 +185,8 @@ def _collector(config: PPOConfig, number: int) -> Collector:
 
 
 def _learner(config: PPOConfig, spec: Spec, rank: Rank) -> PPOLearner:
-    settings = PPOSettings(
-        learning_rate=config.learning_rate,
-        final_learning_rate=config.final_learning_rate,
-        total_updates=config.updates,
-        gamma=config.gamma,
-        lam=config.lam,
-        epochs=config.num_epochs,
-        minibatch_size=config.minibatch_size,
-        clip=config.clip,
-        final_clip=config.final_clip,
-        value_weight=config.value_weight,
-        value_clip=config.value_clip,
-        entropy_weight=config.entropy_weight,
-        max_grad_norm=config.max_grad_norm,
-        correction=config.correction,
-        max_importance=config.max_importance,
-        target_kl=config.target_kl,
-    )
     device = device_for(_num_gpus(config, spec))
+    settings = config.part(PPOSettings)
     return PPOLearner(partial(_network, config, spec), settings, seed=config.seed, rank=rank, device=device)
 
 

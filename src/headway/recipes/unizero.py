@@ -19,14 +19,16 @@ from headway.core.types import derive_seed
 from headway.learn.rank import device_for
 from headway.learn.unizero.inference import searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
-from headway.learn.unizero.loss import LossWeights
 from headway.learn.unizero.network import Architecture, UniZeroNetwork
-from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, planner_of, search_stations
+from headway.recipes.config import with_defaults
+from headway.recipes.search_config import SearchConfig
+from headway.recipes.search_run import GameSpec, game_spec, planner_of, search_stations
 from headway.search.planning import Planner
 
 
-class UniZeroConfig(SearchConfig):
-    """The transformer and the losses, besides what every search has."""
+@with_defaults(learning_rate=1e-3, average=0.99)
+class UniZeroConfig(UniZeroSettings, SearchConfig):
+    """Network: the transformer that UniZero learns."""
 
     dim: int = Field(default=64, ge=1)
     """Features of a token, and of a latent."""
@@ -41,14 +43,6 @@ class UniZeroConfig(SearchConfig):
     """Steps back that a token looks, its own among them. Unset: num_unroll_steps + 1, as far as learning ever looks."""
     board_features: int = Field(default=64, ge=1)
     """Features of each window of a board, which its latent is made from."""
-    learning_rate: float = Field(default=1e-3, gt=0)
-    """Step size of AdamW. Larger models want less: 1e-4 for a dim of 768."""
-    latent_weight: float = Field(default=10.0, ge=0)
-    """Weight of the error of the next latent; policy and reward have 1."""
-    value_weight: float = Field(default=0.5, ge=0)
-    """Weight of the value loss."""
-    target_tau: float = Field(default=0.05, gt=0, le=1)
-    """How far the target network moves to the trained one at each update. More: newer targets, less calm ones."""
 
     @model_validator(mode="after")
     def _the_model_can_be(self) -> UniZeroConfig:
@@ -101,13 +95,5 @@ def _architecture(config: UniZeroConfig, spec: GameSpec) -> Architecture:
 
 
 def _learner(config: UniZeroConfig, spec: GameSpec) -> UniZeroLearner:
-    settings = UniZeroSettings(
-        **config.learner_settings(),
-        weights=LossWeights(
-            latent=config.latent_weight,
-            value=config.value_weight,
-            entropy=config.entropy_weight,
-            learn_endings=config.learn_endings,
-        ),
-    )
+    settings = config.part(UniZeroSettings)
     return UniZeroLearner(partial(_network, config, spec), settings, device=device_for(config.learner_gpus))

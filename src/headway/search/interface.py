@@ -15,13 +15,10 @@ changes, so a model never turns a sign itself.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
-
-from headway.core.naming import unknown
+from pydantic import BaseModel, Field
 
 Root = Literal["puct", "gumbel"]
 
@@ -53,57 +50,42 @@ class SearchModel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSettings:
-    """How to search. Defaults are those of MuZero, but for the number of simulations."""
+class TreeSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
+    """Search: how a tree grows. Defaults are those of MuZero, but for the number of simulations."""
 
-    num_simulations: int = 25
-    """New nodes per root and search. More: better targets, proportionally slower."""
-    discount: float = 0.997
-    """Of rewards one step later, in 0..1. Never negative: `players` says whose rewards they are."""
-    pb_c_base: float = 19652.0
-    """Visits after which exploration starts to grow. Lower: it grows earlier."""
-    pb_c_init: float = 1.25
-    """Weight of the prior against the values. Higher: actions the policy likes are tried more."""
-    root_dirichlet_alpha: float = 0.3
-    """Of the noise in the root's prior. Lower: fewer actions get more of it."""
-    root_noise_weight: float = 0.25
-    """Share of the noise in the root's prior."""
-    value_norm_floor: float = 0.01
-    """Values that differ by less than this over the whole tree are not stretched to 0..1. Higher: small differences
-    count less against the prior."""
-    players: int = 1
-    """1, or 2 with opposite interests."""
+    num_simulations: int = Field(default=25, ge=1)
+    """Simulations per move when collecting and reanalyzing. More: better targets, proportionally slower."""
     root: Root = "puct"
-    """puct: the root chooses like any node, the policy is the share of visits. gumbel: sequential halving among actions
-    drawn without replacement, the policy is improved by completed values; better with few simulations."""
-    max_considered_actions: int = 16
+    """How the root chooses among its actions. puct: by visits, with noise and a temperature. gumbel: by halving among
+    actions drawn without replacement; better with few simulations, and it has no temperature and no Dirichlet noise."""
+    max_considered_actions: int = Field(default=16, ge=1)
     """gumbel: how many actions the root tries at all. Higher: less of each."""
-    gumbel_scale: float = 1.0
-    """gumbel: size of the noise. 0: the most likely actions are tried."""
-    gumbel_c_visit: float = 50.0
-    """gumbel: visits that values are trusted as if they had had, from the beginning."""
-    gumbel_c_scale: float = 0.1
-    """gumbel: weight of the values, 0..1 over a tree, against the logits. Higher: the improved policy is sharper; at 1
-    it is all but certain after any search."""
+    gumbel_scale: float = Field(default=1.0, ge=0)
+    """gumbel: size of the noise when collecting. 0: the most likely actions are tried."""
+    gumbel_c_visit: float = Field(default=50.0, ge=0)
+    """gumbel: visits that values are trusted as if they had had. Higher: the improved policy is sharper."""
+    gumbel_c_scale: float = Field(default=0.1, ge=0)
+    """gumbel: weight of the values against the logits. Higher: sharper; at 1 targets are all but certain."""
+    value_norm_floor: float = Field(default=0.01, gt=0)
+    """Values that differ by less than this over a tree are not stretched to 0..1. Higher: small differences count less
+    against the policy's opinion."""
+    pb_c_base: float = Field(default=19652.0, gt=0)
+    """Visits after which exploration in the tree starts to grow."""
+    pb_c_init: float = Field(default=1.25, ge=0)
+    """Weight of the policy's opinion in the tree against values. Higher: what the policy likes is tried more."""
+    root_dirichlet_alpha: float = Field(default=0.3, gt=0)
+    """puct: shape of the noise at the root when collecting. Lower: fewer actions get more of it."""
+    root_noise_weight: float = Field(default=0.25, ge=0, le=1)
+    """puct: share of the noise at the root. More explores more."""
 
-    def __post_init__(self) -> None:
-        for name in ("num_simulations", "max_considered_actions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, received {getattr(self, name)!r}")
-        for name in ("discount", "root_noise_weight"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in 0..1, received {getattr(self, name)!r}")
-        for name in ("pb_c_base", "root_dirichlet_alpha", "value_norm_floor"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be above 0, received {getattr(self, name)!r}")
-        for name in ("pb_c_init", "gumbel_scale", "gumbel_c_visit", "gumbel_c_scale"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must not be negative, received {getattr(self, name)!r}")
-        if self.players not in (1, 2):
-            raise ValueError(f"players must be 1 or 2, received {self.players!r}")
-        if self.root not in get_args(Root):
-            raise ValueError(unknown("root", self.root, get_args(Root)))
+
+class SearchSettings(TreeSettings):
+    """How to search in a game."""
+
+    discount: float = Field(default=0.997, ge=0, le=1)
+    """Of rewards one step later. Never negative: `players` says whose rewards they are."""
+    players: Literal[1, 2] = 1
+    """1, or 2 with opposite interests."""
 
 
 class SearchResult(NamedTuple):

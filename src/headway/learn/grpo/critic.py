@@ -7,22 +7,21 @@
 
     one update
         values, with the weights it starts from --> advantages and targets (GAE over the tokens of each reply)
-        every gradient step: (value - target)^2, where a step beyond `clip` from the first value earns nothing
+        every gradient step: (value - target)^2, where a step beyond `value_clip` from the first value earns nothing
 
-The head starts at zero, so the first advantages are the rewards. For the first `warmup_updates` updates the critic
-learns alone and the policy keeps every bit: with a shared backbone, only the head learns then.
+The head starts at zero, so the first advantages are the rewards. For the first `critic_warmup_updates` updates the
+critic learns alone and the policy keeps every bit: with a shared backbone, only the head learns then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel, Field
 from torch import Tensor
 
-from headway.core.naming import unknown
 from headway.learn.grpo.advantages import at_the_end, token_gae
 from headway.learn.grpo.loss import TokenLoss, value_loss
 from headway.learn.ragged import Ragged
@@ -30,41 +29,26 @@ from headway.llm.model_types import CausalModel
 from headway.llm.trees import TreeBatch, body_of, hidden_states
 from headway.llm.without_dropout import without_dropout
 
-Kind = Literal["shared", "own"]
-KINDS = ("shared", "own")
 
+class CriticSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
+    """Critic: with the estimator gae."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CriticSettings:
-    """The knobs of a critic."""
-
-    kind: Kind = "shared"
-    gamma: float = 1.0
-    """Discount per token. Below 1 a reward is worth less the longer the reply, so short replies are preferred."""
-    lam: float = 0.95
-    """GAE's lambda: 1 is the return minus the value; lower trusts the critic more, with less variance."""
-    clip: float | None = 0.5
-    """How far a value may move in one update. None: as far as it likes."""
-    weight: float = 0.5
-    """Of the value loss. With a shared backbone: how much the critic has to say there."""
-    learning_rate: float = 1e-4
-    """Of what only the critic has: its head, or its own model."""
-    warmup_updates: int = 0
-    """The policy waits so many updates."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(unknown("critic", self.kind, KINDS))
-        for name in ("gamma", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], received {getattr(self, name)!r}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"the clip of values must be > 0 or None, received {self.clip!r}")
-        for name in ("weight", "learning_rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"the critic's {name} must be > 0, received {getattr(self, name)!r}")
-        if self.warmup_updates < 0:
-            raise ValueError(f"the critic's warmup_updates must be >= 0, received {self.warmup_updates!r}")
+    critic: Literal["shared", "own"] = "shared"
+    """With gae: a head on the policy's backbone, or a second model. own takes twice the memory and the work; shared
+    lets the value loss shape the policy's features."""
+    gae_gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount per token. Below 1 short replies are preferred."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    """1: the advantage is the return minus the value. Lower trusts the critic more, with less variance."""
+    value_clip: float | None = Field(default=0.5, gt=0)
+    """How far a value may move in one update. Unset: as far as it likes."""
+    value_weight: float = Field(default=0.5, gt=0)
+    """Of the value loss; raising it gives a shared critic more to say about the backbone."""
+    critic_learning_rate: float = Field(default=1e-4, gt=0)
+    """Step size of AdamW for what only the critic has: its head, or its own model."""
+    critic_warmup_updates: int = Field(default=0, ge=0)
+    """The critic learns alone so many updates, and the policy keeps its weights. More make the first advantages
+    better."""
 
 
 class Critic:
@@ -85,7 +69,7 @@ class Critic:
         torch.nn.init.zeros_(self._head.weight)
         torch.nn.init.zeros_(self._head.bias)
         self._body: Any = None
-        if settings.kind == "own":
+        if settings.critic == "own":
             if load is None:
                 raise ValueError("a critic of its own needs a model")
             self._body = without_dropout(body_of(load()))  # no head over the vocabulary
@@ -93,7 +77,7 @@ class Critic:
         if self._body is not None:
             self._trained |= {name: p for name, p in self._body.named_parameters() if p.requires_grad}
         self.parameters = list(self._trained.values())
-        self.optimizer = make_optimizer(self.parameters, settings.learning_rate)
+        self.optimizer = make_optimizer(self.parameters, settings.critic_learning_rate)
 
     @property
     def is_shared(self) -> bool:
@@ -115,12 +99,12 @@ class Critic:
         per_token = at_the_end(rewards.to(values.dtype), sequences)
         if penalties is not None:
             per_token = per_token - penalties
-        return token_gae(per_token, values, sequences, gamma=self.settings.gamma, lam=self.settings.lam)
+        return token_gae(per_token, values, sequences, gamma=self.settings.gae_gamma, lam=self.settings.gae_lambda)
 
     def loss(self, values: Tensor, targets: Tensor, old_values: Tensor, num_tokens: int) -> TokenLoss:
-        """Returns the share of some tokens [n] in the mean error over `num_tokens`, before `weight` is applied."""
+        """Returns the share of some tokens [n] in the mean error over `num_tokens`, before `value_weight`."""
         scale = torch.full_like(targets, 1 / num_tokens)
-        return value_loss(values, targets, scale, old_values=old_values, clip=self.settings.clip)
+        return value_loss(values, targets, scale, old_values=old_values, clip=self.settings.value_clip)
 
     def state_dict(self) -> dict[str, Any]:
         return {

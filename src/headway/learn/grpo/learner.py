@@ -61,7 +61,7 @@ class GRPOLearner:
     ) -> None:
         self._settings = settings
         self._rank = rank
-        self._correction: Correction = find_correction(settings.correction, **settings.correction_knobs)
+        self._correction: Correction = find_correction(settings.correction, **settings.correction_options)
         self._model = without_dropout(load())
         self._policy = TokenPolicy(self._model, settings)
         apart = choose_layout(self._model, settings.layout) == "rows"
@@ -75,8 +75,8 @@ class GRPOLearner:
         self._optimizer = self._make_optimizer(list(self._trained.values()), settings.learning_rate)
         self._reference = find_reference(self._model, settings, load_reference)
         self._critic = None
-        if settings.critic is not None:
-            self._critic = Critic(settings.critic, self._model, self._make_optimizer, load=load_critic)
+        if settings.has_critic:
+            self._critic = Critic(settings, self._model, self._make_optimizer, load=load_critic)
         self._publish_dtype = publish_dtype
         self._random = np.random.default_rng(seed)
         self._updates = 0
@@ -86,11 +86,11 @@ class GRPOLearner:
     def learn(self, batch: Batch) -> LearnReport:
         self._set_learning_rates()
         update = self._begin(batch)
-        for epoch in range(self._settings.epochs):
+        for epoch in range(self._settings.num_epochs):
             for groups in self._minibatches(update.data.num_groups):
                 self._step(update, groups, is_first_look=epoch == 0)
         self._updates += 1
-        found = measure(update, self._rank, self._settings.epochs)
+        found = measure(update, self._rank, self._settings.num_epochs)
         found["learning_rate"] = 0.0 if update.is_policy_waiting else self._optimizer.param_groups[0]["lr"]
         if self._critic is not None:
             found["critic_learning_rate"] = self._critic.optimizer.param_groups[0]["lr"]
@@ -172,7 +172,7 @@ class GRPOLearner:
         refine = whiten if settings.whiten_advantages else lambda found: found
         penalties = None
         if settings.kl_in_reward and reference is not None:
-            penalties = settings.loss.kl_weight * (data.log_probs - reference)
+            penalties = settings.kl_weight * (data.log_probs - reference)
         rewards = data.rewards.to(self._device)
         if self._critic is not None and values is not None:
             advantages, targets = self._critic.advantages(rewards, penalties, values, sequences)
@@ -211,7 +211,7 @@ class GRPOLearner:
     # -- one step of the optimizer ------------------------------------------------------------------
 
     def _minibatches(self, num_groups: int) -> list[np.ndarray]:
-        count = min(self._settings.minibatches, num_groups)
+        count = min(self._settings.num_minibatches, num_groups)
         order = self._random.permutation(num_groups) if count > 1 else np.arange(num_groups)
         return [np.sort(part) for part in np.array_split(order, count)]
 
@@ -285,7 +285,7 @@ class GRPOLearner:
         assert update.targets is not None
         values = self._values(part, hidden)
         loss = self._critic.loss(values, update.targets[part.places], update.values[part.places], num_tokens)
-        return self._critic.settings.weight * loss.value, loss.sums
+        return self._critic.settings.value_weight * loss.value, loss.sums
 
     def _values(self, part: Microbatch, hidden: Tensor | None) -> Tensor:
         assert self._critic is not None
@@ -311,8 +311,8 @@ class GRPOLearner:
         return torch.optim.AdamW(
             parameters,
             lr=learning_rate,
-            betas=settings.betas,
-            eps=settings.eps,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_eps,
             weight_decay=settings.weight_decay,
             fused=True,
         )
@@ -327,7 +327,7 @@ class GRPOLearner:
         _set_rate(self._optimizer, settings.learning_rate * share)
         if self._critic is not None:
             share = settings.critic_schedule().share(self._updates)
-            _set_rate(self._critic.optimizer, self._critic.settings.learning_rate * share)
+            _set_rate(self._critic.optimizer, self._critic.settings.critic_learning_rate * share)
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self._trained.items()}

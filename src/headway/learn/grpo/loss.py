@@ -5,10 +5,11 @@
 `scale` holds the aggregation: each token's share of the whole batch, whatever microbatch it is in. So the gradients
 of the microbatches add up to the gradient of the batch, and how a batch is cut cannot change what is learned.
 
-    aggregation            scale of a token
-    token-mean             1 / tokens of the batch
-    seq-mean-token-mean    1 / (tokens of its sequence * sequences of the batch)
-    seq-mean-token-sum     1 / (max_length * sequences of the batch)       max_length: a constant (Dr.GRPO), or 1
+    aggregation                scale of a token
+    token-mean                 1 / tokens of the batch
+    seq-mean-token-mean        1 / (tokens of its sequence * sequences of the batch)
+    seq-mean-token-sum         1 / sequences of the batch
+    seq-mean-token-sum-norm    1 / (max_tokens * sequences of the batch)       as in Dr. GRPO
 
     surrogate    of a token, with r = pi / pi_prox
     clip         -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), for A < 0 at most -dual_clip A
@@ -21,57 +22,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
 from headway.core.naming import unknown
 from headway.learn.corrections import MAX_LOG_RATIO, Surrogate, Weighed, exp_ratio
 from headway.learn.ragged import Ragged
 
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
-AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum")
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossSettings:
-    """The knobs of the loss."""
+class LossSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
+    """Loss: what a token counts for."""
 
-    clip_low: float = 0.2
-    """How far a token may become less likely in one update. Raising it lets bad replies be unlearned faster."""
-    clip_high: float = 0.28
-    """How far a token may become more likely. Raising it lets rare tokens rise, which keeps entropy up."""
+    clip_low: float = Field(default=0.2, ge=0, le=1)
+    """How far a token may become less likely in one update."""
+    clip_high: float = Field(default=0.28, ge=0)
+    """How far a token may become more likely in one update."""
     dual_clip: float | None = 3.0
-    """Cap on r where the advantage is negative: one token cannot be punished without bound. None: no cap."""
-    aggregation: Aggregation = "token-mean"
-    """Who shares a batch evenly: its tokens, its sequences, or its sequences by their length."""
-    max_length: int | None = None
-    """The constant that `seq-mean-token-sum` divides by (Dr.GRPO takes the longest reply allowed)."""
-    kl_weight: float = 0.0
-    """How strongly the policy is held near the reference."""
-    entropy_weight: float = 0.0
-    """How strongly entropy is rewarded."""
+    """Cap on the ratio where the advantage is negative."""
+    loss_aggregation: Aggregation = "token-mean"
+    """Who shares a batch evenly: tokens, sequences, or sequences by their length. The last is the third divided by the
+    longest reply allowed (Dr. GRPO): without that the gradient is so many times larger."""
+    max_tokens: int = Field(default=16, ge=1)
+    """Longest reply."""
+    kl_weight: float = Field(default=0.0, ge=0)
+    """Holds the policy near the model it started from. With adapters that model is there already; otherwise a second
+    one is loaded."""
+    entropy_weight: float = Field(default=0.0, ge=0)
+    """Bonus for staying undecided."""
 
-    def __post_init__(self) -> None:
-        if self.aggregation not in AGGREGATIONS:
-            raise ValueError(unknown("aggregation", self.aggregation, AGGREGATIONS))
-        if not 0 <= self.clip_low <= 1:
-            raise ValueError(f"clip_low must be in [0, 1], received {self.clip_low!r}")
-        if not self.clip_high >= 0:
-            raise ValueError(f"clip_high must be >= 0, received {self.clip_high!r}")
+    @model_validator(mode="after")
+    def _dual_clip_is_beyond_the_clip(self) -> Self:
         if self.dual_clip is not None and not self.dual_clip > 1 + self.clip_high:
             raise ValueError(
                 f"dual_clip must be > 1 + clip_high = {1 + self.clip_high!r} or None, received {self.dual_clip!r}"
             )
-        if self.max_length is not None and not (self.max_length >= 1 and self.aggregation == "seq-mean-token-sum"):
-            raise ValueError(
-                f"max_length must be >= 1 and goes with seq-mean-token-sum, received {self.max_length!r} "
-                f"with {self.aggregation}"
-            )
-        for name in ("kl_weight", "entropy_weight"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be >= 0, received {getattr(self, name)!r}")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +74,12 @@ class TokenLoss:
 
 def token_scale(sequences: Ragged, settings: LossSettings, *, num_tokens: int, num_sequences: int) -> Tensor:
     """Each token's share [N] of a batch of so many tokens and sequences, counted before any masking."""
-    if settings.aggregation == "token-mean":
+    if settings.loss_aggregation == "token-mean":
         return torch.full_like(sequences.row, 1 / num_tokens, dtype=torch.float32)
-    if settings.aggregation == "seq-mean-token-mean":
+    if settings.loss_aggregation == "seq-mean-token-mean":
         return sequences.spread(1 / (sequences.lengths * num_sequences))
-    return torch.full_like(sequences.row, 1 / ((settings.max_length or 1) * num_sequences), dtype=torch.float32)
+    longest = settings.max_tokens if settings.loss_aggregation == "seq-mean-token-sum-norm" else 1
+    return torch.full_like(sequences.row, 1 / (longest * num_sequences), dtype=torch.float32)
 
 
 def policy_loss(

@@ -43,7 +43,7 @@ class TokenPolicy:
                 transform=self._transform,
                 temperature=self._settings.temperature,
                 chunk=self._settings.logit_chunk_tokens,
-                with_entropy_gradient=self._settings.loss.entropy_weight > 0,
+                with_entropy_gradient=self._settings.entropy_weight > 0,
             )
 
     def drawn_log_probs(self, trees: TreeBatch) -> Tensor:
@@ -71,7 +71,7 @@ def find_reference(
 ) -> Callable[[TreeBatch], Tensor] | None:
     """Log-probabilities of the model as it came, if the loss wants them. With adapters it is the same model, with the
     adapters switched off; only where all weights are trained there is a second one."""
-    if not settings.loss.kl_weight:
+    if not settings.kl_weight:
         return None
     if has_adapters(model):
         adapted = TokenPolicy(model, settings)
@@ -82,7 +82,7 @@ def find_reference(
 
         return read
     if load is None:
-        raise ValueError(f"kl_weight={settings.loss.kl_weight!r} needs a reference model")
+        raise ValueError(f"kl_weight={settings.kl_weight!r} needs a reference model")
     return TokenPolicy(load().eval().requires_grad_(False), settings).read
 
 

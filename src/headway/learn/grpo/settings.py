@@ -1,81 +1,119 @@
-"""The knobs of an update of a language model."""
+"""What the learner of a language model can be told: a recipe's config inherits it and hands it on whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from headway.core.naming import unknown
+from headway.core.one_line import in_a_line
+from headway.learn.corrections import find_correction
 from headway.learn.grpo.advantages import ALL_ESTIMATORS, GAE
 from headway.learn.grpo.critic import CriticSettings
 from headway.learn.grpo.loss import LossSettings
 from headway.learn.schedules import Schedule
 from headway.llm.engine import Sampling
 from headway.llm.heads import CHUNK
-from headway.llm.layouts import LAYOUTS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GRPOSettings:
-    """What a learner does with a batch. The recipe's config says what each is for."""
+class OptimizerSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
+    """Optimizer: AdamW and its learning rate."""
+
+    learning_rate: float = Field(default=1e-6, gt=0)
+    """Step size of AdamW."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After its warmup the learning rate stays, or falls to lr_floor at the end of `updates`."""
+    lr_floor: float = Field(default=0.0, ge=0, le=1)
+    """Where such a fall ends, as a share of the learning rate."""
+    warmup_updates: int = Field(default=0, ge=0)
+    """The learning rate rises over this many updates."""
+    updates: int | None = Field(default=None, ge=1)
+    """Stop after this many learn calls."""
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    """How long AdamW remembers the direction. Raising it makes smoother steps."""
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
+    """How long AdamW remembers the size of gradients. Raising it makes it slower to notice that they have changed."""
+    adam_eps: float = Field(default=1e-8, gt=0)
+    """Added to the size of gradients. Raising it makes the steps of weights with tiny gradients smaller."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Of AdamW."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Largest gradient norm."""
+    num_epochs: int = Field(default=1, ge=1)
+    """Passes over a batch."""
+    num_minibatches: int = Field(default=1, ge=1)
+    """Gradient steps per pass. More learn faster from a batch and move further from its data."""
+
+
+class GRPOSettings(OptimizerSettings, LossSettings, CriticSettings):
+    """Update: what the learner does with a batch of groups."""
 
     estimator: str = "grpo"
-    critic: CriticSettings | None = None
-    """With the estimator gae, and only there."""
-    correction: str = "token_is"
-    correction_knobs: Mapping[str, Any] = field(default_factory=dict)
-    loss: LossSettings = field(default_factory=LossSettings)
-    learning_rate: float = 1e-6
-    schedule: str = "constant"
-    """How the learning rate goes on after its warmup: constant, linear or cosine, over `total_updates`."""
-    floor: float = 0.0
-    """Where it ends then, as a share of the learning rate."""
-    warmup_updates: int = 0
-    total_updates: int | None = None
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    epochs: int = 1
-    minibatches: int = 1
-    microbatch_tokens: int = 2048
-    logit_chunk_tokens: int = CHUNK
-    layout: str = "auto"
-    """How replies are laid out for the model: tree, rows, or what fits it (llm/layouts.py)."""
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    check_engine_every: int = 4
-    """How often, in versions, weights are kept until their tokens come (engine_check.py); 0: never."""
+    """Advantages: grpo, dr_grpo, rloo, reinforce_plus_plus, or gae (also called ppo), which trains a critic."""
     whiten_advantages: bool = False
+    """Scale the advantages of a batch to mean 0 and deviation 1."""
+    correction: str = "token_is"
+    """What makes up for stale data and for an engine that rounds differently: see docs/corrections.md."""
+    correction_options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the correction, like {cap: 2.0} for token_is."""
     kl_in_reward: bool = False
-    """Take `loss.kl_weight` times log pi_b / pi_ref from the rewards of tokens; the loss has no penalty then."""
+    """Take the penalty from the rewards instead of adding it to the loss: token by token with a critic, else from the
+    reward of the whole reply."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Higher explores more. The trainer computes its log-probabilities at the same one."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample only from the fewest most likely tokens that together have this probability. Lower leaves out unlikely
+    tokens, and what the trainer learns from is no longer its own policy: the correction sees by how much."""
+    top_k: int = Field(default=0, ge=0)
+    """Sample only from the k most likely tokens; 0: all. Fewer have the same effect as a lower top_p."""
+    check_engine_every: int = Field(default=4, ge=0)
+    """With a lead: every so many versions the trainer keeps its weights until tokens of that version come, reads some
+    of them again and reports how far the engine was off (mismatch_*). Raising it costs less: each time that is a copy
+    of what is trained, in the machine's memory, and a forward pass over an eighth of a batch. 0: never; then the alarm
+    engine_mismatch can ring only where tokens of the version being trained come."""
+    microbatch_tokens: int = Field(default=2048, ge=1)
+    """Tokens per forward pass. Fewer take less memory; what is learned is the same."""
+    logit_chunk_tokens: int = Field(default=CHUNK, ge=1)
+    """Tokens whose logits are in memory at once. Fewer take less, where the vocabulary is large; what is learned is the
+    same."""
+    layout: Literal["auto", "tree", "rows"] = "auto"
+    """How the trainer reads a group. tree: the prompt once, with all its replies. rows: each reply behind the prompt
+    again, which every model can do. auto: tree where the model gives the same numbers, else rows."""
 
-    def __post_init__(self) -> None:
+    @field_validator("estimator", mode="before")
+    @classmethod
+    def _known_as_ppo(cls, value: Any) -> Any:
+        return GAE if value == "ppo" else value
+
+    @model_validator(mode="after")
+    def _can_update(self) -> Self:
+        try:
+            find_correction(self.correction, **self.correction_options)
+        except TypeError as error:
+            raise ValueError(f"correction_options={self.correction_options!r}: {in_a_line(error)}") from None
         if self.estimator not in ALL_ESTIMATORS:
-            raise ValueError(unknown("advantage estimator", self.estimator, ALL_ESTIMATORS))
-        if (self.estimator == GAE) != (self.critic is not None):
-            verb = "needs a critic" if self.critic is None else "has no use for a critic"
-            raise ValueError(f"the estimator {self.estimator!r} {verb}")
-        if self.layout not in LAYOUTS:
-            raise ValueError(unknown("layout", self.layout, LAYOUTS))
-        for name in ("epochs", "minibatches", "microbatch_tokens", "logit_chunk_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
-        for name in ("learning_rate", "eps", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, received {getattr(self, name)!r}")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas must be in [0, 1), received {self.betas!r}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be > 0 for sampling to be a policy, received {self.temperature!r}")
-        if self.check_engine_every < 0:
-            raise ValueError(f"check_engine_every must be >= 0 (0: never), received {self.check_engine_every!r}")
-        if self.kl_in_reward and not self.loss.kl_weight:
-            raise ValueError("kl_in_reward needs kl_weight > 0: how much shall be taken from the rewards?")
+            raise ValueError(unknown("estimator", self.estimator, ALL_ESTIMATORS))
+        for name in CriticSettings.model_fields:
+            value = getattr(self, name)
+            if self.estimator != GAE and value != type(self).model_fields[name].default:
+                raise ValueError(f"{name}={value!r} goes with estimator='gae', received estimator={self.estimator!r}")
+        if self.lr_floor and self.lr_schedule == "constant":
+            raise ValueError(
+                f"lr_floor={self.lr_floor:g} goes with a learning rate that falls: lr_schedule=linear or cosine"
+            )
+        if self.kl_in_reward and not self.kl_weight:
+            raise ValueError("kl_in_reward=True needs kl_weight > 0: how much shall be taken from the rewards?")
+        return self
+
+    @model_validator(mode="after")
+    def _a_fall_has_an_end(self) -> Self:
         self.policy_schedule()
-        _ = self.sampling
+        return self
+
+    @property
+    def has_critic(self) -> bool:
+        return self.estimator == GAE
 
     @property
     def sampling(self) -> Sampling:
@@ -85,22 +123,22 @@ class GRPOSettings:
     @property
     def is_one_step(self) -> bool:
         """The policy that computes the gradient is the one at the start of the update."""
-        return self.epochs == 1 and self.minibatches == 1
+        return self.num_epochs == 1 and self.num_minibatches == 1
 
     @property
     def loss_terms(self) -> LossSettings:
         """What is in the loss itself."""
-        return replace(self.loss, kl_weight=0.0) if self.kl_in_reward else self.loss
+        return self.model_copy(update={"kl_weight": 0.0}) if self.kl_in_reward else self
 
     @property
     def critic_alone(self) -> int:
         """Updates at the beginning in which the policy waits."""
-        return 0 if self.critic is None else self.critic.warmup_updates
+        return self.critic_warmup_updates if self.has_critic else 0
 
     def policy_schedule(self) -> Schedule:
         """Begins when the policy does."""
-        left = None if self.total_updates is None else self.total_updates - self.critic_alone
-        return Schedule(self.schedule, self.warmup_updates, left, self.floor)
+        left = None if self.updates is None else self.updates - self.critic_alone
+        return Schedule(self.lr_schedule, self.warmup_updates, left, self.lr_floor)
 
     def critic_schedule(self) -> Schedule:
-        return Schedule(self.schedule, 0, self.total_updates, self.floor)
+        return Schedule(self.lr_schedule, 0, self.updates, self.lr_floor)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from pydantic import Field
 from torch import Tensor
 
 from headway.learn.model_learner import ModelLearner, ModelSettings, Targets
@@ -11,13 +10,29 @@ from headway.learn.muzero.loss import Losses, LossWeights, muzero_losses
 from headway.learn.muzero.network import MuZeroNetwork
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MuZeroSettings(ModelSettings):
-    """The knobs of one update."""
+    """Learning: the update of MuZero's model."""
 
-    learning_rate: float = 3e-3
-    target_every: int = 100
-    weights: LossWeights = field(default_factory=LossWeights)
+    learning_rate: float = Field(default=3e-3, gt=0)
+    """Step size of AdamW."""
+    target_every: int = Field(default=100, ge=1)
+    """Updates between two moves of the target network to the trained one."""
+    value_weight: float = Field(default=0.25, ge=0)
+    """Weight of the value loss; policy and reward have 1."""
+    consistency_weight: float = Field(default=2.0, ge=0)
+    """Weight of the agreement between latents that were stepped to and those of what was seen there. 0: off."""
+    learn_endings: bool = False
+    """Learn that after a termination there is nothing to gain, so that the search sees it too."""
+
+    @property
+    def weights(self) -> LossWeights:
+        """How much each part of the loss counts."""
+        return LossWeights(
+            value=self.value_weight,
+            consistency=self.consistency_weight,
+            entropy=self.entropy_weight,
+            learn_endings=self.learn_endings,
+        )
 
 
 class MuZeroLearner(ModelLearner[MuZeroNetwork]):

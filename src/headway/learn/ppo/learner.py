@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
@@ -36,44 +36,48 @@ MAX_LOG_RATIO = 20.0
 EPISODES_AVERAGED = 100  # the reported return is the mean over this many finished episodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PPOSettings:
-    """The knobs of one update."""
+class PPOSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
+    """PPO: the update."""
 
-    learning_rate: float = 3e-4
-    final_learning_rate: float | None = None
-    """Where a linear decay over the run ends; None: constant."""
-    total_updates: int | None = None
-    """The length of the run, for the decays."""
-    gamma: float = 0.99
-    lam: float = 0.95
-    epochs: int = 4
-    minibatch_size: int = 256
-    clip: float = 0.2
-    final_clip: float | None = None
-    """Where a linear decay of `clip` over the run ends; None: constant."""
-    value_weight: float = 0.5
-    value_clip: float | None = None
-    entropy_weight: float = 0.01
-    max_grad_norm: float = 0.5
+    learning_rate: float = Field(default=3e-4, gt=0)
+    """Step size of Adam."""
+    final_learning_rate: float | None = Field(default=None, ge=0)
+    """Where a linear decay over `updates` ends; unset: constant."""
+    updates: int | None = Field(default=None, ge=1)
+    """Stop after this many learn calls."""
+    gamma: float = Field(default=0.99, gt=0, le=1)
+    """Discount. Closer to 1 looks further ahead, with more variance."""
+    lam: float = Field(default=0.95, ge=0, le=1)
+    """GAE's lambda: lower trusts the value estimate more."""
+    num_epochs: int = Field(default=4, ge=1)
+    """Passes over a batch. More squeeze more out of it and move further from the data."""
+    minibatch_size: int = Field(default=256, ge=1)
+    """Steps per gradient step."""
+    clip: float = Field(default=0.2, gt=0)
+    """How far the policy may move per update."""
+    final_clip: float | None = Field(default=None, ge=0)
+    """Where a linear decay of `clip` over `updates` ends; unset: constant."""
+    value_weight: float = Field(default=0.5, ge=0)
+    """Weight of the value loss."""
+    value_clip: float | None = Field(default=None, gt=0)
+    """Clip the value's move as well; unset: do not."""
+    entropy_weight: float = Field(default=0.01, ge=0)
+    """Bonus for staying undecided."""
+    max_grad_norm: float = Field(default=0.5, gt=0)
+    """Largest gradient norm."""
+    target_kl: float | None = Field(default=None, gt=0)
+    """End the passes over a batch early once the policy has moved this far."""
     correction: Correction = "decoupled"
-    max_importance: float = 2.0
-    """C: truncation of the weight of stale data."""
-    target_kl: float | None = None
-    """Stop the epochs of an update when the policy has moved this far."""
+    """What makes up for stale data: the clipped ratio alone, a truncated weight beside it, or V-trace."""
+    max_importance: float = Field(default=2.0, gt=0)
+    """Truncation of the weight of stale data under `decoupled`."""
 
-    def __post_init__(self) -> None:
-        if self.correction not in ("none", "clip", "decoupled", "vtrace"):
-            raise ValueError(f"correction must be none, clip, decoupled or vtrace, received {self.correction!r}")
-        for name in ("learning_rate", "epochs", "minibatch_size", "clip", "max_grad_norm", "max_importance"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, received {getattr(self, name)!r}")
+    @model_validator(mode="after")
+    def _a_decay_needs_an_end(self) -> Self:
         for name in ("final_learning_rate", "final_clip"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name} must be >= 0, received {value!r}")
-            if value is not None and self.total_updates is None:
-                raise ValueError(f"{name}={value!r} needs total_updates: over which run shall it decay?")
+            if getattr(self, name) is not None and self.updates is None:
+                raise ValueError(f"{name}={getattr(self, name)!r} needs updates: over which run shall it decay?")
+        return self
 
     def loss(self, progress: float) -> Loss:
         """What a minibatch is scored by, `progress` (0 to 1) into the run."""
@@ -90,7 +94,7 @@ class PPOSettings:
         return _decayed(self.learning_rate, self.final_learning_rate, progress)
 
     def progress(self, updates: int) -> float:
-        return min(1.0, updates / self.total_updates) if self.total_updates else 0.0
+        return min(1.0, updates / self.updates) if self.updates else 0.0
 
 
 def _decayed(first: float, last: float | None, progress: float) -> float:
@@ -210,7 +214,7 @@ class PPOLearner:
         settings, measured = self._settings, []
         progress = settings.progress(self._updates)
         loss, rate = settings.loss(progress), settings.rate(progress)
-        for _ in range(settings.epochs):
+        for _ in range(settings.num_epochs):
             order = self._random.permutation(len(columns))
             if self._rank.size == 1:
                 steps = self._step.learn(rows, columns, order, settings.minibatch_size, loss, self._adam, rate)

@@ -6,9 +6,10 @@ worth (seen alone, as the first latent of a window is).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from headway.learn.model_learner import ModelLearner, ModelSettings, Targets
@@ -16,14 +17,31 @@ from headway.learn.unizero.loss import Losses, LossWeights, unizero_losses
 from headway.learn.unizero.network import UniZeroNetwork
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UniZeroSettings(ModelSettings):
-    """The knobs of one update."""
+    """Learning: the update of UniZero's model."""
 
-    learning_rate: float = 1e-4
-    betas: tuple[float, float] = (0.9, 0.95)
-    target_tau: float = 0.05
-    weights: LossWeights = field(default_factory=LossWeights)
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.95)
+
+    learning_rate: float = Field(default=1e-4, gt=0)
+    """Step size of AdamW. Larger models want less: 1e-4 for a dim of 768."""
+    target_tau: float = Field(default=0.05, gt=0, le=1)
+    """How far the target network moves to the trained one at each update. More: newer targets, less calm ones."""
+    latent_weight: float = Field(default=10.0, ge=0)
+    """Weight of the error of the next latent; policy and reward have 1."""
+    value_weight: float = Field(default=0.5, ge=0)
+    """Weight of the value loss."""
+    learn_endings: bool = True
+    """Learn that after a termination there is nothing to gain, so that the search sees it too."""
+
+    @property
+    def weights(self) -> LossWeights:
+        """How much each part of the loss counts."""
+        return LossWeights(
+            latent=self.latent_weight,
+            value=self.value_weight,
+            entropy=self.entropy_weight,
+            learn_endings=self.learn_endings,
+        )
 
 
 class UniZeroLearner(ModelLearner[UniZeroNetwork]):

@@ -1,9 +1,9 @@
-"""A run's weights measured again, without training.
+"""headway evaluate RUN [--checkpoint best|last|VERSION] [--seed N] [--repeat K] [--SETTING VALUE ...]
 
-run folder ──config──> recipe ──> its evaluator ──seed, seed + 1, ...──> scores
-     └─────newest, best or named checkpoint──> weights ──^
-
-With the run's own seed and settings the first score is the one the run itself found for this version.
+Scores a checkpoint again, without training: the newest one, unless another is named. Without other settings and
+with the run's seed the score is the one the run found. --repeat evaluates with K seeds from there on. Settings of
+the recipe that concern evaluation may be others: --eval_episodes 200, --eval_samples 16. Checkpoints are pickles:
+evaluate only runs you trust.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headway.cli.output import print_table, say
+from headway.cli.words import one_run, read_options, whole_numbers
 from headway.coordinate.best_weights import LAST, Kept, kept_weights
 from headway.coordinate.evaluations import evaluation_seed
 from headway.coordinate.roles import EvaluatorRole
@@ -25,7 +27,7 @@ SCORE = "score"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ScoresBySeed:
     """What evaluations of one version with several seeds found."""
 
     kept: Kept
@@ -41,7 +43,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ScoreSpread:
     """Several measurements of one thing. `deviation` is that of the sample: 0 of a single one."""
 
     mean: float
@@ -50,7 +52,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> ScoreSpread:
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
         return cls(statistics.fmean(values), deviation, min(values), max(values))
 
@@ -62,7 +64,7 @@ def evaluate(
     seed: int | None = None,
     repeat: int = 1,
     changes: Mapping[str, Any] | None = None,
-) -> Measured:
+) -> ScoresBySeed:
     """Score a checkpoint (`last`, `best` or a version) with `repeat` seeds from `seed` on (default: the run's).
 
     `changes` are settings of the run's recipe that concern evaluation; others are refused.
@@ -84,7 +86,7 @@ def evaluate(
         scores = [role.evaluate(snapshot, evaluation_seed(one, kept.version)) for one in seeds]
     finally:
         role.close()
-    return Measured(kept, seeds, scores)
+    return ScoresBySeed(kept, seeds, scores)
 
 
 def _config(recipe: Recipe, values: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
@@ -97,3 +99,28 @@ def _config(recipe: Recipe, values: Mapping[str, Any], changes: Mapping[str, Any
     if not values.get("evaluate_every"):  # a run that never evaluated has no evaluator either
         values = {**values, "evaluate_every": 1}
     return read_values(recipe.config, values, changes)
+
+
+def command(words: list[str]) -> int:
+    """The command."""
+    folder, options = RunFolder.existing(one_run("evaluate", words[:1])), read_options(words[1:])
+    which = options.pop("checkpoint", LAST)
+    numbers = {name: options.pop(name) for name in ("seed", "repeat") if name in options}
+    numbers = {name: whole_numbers({name: value}, **{name: 0})[name] for name, value in numbers.items()}
+    _print_measured(evaluate(folder, checkpoint=which, changes=options, **numbers), folder)
+    return 0
+
+
+def _print_measured(measured: ScoresBySeed, folder: RunFolder) -> None:
+    kept, seeds = measured.kept, measured.seeds
+    said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    recorded = "" if kept.score is None else f"; the run's own score was {kept.score:.6g}"
+    say(f"version {kept.version} of {folder.path}, {said}{recorded}")
+    rows = [(name, ScoreSpread.of(values)) for name, values in measured.values().items()]
+    if len(seeds) == 1:
+        print_table(["what", "value"], [[name, f"{found.mean:.6g}"] for name, found in rows])
+        return
+    heads = ["what", "mean", "deviation", "lowest", "highest"]
+    numbers = [[found.mean, found.deviation, found.low, found.high] for _, found in rows]
+    lines = zip(rows, numbers, strict=True)
+    print_table(heads, [[name, *(f"{number:.6g}" for number in line)] for (name, _), line in lines])

@@ -1,12 +1,12 @@
 """Runs from the configurations that LightZero's own files define.
 
-    from headway.recipes.lightzero import train
+    from headway.cli.lightzero import train
 
     train([main_config, create_config], seed=0, max_env_step=200_000)
 
 The recipe is chosen by `create_config.policy.type`, the environment by both. Every name in them is translated, said
-to have no effect, or refused with the reason: `lightzero_names.py` holds the tables. On the command line the file
-itself is enough:
+to have no effect, or refused with the reason: `headway/names/lightzero.py` holds the tables. On the command line the
+file itself is enough:
 
     headway run --config cartpole_unizero_config.py --max_lead 2
 """
@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.starting import start
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
-from headway.names.lightzero_names import RECIPES
+from headway.names.lightzero import RECIPES
 from headway.observe.folder import read_config
 from headway.recipes import load_recipe
 
@@ -47,8 +48,6 @@ def train(
         defines both
     :param settings: over those of the configuration, under our names or theirs: max_lead=2, num_simulations=50
     """
-    from headway.cli import start  # which knows this module
-
     if isinstance(input_cfg, str | Path):
         _, values = read_file(Path(input_cfg))
     else:

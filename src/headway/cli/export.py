@@ -1,7 +1,8 @@
-"""A run's weights as a folder that others load, with a page that says where they come from.
+"""headway export RUN --to FOLDER [--checkpoint best|last|VERSION] [--adapters true]
 
-run folder ──config──> recipe ──> its export ──> files, written beside ──renamed──> the folder
-     └─────newest, best or named checkpoint──^             └── README.md
+The trained language model of a run as a folder that transformers and vLLM load: the newest checkpoint, unless
+another is named. Adapters are folded in, or with --adapters true written by themselves, for peft. Checkpoints are
+pickles: export only runs you trust.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any
 
 import yaml
 
+from headway.cli.output import say
+from headway.cli.words import UsageError, one_run, read_options
 from headway.coordinate.best_weights import BEST, LAST, BestWeights, Kept, kept_weights
 from headway.core.naming import unknown
+from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.whole_files import written_beside
 from headway.recipes import EXPORTED, Exported, Recipe, load_recipe
-from headway.recipes.config import RunConfig, read_values
+from headway.recipes.config import RunConfig, defaults_of, read_values
 
 CARD = "README.md"
 
@@ -73,10 +77,8 @@ def card(run: RunFolder, recipe: Recipe, config: RunConfig, kept: Kept, about: E
 
 
 def _changed(config: RunConfig) -> Mapping[str, Any]:
-    fields = type(config).model_fields
-    standard = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
     said = config.model_dump(mode="json")
-    return {name: said[name] for name in fields if getattr(config, name) != standard[name]}
+    return {name: said[name] for name, default in defaults_of(type(config)).items() if getattr(config, name) != default}
 
 
 def _check_options(recipe: Recipe, options: Mapping[str, Any]) -> None:
@@ -88,3 +90,15 @@ def _check_options(recipe: Recipe, options: Mapping[str, Any]) -> None:
             raise ValueError(unknown("option", name, ["to", "checkpoint", *allowed]))
         if isinstance(allowed[name], bool) and not isinstance(value, bool):
             raise ValueError(f"{name} is true or false, received {value!r}")
+
+
+def command(words: list[str]) -> int:
+    """The command."""
+    folder, options = RunFolder.existing(one_run("export", words[:1])), read_options(words[1:])
+    to = options.pop("to", True)
+    if to is True:
+        raise UsageError("export needs a folder to write to: headway export RUN --to FOLDER")
+    done = export(folder, Path(str(to)), **options)
+    kept = done.kept
+    say(f"version {kept.version}, weights {fingerprint(kept.weights)}: {done.folder}")
+    return 0

@@ -1,5 +1,4 @@
-"""What one nested name of another system is here: what the tables of `nested_names.py` and `lightzero_names.py` are
-made of."""
+"""What a table of nested names is made of: a row says what one name of another system is here."""
 
 from __future__ import annotations
 
@@ -27,6 +26,7 @@ class KnownPath:
 
 
 def same(ours: str) -> Translate:
+    """The value as it is, under our name."""
     return lambda value, theirs, fields: {ours: value}
 
 
@@ -40,3 +40,20 @@ def only(*allowed: Any, why: str) -> Translate:
         return why
 
     return translate
+
+
+def row(path: str, ours: str, example: Any, translate: Translate | None = None, *reads: str) -> KnownPath:
+    """A name that is another one here, unless `translate` says more."""
+    return KnownPath(path, ours, translate or same(ours), example, reads)
+
+
+def by_path(*rows: KnownPath) -> dict[str, KnownPath]:
+    """A table, to look names up in."""
+    return {known.path: known for known in rows}
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number that counts something, or a refusal."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number >= 1, received {value!r}")
+    return value

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headway.names.rows import whole
+
 SYSTEMS = {
     "color_gomoku": "parallel PPO with a prioritized replay on Ray",
     "lightzero": "LightZero",
@@ -147,17 +149,11 @@ def _plays_without_search(fields: Collection[str], together: Together) -> bool:
     return "num_envs" in fields and "num_simulations" not in fields
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number >= 1, received {value!r}")
-    return value
-
-
 def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
     """TRL counts optimizer steps, of which every batch has `num_iterations`; an update here has them all."""
 
     def translate(value: Any, together: Together, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        steps, passes = _whole(name, value), _whole("num_iterations", together.get("num_iterations", 1))
+        steps, passes = whole(name, value), whole("num_iterations", together.get("num_iterations", 1))
         if steps % passes:
             raise ValueError(
                 f"{name}={steps} must be a multiple of num_iterations={passes}: a batch is one update here"
@@ -170,8 +166,8 @@ def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
 
 
 def _episodes(value: Any, together: Together, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    episodes, size = _whole("rollout_batch_size", value), together.get("group_size", defaults.get("group_size"))
-    size = _whole("group_size", size)
+    episodes, size = whole("rollout_batch_size", value), together.get("group_size", defaults.get("group_size"))
+    size = whole("group_size", size)
     if episodes % size:
         raise ValueError(f"rollout_batch_size={episodes} must be a multiple of group_size={size}")
     return {"tickets_per_batch": episodes // size}

@@ -1,8 +1,4 @@
-"""The same training without and with a lead, side by side: what the overlap bought and what it cost.
-
-demo    CartPole by PPO, to a mean return of 475: the synchronous loop, and the same budget with a lead
-toy     a bandit that sleeps: equal halves of collecting and learning, so that the overlap shows in full
-"""
+"""headway demo [--toy] [--runs FOLDER]: CartPole (or a toy problem) without and with a lead, side by side."""
 
 from __future__ import annotations
 
@@ -12,8 +8,12 @@ from math import cos, sin
 from pathlib import Path
 from typing import Any
 
+from headway.cli.output import say
+from headway.cli.report_page import REPORT, write_report
+from headway.cli.words import UsageError, read_options
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.run_result import RunResult
+from headway.core.naming import unknown
 from headway.core.types import Snapshot, Ticket, derive_seed
 from headway.launching import launch, statistics_rows
 from headway.observe.chart import Canvas, beside, curve_chart
@@ -24,7 +24,6 @@ from headway.observe.timeline import text_timeline
 from headway.recipes.config import RunConfig
 from headway.recipes.functions import FunctionsConfig
 from headway.recipes.functions import stations as toy_stations
-from headway.reporting import REPORT, write_report
 
 TARGET, MOST_RETURN = 475, 500
 WAITING = "headway.envs.waiting_cartpole:headway/WaitingCartPole-v1"
@@ -235,3 +234,15 @@ def _frame(position: float, angle: float) -> list[str]:
     reach = canvas.up - 5
     canvas.line((middle, 4), (middle + reach * sin(angle), 4 + reach * cos(angle)))
     return canvas.rows()
+
+
+def command(words: list[str]) -> int:
+    """The command."""
+    options = read_options(words)
+    root, is_toy = Path(str(options.pop("runs", "runs"))), options.pop("toy", False)
+    for name in options:
+        raise UsageError(unknown("option", name, ["toy", "runs"]))
+    if not isinstance(is_toy, bool):
+        raise UsageError(f"--toy takes no value, received {is_toy!r}")
+    say(toy(root) if is_toy else demo(root))
+    return 0

@@ -1,0 +1,103 @@
+"""The command line: `headway COMMAND ...`, a file a command.
+
+A command is a module here with a function `command(words) -> exit code`; its docstring is its help.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from headway.cli.output import print_table, say
+from headway.cli.words import UsageError, asks_for_help
+from headway.coordinate.checkpoint import CheckpointError
+from headway.coordinate.rerun import ReplayError
+from headway.coordinate.role_calls import RunFailed
+from headway.coordinate.waits import Stalled
+from headway.core.naming import unknown
+from headway.core.refusals import refusal
+from headway.observe.saying import to_stderr
+
+COMMANDS = {
+    "demo": "trains CartPole without and with a lead, side by side",
+    "run": "starts a run of a recipe, or repeats a recorded one",
+    "resume": "goes on with a run from its last checkpoint",
+    "status": "says how far a run is and what each role does",
+    "report": "writes what happened in a run as one page, or shows it while the run goes on",
+    "doctor": "says which side of a run is the bottleneck, and what to change",
+    "trace": "writes a run's timeline for Perfetto",
+    "samples": "prints what a language model generated in a run",
+    "evaluate": "scores a checkpoint again, without training",
+    "export": "writes a trained language model as a folder that others load",
+    "watch": "lets a trained policy play Colour Lines",
+    "play": "lets you play Colour Lines",
+    "simulate": "says what each lead would give, without running anything",
+    "explain": "says what names from other systems are here",
+}
+EXAMPLES = """
+headway demo
+headway run functions --max_lead 2 --collectors 2
+headway run --config runs/functions-20260401-101500/config.yaml --seed 1
+headway run --replay runs/functions-20260401-101500
+headway resume runs/functions-20260401-101500 --checkpoint 000001-v40
+headway report runs/functions-20260401-101500
+headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
+headway explain off_policy_degree=-1
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The `headway` command. 0: done; 1: the run failed, or the operating system did; 2: the input is wrong; 130: ended
+    by hand."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except (UsageError, CheckpointError, ReplayError, ValueError) as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return 2
+    except (RunFailed, Stalled) as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return 1
+    except (OSError, MemoryError, RuntimeError) as error:
+        what = refusal(error)
+        if what is None:
+            raise
+        to_stderr(f"{'' if _is_heard() else 'standard output: '}{what}")
+        return 1
+    except KeyboardInterrupt:
+        print("headway: ended by hand; nothing was saved since the last checkpoint", file=sys.stderr)
+        return 130
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        return _help()
+    name, rest = words[0], words[1:]
+    if name not in COMMANDS:
+        raise UsageError(unknown("command", name, COMMANDS))
+    module = import_module(f"headway.cli.{name}")
+    if name != "run" and asks_for_help(rest):  # the help of a run depends on its recipe
+        say(module.__doc__)
+        return 0
+    code: int = module.command(rest)
+    return code
+
+
+def _help() -> int:
+    print_table(["headway COMMAND", "what it does"], [[name, what] for name, what in COMMANDS.items()])
+    say(f"{EXAMPLES}\nheadway COMMAND --help says more")
+    return 0
+
+
+def _is_heard() -> bool:
+    """Can standard output be written? If not it is closed, so that nothing tries again at the end of the process."""
+    try:
+        sys.stdout.flush()
+        return True
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False

@@ -1,0 +1,130 @@
+"""headway explain [NAME | NAME=VALUE ...] [--names SYSTEM] or [RECIPE] --config FILE
+
+What names from other systems are here. A name that means different things in different systems is shown with all
+of its meanings, or with --names in that of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.cli import output
+from headway.cli.lightzero import read_file
+from headway.cli.output import print_table, say
+from headway.cli.words import UsageError, any_value, read_options, scalar
+from headway.core.naming import unknown
+from headway.names import lightzero as lightzero_names
+from headway.names import nested_paths
+from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
+from headway.names.layers import Said
+from headway.recipes import load_recipe
+from headway.recipes.config import RunConfig, read_values, understand
+
+
+def command(words: list[str]) -> int:
+    """The command."""
+    if "--config" in words:
+        return _explain_file(words)
+    if words:
+        words, names = _named_system(words)
+        pairs = [word.lstrip("-").partition("=") for word in words]
+        together = {name: any_value(text) for name, has_value, text in pairs if has_value}
+        for name, has_value, text in pairs:
+            if nested_paths.find_path(name) or nested_paths.is_theirs(name, {}):
+                _explain_path(name, together)
+                continue
+            known = KNOWN_NAMES.get(name)
+            if known is None and name in lightzero_names.ALONE:
+                path = lightzero_names.ALONE[name]
+                _explain_path(path, {**together, **({path: together[name]} if has_value else {})})
+                continue
+            if known is None:
+                ours = RunConfig.model_fields
+                if name in ours:
+                    say(f"{name}: {ours[name].description}")
+                    continue
+                raise UsageError(unknown("name", name, [*KNOWN_NAMES, *lightzero_names.ALONE, *ours]))
+            value = scalar(text) if has_value else known.example
+            for settings, meaning in _meanings(known, value, names, together):
+                say(f"{name}={value}  ->  {settings}   ({meaning})")
+        return 0
+    rows = [
+        [f"{known.name}={known.example}", ours, meaning]
+        for known in KNOWN_NAMES.values()
+        for ours, meaning in _meanings(known, known.example)
+    ]
+    print_table(["known name", "in Headway", "meaning"], rows)
+    for table in nested_paths.TABLES:
+        output.OUT.print()
+        print_table(["nested name", "in Headway"], [[known.path, known.ours] for known in table.PATHS.values()])
+        output.OUT.print()
+        print_table(["without effect", "because"], [[path, why] for path, why in table.WITHOUT_EFFECT.items()])
+    return 0
+
+
+def _named_system(words: list[str]) -> tuple[list[str], str | None]:
+    """What `--names` says, and the other words."""
+    place = next((at for at, word in enumerate(words) if word.partition("=")[0] == "--names"), None)
+    if place is None:
+        return words, None
+    end = place + (1 if "=" in words[place] else 2)
+    system = str(read_options(words[place:end])["names"])
+    if system not in SYSTEMS:
+        raise UsageError(unknown("system of names", system, SYSTEMS))
+    return words[:place] + words[end:], system
+
+
+def _meanings(
+    known: KnownName, value: Any, names: str | None = None, together: Mapping[str, Any] | None = None
+) -> list[tuple[str, str]]:
+    """What a name is here and what it means: once for each meaning, or in that of the system `names`."""
+    also = "" if known.implies is None else f"; implies {known.implies.setting}={known.implies.value} if none is set"
+    whose = f"; {' and '.join(known.systems)}" if known.others else ""
+    meanings = [(_assignments(known.translate(value)), f"{known.meaning}{whose}{also}")]
+    for other in known.others:
+        one = (_in_other_words(other, value, together or {}), f"{other.meaning}; {' and '.join(other.systems)}")
+        if names in other.systems and other.is_possible(("group_size", "num_envs"), together or {}):
+            return [one]
+        meanings.append(one)
+    return meanings[:1] if names in known.systems else meanings
+
+
+def _in_other_words(other: OtherMeaning, value: Any, together: Mapping[str, Any]) -> str:
+    """The settings; where they depend on what is not said, their name alone."""
+    try:
+        return _assignments(other.translate(value, together, {})) if other.translate else f"({other.ours})"
+    except ValueError:
+        return f"({other.ours})"
+
+
+def _explain_path(path: str, together: dict[str, Any]) -> None:
+    known = nested_paths.find_path(path)
+    value = together.get(path, None if known is None else known.example)
+    fields = load_recipe(lightzero_names.recipe_for(path, value) or "grpo").config.model_fields
+    _print_said(Said(path, value, nested_paths.mean(path, {**together, path: value}, fields)))
+
+
+def _explain_file(words: list[str]) -> int:
+    """Every name of a file (and of what else is said) that is not ours, line by line."""
+    name = words[0] if not words[0].startswith("-") and "=" not in words[0] else ""
+    options = read_options(words[bool(name) :])
+    named, values = read_file(Path(str(options.pop("config"))))
+    recipe = load_recipe(name or named or "grpo")
+    said = understand(recipe.config, values, options)[1]
+    for one in said:
+        _print_said(one)
+    if not said:
+        say("every name in it is ours")
+    read_values(recipe.config, values, options)  # what cannot be is said here as well
+    return 0
+
+
+def _print_said(said: Said) -> None:
+    has_effect = isinstance(said.meaning, dict)
+    ours = _assignments(said.meaning) if isinstance(said.meaning, dict) else f"no effect: {said.meaning}"
+    say(f"{said.name}={said.value}  ->  {ours}", style=None if has_effect else "dim")
+
+
+def _assignments(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items()) or "(the default)"

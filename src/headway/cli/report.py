@@ -1,0 +1,67 @@
+"""headway report RUN [RUN ...] [--output FILE] [--serve] [--port N]: what happened, as one page.
+
+Without --output the page is report.html in the folder of the first run. With --serve it is shown on this machine
+and follows a run that goes on, until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from queue import SimpleQueue
+
+from headway.cli.doctor import examine as examine
+from headway.cli.output import say
+from headway.cli.report_page import leave_report as leave_report
+from headway.cli.report_page import write_report
+from headway.cli.report_server import ReportServer
+from headway.cli.words import UsageError, read_options
+from headway.core.naming import unknown
+
+PORT = 8642
+
+
+def command(words: list[str]) -> int:
+    """The command."""
+    serve = "--serve" in words  # it takes no value: what follows may be a run
+    words = [word for word in words if word != "--serve"]
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    runs, options = [Path(word) for word in words[:first]], read_options(words[first:])
+    for name in options:
+        if name not in ("output", "port"):
+            raise UsageError(unknown("option", name, ["output", "serve", "port"]))
+    if not runs:
+        raise UsageError("report needs the folder of a run: headway report RUN [RUN ...]")
+    port = options.get("port", PORT)
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:
+        raise UsageError(f"--port must be a whole number from 0 to 65535, received {port!r}")
+    if serve and "output" in options:
+        raise UsageError("--output is for a page that is written; with --serve there is none")
+    if serve:
+        return _serve(runs, port)
+    if "port" in options:
+        raise UsageError("--port is for --serve")
+    output = options.get("output")
+    path = write_report(runs, None if output is None else Path(str(output)))
+    say(f"report: {path}")
+    return 0
+
+
+def _serve(runs: Sequence[Path], port: int) -> int:
+    """Ctrl-C is waited for, not raised: an exception in the middle of a line would have it printed twice."""
+    ended: SimpleQueue[int] = SimpleQueue()  # a handler may put into it whatever the main thread holds
+    with ReportServer(runs, port) as server:
+        before = signal.signal(signal.SIGINT, lambda number, _: ended.put(number))
+        try:
+            serving = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
+            serving.start()
+            say(f"report: {server.address} (Ctrl-C ends it)")
+            ended.get()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        say("ended")
+        server.shutdown()
+        serving.join()
+    return 0

@@ -1,0 +1,80 @@
+"""headway run [RECIPE] [--config FILE] [--names SYSTEM] [--replay RUN] [--runs FOLDER] [--quiet] [--FIELD VALUE]
+
+RECIPE is a name, or a file of your own that ends in .py. Settings known from other systems are understood too,
+nested ones as group.name=value: see headway explain. --names says whose they are, where systems mean different
+things by one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.cli.lightzero import read_file
+from headway.cli.output import print_table, say
+from headway.cli.recipe_help import explain_recipe
+from headway.cli.starting import start
+from headway.cli.words import UsageError, read_options
+from headway.coordinate.rerun import replay
+from headway.coordinate.roles import Stations
+from headway.observe.fingerprint import fingerprint
+from headway.observe.folder import RunFolder
+from headway.observe.recorder import read_events
+from headway.recipes import RECIPES, load_recipe
+from headway.recipes.config import read_values
+
+
+def command(words: list[str]) -> int:
+    """The command."""
+    recipe_name = words.pop(0) if words and not words[0].startswith("-") and "=" not in words[0] else ""
+    if not recipe_name and words[:1] in (["-h"], ["--help"]):
+        return _help_run()
+    options = read_options(words)
+    if "replay" in options:
+        path = Path(str(options.pop("replay")))
+        if options or recipe_name:
+            raise UsageError("--replay repeats a run as it was: it takes no recipe and no other option")
+        return _replay(path)
+    values: dict[str, Any] = {}
+    if "config" in options:
+        named, values = read_file(Path(str(options.pop("config"))))
+        recipe_name = recipe_name or named
+    if not recipe_name:
+        raise UsageError(f"run needs a recipe: {', '.join(RECIPES)}")
+    recipe = load_recipe(recipe_name)
+    if "help" in options or "h" in options:
+        return explain_recipe(recipe, every="all" in (options.get("help"), options.get("h")))
+    root = Path(str(options.pop("runs", "runs")))
+    quiet = bool(options.pop("quiet", False))
+    start(recipe, values, options, root=root, quiet=quiet)
+    return 0
+
+
+def _replay(path: Path) -> int:
+    folder = RunFolder.existing(path)
+    name, values = folder.read_config()
+    recipe = load_recipe(name)
+
+    def stations_for(config: Mapping[str, Any] | None) -> Stations:
+        """Of one session: with the settings it had."""
+        told = values if config is None else {key: value for key, value in config.items() if key != "recipe"}
+        return recipe.stations(read_values(recipe.config, told))
+
+    done = replay(stations_for, read_events(folder.events))
+    print_now = fingerprint(done.weights)
+    say(f"replayed {done.updates} updates to version {done.version}: weights {print_now}")
+    recorded = folder.recorded_fingerprint()
+    if recorded is None:
+        say("the run did not finish, so there is nothing to compare with")
+        return 0
+    same = recorded == print_now
+    say("the same bits as recorded" if same else f"NOT the recorded {recorded}")
+    return 0 if same else 1
+
+
+def _help_run() -> int:
+    say(__doc__)
+    print_table(["recipe", "what it is"], [[name, what] for name, what in RECIPES.items()])
+    say("headway run RECIPE --help lists its settings")
+    return 0

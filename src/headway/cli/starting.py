@@ -1,0 +1,125 @@
+"""A run that a command starts or resumes: its sinks, what it prints, and what is left of it if it fails."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headway.cli.output import say
+from headway.cli.report_page import leave_report
+from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinate.role_calls import RunFailed
+from headway.coordinate.roles import Stations
+from headway.coordinate.run_result import RunResult
+from headway.coordinate.system_failures import SystemFailed
+from headway.coordinate.waits import Stalled
+from headway.core.protocols import RoleRaised
+from headway.core.refusals import refusal
+from headway.launching import Recording, build_sinks, launch, statistics_rows
+from headway.launching.metric_sinks import has_tensorboard
+from headway.observe.fingerprint import fingerprint
+from headway.observe.folder import RunFolder
+from headway.observe.saying import to_stderr
+from headway.observe.sinks import Sink
+from headway.observe.statistics import statistics_block
+from headway.recipes import Recipe
+from headway.recipes.config import RunConfig, read_values, understand
+
+
+def start(recipe: Recipe, *layers: Mapping[str, Any], root: Path, quiet: bool) -> RunResult:
+    """A new run in a folder of its own under `root`, with settings as `read_values` takes them."""
+    config = read_values(recipe.config, *layers)
+    for said in understand(recipe.config, *layers)[1]:
+        if isinstance(said.meaning, str):
+            say(f"{said.name}={said.value} has no effect: {said.meaning}")
+    stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
+    folder = RunFolder.create(root, recipe.title, config.name)
+    try:
+        return launch_recipe(recipe, stations, config, folder, resume=False, quiet=quiet)
+    except SystemFailed:
+        if not folder.config.is_file():  # there was no room for that much
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def launch_recipe(
+    recipe: Recipe,
+    stations: Stations,
+    config: RunConfig,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    quiet: bool,
+    checkpoint: str | int | None = None,
+) -> RunResult:
+    """Run a recipe in its folder, and say what came of it."""
+    runtime = config.build_runtime()
+    sinks = _sinks(config, folder, is_new=not resume)
+    say(f"{recipe.title}: {'resumed in' if resume else 'running in'} {folder.path}")
+    say(_metrics_line(config, folder, sinks))
+    try:
+        result = launch(
+            stations,
+            config.settings(),
+            runtime=runtime,
+            folder=folder,
+            resume=resume,
+            checkpoint=checkpoint,
+            show_status=not quiet,
+            print_events=config.log_level == "debug",
+            sinks=sinks,
+            config=(recipe.name, config.model_dump(mode="json")),
+            **asdict(config.part(Recording)),
+        )
+    except SystemFailed:  # its line says how to go on; a page or a file more may be just what there is no room for
+        raise
+    except (RunFailed, Stalled) as error:
+        if config.report:
+            say(leave_report(folder))
+        if isinstance(error.__cause__, RoleRaised) and error.__cause__.details:
+            _leave_error(folder, error.__cause__.details)
+        if CheckpointStore(folder.checkpoints).all():
+            print(f"to go on from the last checkpoint: headway resume {folder.path}", file=sys.stderr)
+        raise
+    _print_result(result, folder)
+    if config.report:
+        say(leave_report(folder))
+    if not folder.summary.is_file():
+        raise SystemExit(1)  # `launch` has said why
+    return result
+
+
+def _leave_error(folder: RunFolder, details: str) -> None:
+    try:
+        folder.write_error(details)
+        print(f"the traceback is in {folder.error}", file=sys.stderr)
+    except OSError as error:
+        to_stderr(f"no traceback: {refusal(error)}")
+
+
+def _sinks(config: RunConfig, folder: RunFolder, *, is_new: bool) -> list[Sink]:
+    """What the settings ask for. A new run that cannot have them leaves nothing behind."""
+    try:
+        return config.part(build_sinks, folder=folder, config=config.model_dump(mode="json"))
+    except (ValueError, OSError):
+        if is_new:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def _metrics_line(config: RunConfig, folder: RunFolder, sinks: Sequence[Sink]) -> str:
+    places = [str(folder.metrics), *map(str, sinks)]
+    if config.tensorboard is None and not has_tensorboard():
+        places.append("not for TensorBoard, which is not installed (pip install 'headway[tensorboard]')")
+    return f"metrics: {', '.join(places)}"
+
+
+def _print_result(result: RunResult, folder: RunFolder) -> None:
+    say(statistics_block(statistics_rows(result)))
+    say(f"weights {fingerprint(result.weights)}, version {result.version}; in {folder.path}")
+    if not result.is_complete:
+        say(f"to go on: headway resume {folder.path}")

@@ -1,0 +1,93 @@
+"""The words of a command line: `--name value`, `--name=value`, bare `--flag`, `group.name=value`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headway.core.naming import unknown
+
+
+class UsageError(ValueError):
+    """The command line is not understood."""
+
+
+TEXTS = ("name",)
+"""Options that are taken as they are written: a run may be called 007."""
+
+
+NESTED = re.compile(r"\+{0,2}(\w+(?:\.\w+)+)=(.*)", re.DOTALL)
+
+
+def read_options(words: Sequence[str]) -> dict[str, Any]:
+    """`--name value`, `--name=value` and bare `--flag`, values as YAML scalars, dashes as underscores.
+
+    Nested names need no dashes: `group.name=value`, where a value may be a list too.
+    """
+    options: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        nested = NESTED.fullmatch(word)
+        if nested is not None:
+            options[nested[1]] = any_value(nested[2])
+            continue
+        if not word.startswith("-"):
+            raise UsageError(f"expected --name value, received {word!r}")
+        name, has_value, text = word.lstrip("-").partition("=")
+        is_next = bool(rest) and (rest[0].startswith("--") or rest[0] == "-h" or NESTED.fullmatch(rest[0]) is not None)
+        if not has_value and rest and not is_next:
+            text, has_value = rest.pop(0), "="
+        name = name.replace("-", "_")
+        options[name] = True if not has_value else text if name in TEXTS else scalar(text)
+    return options
+
+
+def scalar(text: str) -> Any:
+    """A word as YAML reads it, or as it stands."""
+    value = any_value(text)
+    return text if isinstance(value, dict | list) else value
+
+
+def any_value(text: str) -> Any:
+    """A word as YAML reads it: a number, a list, or the text itself."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def one_run(command: str, words: list[str]) -> Path:
+    """The folder that a command is about: the only word it may have here."""
+    if len(words) != 1 or words[0].startswith("-"):
+        raise UsageError(f"{command} needs the folder of a run: headway {command} RUN")
+    return Path(words[0])
+
+
+def whole_numbers(options: dict[str, Any], **defaults: int) -> dict[str, Any]:
+    """Options that are whole numbers (or flags, where the default is one)."""
+    for name, value in options.items():
+        if name not in defaults:
+            raise UsageError(unknown("option", name, defaults))
+        if isinstance(value, bool) != isinstance(defaults[name], bool) or not isinstance(value, int) or value < 0:
+            raise UsageError(f"--{name} must be a whole number, received {value!r}")
+    return defaults | options
+
+
+def asks_for_help(words: Sequence[str]) -> bool:
+    """Is one of the words -h or --help?"""
+    return not {"-h", "--help"}.isdisjoint(words)
+
+
+@contextmanager
+def needs_games() -> Iterator[None]:
+    """For imports of Colour Lines: a package that is missing is named in a line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageError(f"Colour Lines needs {error.name}: pip install 'headway[games]'") from None

@@ -1,0 +1,55 @@
+"""Where metrics go besides the run's folder: TensorBoard, Weights & Biases, Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from headway.observe.folder import RunFolder
+from headway.observe.sinks import Sink
+
+
+def has_tensorboard() -> bool:
+    """Whether the package is installed."""
+    return find_spec("tensorboard") is not None
+
+
+def build_sinks(
+    folder: RunFolder,
+    *,
+    tensorboard: bool | None = None,
+    use_wandb: bool = False,
+    wandb_project: str = "headway",
+    wandb_mode: Literal["online", "offline", "disabled"] = "online",
+    prometheus_port: int | None = None,
+    prometheus_host: str = "127.0.0.1",
+    config: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> list[Sink]:
+    """The sinks these settings ask for; `tensorboard=None` is yes where the package is installed. `name` is what the
+    run is called on Weights & Biases; its folder's name unless it is said."""
+    sinks: list[Sink] = []
+    extra, setting = "tensorboard", "tensorboard"
+    with ExitStack() as unless_all_are_built:
+        try:
+            if prometheus_port is not None:
+                from headway.observe.prometheus_sink import PrometheusSink
+
+                sinks.append(PrometheusSink(prometheus_port, host=prometheus_host, run=folder.path.name))
+                unless_all_are_built.callback(sinks[-1].close)
+            if tensorboard or (tensorboard is None and has_tensorboard()):
+                from headway.observe.tensorboard_sink import TensorBoardSink
+
+                sinks.append(TensorBoardSink(folder.path / "tensorboard"))
+            if use_wandb:
+                extra, setting = "wandb", "use_wandb"
+                from headway.observe.wandb_sink import WandbSink
+
+                sinks.append(WandbSink(folder.path, project=wandb_project, mode=wandb_mode, config=config, name=name))
+        except ModuleNotFoundError as error:
+            missing = (error.name or extra).partition(".")[0]
+            raise ValueError(f"{setting}=true needs {missing}: pip install 'headway[{extra}]'") from None
+        unless_all_are_built.pop_all()
+    return sinks

@@ -1,0 +1,62 @@
+"""A run of three plain functions."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from headway.coordinate.functions import CollectFunction, EvaluateFunction, TrainFunction, stations_from_functions
+from headway.coordinate.run_result import RunResult
+from headway.coordinate.settings import Plan, Settings
+from headway.core.order import parse_on_stale, parse_order
+from headway.launching.session import launch
+from headway.observe.folder import RunFolder
+
+PLAN = {field.name for field in fields(Plan)}
+SETTINGS = {field.name for field in fields(Settings)}
+
+
+def run(
+    collect: CollectFunction,
+    train: TrainFunction,
+    evaluate: EvaluateFunction | None = None,
+    *,
+    weights: Any,
+    folder: str | Path | None = None,
+    **settings: Any,
+) -> RunResult:
+    """Collect, train and evaluate with three functions of your own, at the same time.
+
+    `collect(weights, ticket)`, `train(weights, rollouts) -> weights`, `evaluate(weights) -> number`. With `folder`,
+    events, metrics and checkpoints are kept there; `headway report FOLDER`, or `write_report` of
+    `headway.cli.report`, makes the page of it.
+
+    Everything else is a keyword:
+
+    - when to stop, evaluate and save, as in `Plan`: `updates`, `steps`, `wall_s`, `target_score`, `evaluate_every`,
+      `save_every`, `save_every_s`, `warmup_s`;
+    - how far and in which order, as in `Settings`: `max_lead`, `order`, `max_staleness`, `on_stale`, `collectors`,
+      `tickets_per_batch`, `seed` and the others; `order` and `on_stale` may be words;
+    - where it runs and what is seen of it, as in `launch`: `runtime`, `show_status`, `sinks` (which get the metrics
+      too, and are closed at the end), `resume=True` to go on from the last checkpoint of `folder`, or from the one that
+      `checkpoint` names (000007-v42) or that holds this version;
+    - what is kept and who looks at it, as in `Recording`: `alarms` are thresholds by name
+      (`headway.observe.alarms.KNOWN`), for runs with a folder or sinks; `monitor` is a function (or where it is:
+      file.py:function) that is given statistics at intervals (`headway.observe.monitor`).
+    """
+    plan = {name: settings.pop(name) for name in PLAN & settings.keys()}
+    if evaluate is None and (plan.get("evaluate_every") or plan.get("target_score") is not None):
+        raise ValueError("evaluate_every and target_score need an evaluate function")
+    if plan.get("target_score") is not None:
+        plan["evaluate_every"] = plan.get("evaluate_every") or 1
+    chosen = {name: settings.pop(name) for name in SETTINGS & settings.keys()}
+    for name, parse in (("order", parse_order), ("on_stale", parse_on_stale)):
+        if isinstance(chosen.get(name), str):
+            chosen[name] = parse(chosen[name])
+    return launch(
+        stations_from_functions(collect, train, evaluate, weights=weights),
+        Settings(plan=Plan(**{"evaluate_last": evaluate is not None, **plan}), **chosen),
+        folder=None if folder is None else RunFolder(Path(folder)),
+        **settings,
+    )

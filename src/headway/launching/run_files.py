@@ -1,0 +1,187 @@
+"""The files of a run's folder while a session goes on: what it goes on from, and what it writes.
+
+    hold the folder --> checkpoints, best weights --> the state to go on from --> samples, event log, metrics so far
+
+However the session ends, its log is closed, a trace is written, and a run that got to its end leaves its summary.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.coordinate.best_weights import FILE, BestWeights
+from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
+from headway.coordinate.checkpointing import check_same_run
+from headway.coordinate.run_result import RunResult
+from headway.coordinate.settings import Settings
+from headway.coordinate.system_failures import way_back
+from headway.core.refusals import refusal
+from headway.launching.recording import Recording
+from headway.launching.run_summary import summary_of
+from headway.observe.environment import describe_environment
+from headway.observe.folder import RunFolder
+from headway.observe.log_parts import go_on_at, log_size
+from headway.observe.metrics import Metrics
+from headway.observe.recorder import EventLog, read_events
+from headway.observe.samples import SampleLog
+from headway.observe.saying import to_stderr
+from headway.observe.sinks import JsonLines
+from headway.observe.trace import write_trace
+
+TRACE_UP_TO_BYTES = 20 * 2**20  # of events: about 200,000, a few seconds to read
+
+RecipeConfig = tuple[str, Mapping[str, Any]]
+"""The name of a recipe, and its settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """What a session has in its folder."""
+
+    store: CheckpointStore
+    best: BestWeights | None
+    samples: SampleLog
+    events: EventLog
+    metrics: Metrics
+    """What the sessions before add up to."""
+    numbers: JsonLines
+    """metrics.jsonl"""
+    state: RunState | None
+    """What the session goes on from; None: it is the first, or nothing was saved yet."""
+
+
+def open_files(
+    stack: ExitStack,
+    folder: RunFolder,
+    settings: Settings,
+    recording: Recording,
+    *,
+    ended: Sequence[RunResult],
+    resume: bool,
+    checkpoint: str | int | None,
+    config: RecipeConfig | None,
+) -> RunFiles:
+    """Open a folder for a session. `stack` closes everything; `ended` will hold the result of a run that got to its
+    end."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(folder.hold())  # before anything is read
+    stack.callback(lambda: _leave_summary(folder, ended))  # last of all, before somebody else may come
+    store = CheckpointStore(folder.checkpoints, keep=recording.keep_checkpoints)
+    best = _best_weights(folder) if recording.keep_best else None
+    state = None
+    if resume:
+        state = _state_to_go_on_from(folder, store, settings, checkpoint)
+        folder.summary.unlink(missing_ok=True)
+    elif folder.events.exists():
+        raise ValueError(f"{folder.path} holds a run already: resume it, or choose another folder")
+    elif config is not None:
+        folder.write_config(config[0], dict(config[1]))
+    clock_s = state.events_s if state else 0.0
+    samples = stack.enter_context(SampleLog(folder.samples))
+    folder.note_session(describe_environment(), clock_s)
+    missing = ""
+    if resume:
+        samples.go_on(state.updates if state else 0, [score.version for score in state.scores] if state else [])
+        position, check = (state.events_position, state.events_check) if state else (0, None)
+        missing = go_on_at(folder.events, position, check)
+    metrics = Metrics() if state is None else _metrics_so_far(state, folder.events)
+    events = EventLog(folder.events)
+    stack.callback(_leave_trace, folder)
+    stack.callback(events.close)
+    if missing:
+        to_stderr(f"{missing}: the run goes on, but cannot be replayed from its beginning")
+        events.record(clock_s, "gap", {"why": missing})
+    numbers = JsonLines(folder.metrics, until_s=clock_s if resume else None)
+    return RunFiles(store, best, samples, events, metrics, numbers, state)
+
+
+def _state_to_go_on_from(
+    folder: RunFolder, store: CheckpointStore, settings: Settings, checkpoint: str | int | None
+) -> RunState | None:
+    """That of the named checkpoint, or of the newest. What was saved after a named one is set aside."""
+    begin = None if checkpoint is None else store.find(checkpoint)
+    state = _newest_state(folder, store) if begin is None else store.load(begin)
+    if state is not None:
+        check_same_run(state, settings)  # before anything of the run is touched
+    for aside in store.set_aside_after(begin) if begin is not None else ():
+        to_stderr(f"set aside, as the run goes on before it: {aside}")
+    return state
+
+
+def keep_config(folder: RunFolder | None, config: RecipeConfig | None) -> Callable[[], None] | None:
+    """Write the settings a run was resumed with, once it goes on with them: a change that was refused must not stay."""
+    if folder is None or config is None:
+        return None
+    recipe, values = config
+    return lambda: folder.write_config(recipe, dict(values))
+
+
+def _newest_state(folder: RunFolder, store: CheckpointStore) -> RunState | None:
+    """What to go on from. A run that ended before its first checkpoint begins again."""
+    if store.all() or not folder.events.exists():
+        return store.load()
+    to_stderr(f"nothing was saved yet in {folder.path}: the run begins again with its first ticket")
+    return None
+
+
+def _best_weights(folder: RunFolder) -> BestWeights:
+    """Those of the run so far. A damaged file is set aside: what scored best is no reason not to go on."""
+    try:
+        return BestWeights(folder.checkpoints)
+    except CheckpointError as error:
+        path = folder.checkpoints / FILE
+        aside = path.with_name(f"damaged-{path.name}")
+        to_stderr(f"{error}; it is set aside as {aside.name}, and the next best is kept in its place")
+        path.replace(aside)
+        return BestWeights(folder.checkpoints)
+
+
+def _metrics_so_far(state: RunState, events: Path) -> Metrics:
+    """What the sessions before add up to: as the checkpoint has it, or else from the log. A damaged log costs the
+    totals, it does not keep a run from going on."""
+    if state.metrics is not None:
+        try:
+            metrics = pickle.loads(state.metrics)
+        except (AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
+            metrics = None  # of another version of this library
+        if isinstance(metrics, Metrics):
+            return metrics
+    metrics = Metrics()
+    try:
+        for event in read_events(events):
+            metrics.note(event["t"], event["e"], event)
+    except ValueError as error:
+        to_stderr(f"the totals of the metrics start anew: {error}")
+        return Metrics()
+    return metrics
+
+
+def _leave_trace(folder: RunFolder) -> None:
+    """However the run ended. A log that takes long to read is left to `headway trace`."""
+    failing = sys.exc_info()[1]
+    is_refused = failing is not None and refusal(failing) is not None
+    try:
+        if log_size(folder.events) > TRACE_UP_TO_BYTES:
+            to_stderr(f"a long run; to write its trace: headway trace {folder.path}")
+            return
+        write_trace(folder)
+    except ValueError as error:
+        to_stderr(f"no trace: {error}")
+    except (OSError, MemoryError) as error:
+        if not is_refused:  # if it is, the run ends with a line about it
+            to_stderr(f"no trace: {refusal(error)}; to write it: headway trace {folder.path}")
+
+
+def _leave_summary(folder: RunFolder, ended: Sequence[RunResult]) -> None:
+    """A run that got to its end has its result, also where there is no room to write it down."""
+    try:
+        for result in ended:
+            folder.write_summary(summary_of(result))
+    except OSError as error:
+        to_stderr(f"no summary: {refusal(error)}{way_back(folder.path)}")

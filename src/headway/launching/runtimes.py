@@ -1,0 +1,35 @@
+"""Runtimes by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.core.naming import unknown
+from headway.core.protocols import Runtime
+
+RUNTIMES = ("inline", "threads", "processes", "ray")
+
+
+def build_runtime(name: str, **ray_options: Any) -> Runtime:
+    """A runtime by name. `RayActors` says what `ray_options` there are; no other runtime has any."""
+    if ray_options and name != "ray":
+        raise ValueError(f"{', '.join(ray_options)}: for the runtime 'ray' only, received {name!r}")
+    if name == "inline":
+        from headway.runtime.inline import Inline
+
+        return Inline()
+    if name == "threads":
+        from headway.runtime.threads import Threads
+
+        return Threads()
+    if name == "processes":
+        from headway.runtime.processes import Processes
+
+        return Processes()
+    if name == "ray":
+        try:
+            from headway.runtime.ray_actors import RayActors
+        except ModuleNotFoundError as error:
+            raise ValueError(f"the runtime 'ray' needs {error.name}: pip install 'headway[ray]'") from None
+        return RayActors(**ray_options)
+    raise ValueError(unknown("runtime", name, RUNTIMES))

@@ -1,0 +1,60 @@
+"""Signals of a run.
+
+SIGINT, SIGTERM   finish the update, save, end (a second one ends at once)
+SIGUSR1           print who waits for what
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from headway.coordinate.control import INTERRUPTED
+from headway.coordinate.coordinator import Coordinator
+
+
+@contextmanager
+def routed_signals(coordinator: Coordinator, *, is_apart: bool) -> Iterator[None]:
+    """Route the signals to the coordinator, which may be in another thread; put the old handlers back at the end."""
+    asked = 0
+
+    def say(line: str) -> None:
+        try:
+            print(line, file=sys.stderr, flush=True)
+        except RuntimeError:  # the signal came in the middle of another line, which has to be whole first
+            coordinator.call_soon(lambda: print(line, file=sys.stderr, flush=True))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked += 1
+        name = signal.Signals(number).name
+        if asked > 1:
+            say(f"{name} again: ending now")
+            coordinator.abort()
+        else:
+            say(f"{name}: saving and ending after this update (again: at once)")
+            coordinator.call_soon(lambda: coordinator.request_stop(f"{INTERRUPTED} by {name}"))
+
+    def explain(number: int, frame: FrameType | None) -> None:
+        if is_apart:  # in the thread where nothing moves meanwhile
+            coordinator.call_soon(lambda: say(coordinator.why()))
+        else:
+            say(coordinator.why())
+
+    handlers: dict[int, Callable[[int, FrameType | None], None]] = {
+        signal.SIGINT: stop,
+        signal.SIGTERM: stop,
+        signal.SIGUSR1: explain,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,182 @@
+"""Settings in anybody's words, put into ours: layers (a file, the command line) over each other.
+
+A layer may speak flat names of other systems (`flat.py`) and nested ones (`nested_paths.py`). Whatever cannot be
+understood is said in a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from headway.core.naming import unknown
+from headway.names import nested_paths
+from headway.names.flat import KNOWN_NAMES, SYSTEMS, translate
+from headway.names.lightzero import path_of
+
+Defaults = Mapping[str, Any]
+"""The settings of a recipe by their names, with their defaults."""
+
+
+class Said(NamedTuple):
+    """A name from another system, its value, and what that is here: settings, or why it has no effect."""
+
+    name: str
+    value: Any
+    meaning: dict[str, Any] | str
+
+
+def understand_layers(
+    defaults: Defaults, layers: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Any], list[Said], list[str]]:
+    """Puts layers of settings, later ones over earlier ones, into the words of a recipe with these defaults.
+
+    Beside the settings it returns what was translated on the way, and a line for each name that cannot be understood.
+    """
+    problems: list[str] = []
+    merged: dict[str, Any] = {}
+    said: dict[str, Said] = {}
+    nested: dict[str, Any] = {}
+    unknown_names: list[str] = []
+    layers, systems = _systems(defaults, layers, problems)
+    together = {name: value for values in layers for name, value in values.items()}
+    for values, names in zip(layers, systems, strict=True):
+        theirs = {name: value for name, value in values.items() if nested_paths.is_theirs(name, value)}
+        paths = nested_paths.flatten(theirs)
+        paths |= nested_paths.our_words(values, paths)
+        nested = {name: value for name, value in (nested | paths).items() if value is not None}
+        flat = {name: value for name, value in values.items() if name not in theirs}
+        here: list[Said] = []
+        for name, value in flat.items():
+            if name in defaults:
+                continue
+            try:
+                meaning = _flat_meaning(defaults, name, flat, nested, names, together)
+            except ValueError as error:
+                problems.append(str(error))
+                continue
+            if meaning is None:
+                unknown_names.append(str(name))
+            elif value is not None or name in KNOWN_NAMES:
+                here.append(Said(name, value, meaning))
+        here += _translated_paths(defaults, nested, paths, problems)
+        for one in here:  # what it meant before counts no more
+            before = said[one.name].meaning if one.name in said else {}
+            for field, value in before.items() if isinstance(before, dict) else ():
+                if field in merged and merged[field] == value:
+                    del merged[field]
+        merged |= _in_our_words(defaults, values, here, problems)
+        said |= {one.name: one for one in here}
+    _imply(defaults, merged, said)
+    return merged, list(said.values()), [*_unknown(unknown_names, defaults, problems), *problems]
+
+
+def _systems(
+    defaults: Defaults, layers: Iterable[Mapping[str, Any]], problems: list[str]
+) -> tuple[list[Mapping[str, Any]], list[str | None]]:
+    """Whose names each layer speaks: as its own `names` says, or the last of all that do."""
+    layers = list(layers)
+    if "names" in defaults:
+        return layers, [None] * len(layers)
+    said = [None if values.get("names") is None else str(values["names"]).lower() for values in layers]
+    last: str | None = None
+    for system in said:
+        last = system or last
+        if system is not None and system not in SYSTEMS:
+            problems.append(unknown("system of names", system, SYSTEMS))
+    rest = [{name: value for name, value in values.items() if name != "names"} for values in layers]
+    return list(rest), [system or last for system in said]
+
+
+def _imply(defaults: Defaults, merged: dict[str, Any], said: dict[str, Said]) -> None:
+    """What goes along with a known name, where nobody says otherwise."""
+    for one in list(said.values()):
+        known = KNOWN_NAMES.get(one.name)
+        if known is None or known.implies is None or not isinstance(one.meaning, dict):
+            continue
+        setting, value, instead_of = known.implies
+        if setting in defaults and defaults[setting] == instead_of and merged.setdefault(setting, value) == value:
+            said[one.name] = one._replace(meaning={**one.meaning, setting: value})
+
+
+def _unknown(names: list[str], defaults: Defaults, others: list[str]) -> list[str]:
+    """One line each. The list of all that are allowed is only there where it is the only line."""
+    lines = [
+        nested_paths.unknown_path(name) if "." in name else unknown("setting", name, defaults)
+        for name in dict.fromkeys(names)
+    ]
+    if len(lines) + len(others) == 1:
+        return lines
+    return [line.partition(" allowed: ")[0].rstrip(";") for line in lines]
+
+
+def _in_our_words(
+    defaults: Defaults, values: Mapping[str, Any], said: list[Said], problems: list[str]
+) -> dict[str, Any]:
+    """One layer. Within it, nothing may be said twice in different ways."""
+    ours = {n: v for n, v in values.items() if n in defaults and not nested_paths.is_theirs(n, v)}
+    for name, value, meaning in said:
+        for field, wanted in meaning.items() if isinstance(meaning, dict) else ():
+            if field not in defaults:
+                problems.append(f"setting {name!r} means {field!r}, which this recipe does not have")
+            elif ours.setdefault(field, wanted) != wanted:
+                problems.append(f"{name}={value!r} means {field}={wanted!r}, but {field}={ours[field]!r} is set too")
+    return ours
+
+
+def _flat_meaning(
+    defaults: Defaults,
+    name: str,
+    values: Mapping[str, Any],
+    nested: Mapping[str, Any],
+    names: str | None,
+    together: Mapping[str, Any],
+) -> dict[str, Any] | str | None:
+    """What a flat name that is not ours is; None: nobody knows it."""
+    value = values[name]
+    if name == "data_queue_size" and values.get("enable_async_training") is False:
+        return "with enable_async_training off there is no queue"
+    if not isinstance(value, Mapping):
+        meaning = translate(name, value, defaults, names=names, together=together, defaults=defaults)
+        if meaning is not None:
+            return meaning
+    path = path_of(name, defaults)
+    if path is not None:
+        if value is None:
+            return {}
+        paths = {one: path_of(one, defaults) for one in values}
+        alone = {theirs: values[one] for one, theirs in paths.items() if theirs is not None and values[one] is not None}
+        return nested_paths.mean(path, {**nested, **alone}, defaults)
+    if isinstance(value, Mapping):
+        raise ValueError(nested_paths.unknown_path(str(name)))
+    return None
+
+
+def _translated_paths(
+    defaults: Defaults, nested: Mapping[str, Any], here: Mapping[str, Any], problems: list[str]
+) -> list[Said]:
+    """The nested names of one layer, and those of earlier ones that mean something else now."""
+    if not here:
+        return []
+    theirs: dict[str, Any] = {}
+    unresolved: dict[str, str] = {}
+    for name in nested:
+        try:
+            theirs[name] = nested_paths.resolved(name, nested)
+        except ValueError as error:
+            theirs[name], unresolved[name] = nested[name], str(error)
+    said, refused = [], dict[str, str]()
+    for name in nested_paths.touched(here.keys(), theirs):
+        try:
+            meaning = nested_paths.mean(name, theirs, defaults)
+        except ValueError as error:
+            reason = str(error).removeprefix(f"{name}={theirs[name]!r}: ")
+            if not any(reason == other and nested_paths.are_read_together(name, one) for one, other in refused.items()):
+                problems.append(unresolved.get(name, str(error)))
+            refused[name] = reason
+            continue
+        if name in unresolved and isinstance(meaning, dict):
+            problems.append(unresolved[name])
+        else:
+            said.append(Said(name, theirs[name], meaning))
+    return said
