@@ -203,18 +203,6 @@ class PrioritizedReplay:
         self._reference = state["reference"]
 
 
-def segment_priorities(td: ArrayLike, mask: ArrayLike | None = None, *, eta: float = 0.9) -> np.ndarray:
-    """One priority per segment [N] from the errors of its steps [N, T]: eta * max|td| + (1 - eta) * mean|td|.
-
-    Steps where `mask` [N, T] is False (past the episode's end) do not count; a segment without steps has 0.
-    """
-    errors = np.abs(np.asarray(td, np.float64))
-    counts = np.ones(errors.shape, bool) if mask is None else np.asarray(mask, bool)
-    errors = np.where(counts, errors, 0.0)
-    mean = errors.sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
-    return eta * errors.max(axis=1, initial=0.0) + (1 - eta) * mean
-
-
 def checked_priorities(priorities: ArrayLike, num: int) -> np.ndarray:
     raw = np.array(priorities, np.float64, ndmin=1)  # a copy: read-only arrays would be compiled for again
     if raw.shape != (num,):
