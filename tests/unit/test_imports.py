@@ -20,6 +20,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 CORE = {"core"}
 OBSERVE = CORE | {"observe"}
 CHILDREN = OBSERVE | {"children"}
+EXPERIENCE = CORE | {"experience"}
 TOOLS = ("envs", "search", "llm")
 STATIONS = ("collect", "buffer", "learn", "publish", "evaluate")
 TOP = {"launching", "demo", "watching", "evaluating", "exporting", "reporting", "cli"}
@@ -28,8 +29,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": CORE,
     "observe": OBSERVE,
     "children": CHILDREN,
-    **{tool: CHILDREN | {tool} for tool in TOOLS},
-    **{station: CHILDREN | set(TOOLS) | {station} for station in STATIONS},
+    "experience": EXPERIENCE,
+    **{tool: CHILDREN | EXPERIENCE | {tool} for tool in TOOLS},
+    **{station: CHILDREN | EXPERIENCE | set(TOOLS) | {station} for station in STATIONS},
     "coordinate": CHILDREN | {"coordinate"},
     "runtime": CHILDREN | {"runtime"},
     "simulate": CHILDREN | {"coordinate", "runtime", "simulate"},
@@ -49,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 THIRD_PARTY = {  # what each part may need from outside; stations, tools and recipes choose for themselves
     "core": set[str](),
+    "experience": {"numpy"},
     "coordinate": set[str](),
     "launching": set[str](),
     "__init__": set[str](),

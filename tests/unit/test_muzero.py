@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draws import a_batch, classes, targets_of
+from draws import a_batch, classes, drawn, targets_of
 from torch import Tensor
 
-from headway.core.types import Batch, Rollout
+from headway.core.types import Batch
 from headway.learn.muzero.inference import TorchModel, VectorModel, searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
 from headway.learn.muzero.loss import LossWeights, muzero_losses
@@ -362,7 +362,7 @@ def a_learner(**settings: Any) -> MuZeroLearner:
 
 
 def a_draw(seed: int = 0) -> Batch:
-    return Batch(0, (Rollout(a_batch(32, seed=seed), steps=32),))
+    return Batch(0, (drawn(a_batch(32, seed=seed)),))
 
 
 def test_learning_lowers_the_loss_and_reports_priorities_by_id() -> None:
@@ -371,27 +371,27 @@ def test_learning_lowers_the_loss_and_reports_priorities_by_id() -> None:
     assert reports[-1].metrics["total_loss"] < reports[0].metrics["total_loss"] - 0.1
     assert reports[0].samples == 32
     feedback = reports[0].feedback
-    np.testing.assert_array_equal(feedback["ids"], np.arange(32) + 100)
+    np.testing.assert_array_equal(feedback.ids, np.arange(32) + 100)
     network = a_network()
     data = draw.rollouts[0].payload
     with torch.no_grad():
         support = network.architecture.value_support
-        values = support.decode(network.predict(network.encode(torch.from_numpy(data["obs"][0])))[1])
-        ahead = support.decode(network.predict(network.encode(torch.from_numpy(data["bootstrap_obs"][0])))[1])
-    wanted = data["returns"][0] + data["factors"][0] * ahead.numpy()
-    np.testing.assert_allclose(feedback["priorities"], np.abs(values.numpy() - wanted), rtol=1e-3, atol=1e-4)
+        values = support.decode(network.predict(network.encode(torch.from_numpy(data.obs[0])))[1])
+        ahead = support.decode(network.predict(network.encode(torch.from_numpy(data.bootstrap_obs[0])))[1])
+    wanted = data.returns[0] + data.factors[0] * ahead.numpy()
+    np.testing.assert_allclose(feedback.priorities, np.abs(values.numpy() - wanted), rtol=1e-3, atol=1e-4)
 
 
 def test_a_search_bootstraps_with_what_it_found_then() -> None:
     data = a_batch(4)
     del data["bootstrap_obs"]
-    report = a_learner(bootstrap="search").learn(Batch(0, (Rollout(data, steps=4),)))
+    report = a_learner(bootstrap="search").learn(Batch(0, (drawn(data),)))
     network = a_network()
     with torch.no_grad():
         values = network.predict(network.encode(torch.from_numpy(data["obs"][0])))[1]
     wanted = data["returns"][0] + data["factors"][0] * data["root_values"][0]
     errors = np.abs(network.architecture.value_support.decode(values).numpy() - wanted)
-    np.testing.assert_allclose(report.feedback["priorities"], errors, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(report.feedback.priorities, errors, rtol=1e-3, atol=1e-4)
 
 
 def test_the_target_network_follows_at_once_or_slowly() -> None:

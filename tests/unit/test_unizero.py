@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draws import a_batch, classes, targets_of
+from draws import a_batch, classes, drawn, targets_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from headway.buffer.game_segments import TERMINATED, TRUNCATED, VALID, _begins
-from headway.core.types import Batch, Rollout
+from headway.core.types import Batch
 from headway.learn.packed import load_weights, pack_weights
 from headway.learn.two_hot import Support
 from headway.learn.unizero.inference import CompiledModel, UniZeroModel, searchable
@@ -412,7 +412,7 @@ def a_learner(**changes: Any) -> UniZeroLearner:
 
 
 def a_draw(seed: int = 0, batch: int = 32) -> Batch:
-    return Batch(0, (Rollout(a_batch(batch, seed=seed), steps=batch),))
+    return Batch(0, (drawn(a_batch(batch, seed=seed)),))
 
 
 def value_alone(network: UniZeroNetwork, obs: np.ndarray) -> np.ndarray:
@@ -428,19 +428,19 @@ def test_learning_lowers_the_loss_and_reports_priorities_by_id() -> None:
     assert reports[-1].metrics["latent_loss"] < reports[0].metrics["latent_loss"]
     assert reports[0].samples == 32
     feedback, data = reports[0].feedback, draw.rollouts[0].payload
-    np.testing.assert_array_equal(feedback["ids"], np.arange(32) + 100)
-    values, ahead = (value_alone(a_network(), data[name][0]) for name in ("obs", "bootstrap_obs"))
-    wanted = data["returns"][0] + data["factors"][0] * ahead
-    np.testing.assert_allclose(feedback["priorities"], np.abs(values - wanted), rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(feedback.ids, np.arange(32) + 100)
+    values, ahead = (value_alone(a_network(), rows[0]) for rows in (data.obs, data.bootstrap_obs))
+    wanted = data.returns[0] + data.factors[0] * ahead
+    np.testing.assert_allclose(feedback.priorities, np.abs(values - wanted), rtol=1e-3, atol=1e-4)
 
 
 def test_a_search_bootstraps_with_what_it_found_then() -> None:
     data = a_batch(4)
     del data["bootstrap_obs"]
-    report = a_learner(bootstrap="search").learn(Batch(0, (Rollout(data, steps=4),)))
+    report = a_learner(bootstrap="search").learn(Batch(0, (drawn(data),)))
     wanted = data["returns"][0] + data["factors"][0] * data["root_values"][0]
     errors = np.abs(value_alone(a_network(), data["obs"][0]) - wanted)
-    np.testing.assert_allclose(report.feedback["priorities"], errors, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(report.feedback.priorities, errors, rtol=1e-3, atol=1e-4)
 
 
 def test_the_target_follows_softly() -> None:

@@ -28,8 +28,6 @@ the one before it in its stream (a collector lost its state) begins a new chain,
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,8 +38,11 @@ from numpy.typing import DTypeLike
 from headway.buffer import sumtree
 from headway.buffer.prioritized import checked_priorities, leaf_powers, leaf_weights
 from headway.core.types import Batch, Rollout, Span
+from headway.experience.feedback import Priorities
+from headway.experience.game_segment import DrawnWindows, GameSegment, OldTargets, SearchedTargets
+from headway.experience.recent_returns import RecentReturns
+from headway.experience.records import as_record, record_of
 
-EPISODES_AVERAGED = 100  # the reported return is the mean over this many finished episodes
 TERMINATED, TRUNCATED, VALID = 1, 2, 4  # bits of `flags`
 EPS = 1e-6
 
@@ -183,7 +184,7 @@ class GameSegments:
         self._trees = sumtree.plant(rows)
         self._max_priority = 1.0
         self._random = np.random.default_rng(seed)
-        self._returns: deque[float] = deque(maxlen=EPISODES_AVERAGED)
+        self._returns = RecentReturns()
         self._counts = dict.fromkeys(("arrived", "steps", "complete", "drawn", "draws", "broken"), 0)
         self._counts |= dict.fromkeys(("late_priorities", "given_out", "refreshed", "late_targets", "rounds"), 0)
         self._version = 0  # being trained, as far as anybody said
@@ -226,9 +227,7 @@ class GameSegments:
                 "target_age_after": self._ages["target_age_after"],
                 "target_age_mean": self._mean_target_age(),
             }
-        if self._returns:
-            shown["return"] = float(np.mean(self._returns))
-        return shown
+        return shown | self._returns.as_metric()
 
     def _mean_target_age(self) -> float:
         """Of all segments there are, now."""
@@ -240,17 +239,17 @@ class GameSegments:
     def insert(self, batch: Batch) -> None:
         """Keep the segments of these rollouts; what they overwrite is evicted, what they complete can be drawn."""
         self._version = max(self._version, batch.version)
-        for rollout in sorted(batch.rollouts, key=lambda r: (r.payload["stream"], r.payload["serial"])):
+        arrived = [(record_of(rollout, GameSegment), rollout) for rollout in batch.rollouts]
+        for segment, rollout in sorted(arrived, key=lambda one: (one[0].stream, one[0].serial)):
             version = batch.version if rollout.span is None else rollout.span.oldest
-            self._insert(rollout.payload, version)
+            self._insert(segment, version)
             self._counts["steps"] += rollout.steps
-            self._returns.extend(episode[0] for episode in rollout.info.get("episodes", ()))
+            self._returns.see(rollout)
 
-    def _insert(self, payload: Mapping[str, Any], version: int) -> None:
-        first, serial, num = int(payload["stream"]), int(payload["serial"]), payload["actions"].shape[1]
-        self._check(payload, first, num)
-        flags = payload["terminated"] * TERMINATED + payload["truncated"] * TRUNCATED + payload["valid"] * VALID
-        columns = {**payload, "flags": flags}
+    def _insert(self, segment: GameSegment, version: int) -> None:
+        first, serial, num = segment.stream, segment.serial, segment.actions.shape[1]
+        self._check(segment, first, num)
+        flags = segment.terminated * TERMINATED + segment.truncated * TRUNCATED + segment.valid * VALID
         for column in range(num):
             stream = first + column
             slot = stream * self._ring + int(self._ends[stream]) % self._ring
@@ -258,7 +257,7 @@ class GameSegments:
             self._evict(slot, rows)
             for name, kept in self._rows._asdict().items():
                 if len(kept):
-                    kept[rows] = columns[name][:, column]
+                    kept[rows] = (flags if name == "flags" else getattr(segment, name))[:, column]
             self._made_by[slot] = self._target_versions[slot] = version
             self._arrivals[slot] = self._counts["arrived"]
             self._counts["arrived"] += 1
@@ -269,14 +268,14 @@ class GameSegments:
             self._ends[stream] += 1
             self._complete(stream)
 
-    def _check(self, payload: Mapping[str, Any], first: int, num: int) -> None:
+    def _check(self, segment: GameSegment, first: int, num: int) -> None:
         if not 0 <= first <= self._streams - num:
             raise ValueError(f"streams {first}..{first + num - 1} do not fit: the replay has {self._streams}")
         for name, kept in self._rows._asdict().items():
             if name == "flags" or not len(kept):
                 continue
             shape = (self._steps, num, *kept.shape[1:])
-            received = payload[name]
+            received = getattr(segment, name)
             if received.shape != shape:
                 raise ValueError(f"{name} of a segment must be {list(shape)}, received {list(received.shape)}")
             if (
@@ -329,10 +328,10 @@ class GameSegments:
         self._ages["target_age"] = float(version - targets.mean())
         self._counts["draws"] += 1
         self._counts["drawn"] += size
-        payload = draw | {"ids": self._position_ids(rows), "weights": weights, "versions": made_by}
-        payload["target_versions"] = targets
-        span = Span(int(made_by.min()), int(made_by.max()))
-        return Rollout(payload, steps=size, span=span)
+        windows = DrawnWindows(
+            **draw, ids=self._position_ids(rows), weights=weights, versions=made_by, target_versions=targets
+        )
+        return Rollout(windows, steps=size, span=Span(int(made_by.min()), int(made_by.max())))
 
     def _gather(self, rows: np.ndarray, fill: np.ndarray) -> dict[str, np.ndarray]:
         """A window at each row [B]: arrays [H + 1, B, ...] but for `actions` and `rewards`, [H, B]."""
@@ -373,10 +372,11 @@ class GameSegments:
 
     # -- back ---------------------------------------------------------------------------------------
 
-    def update(self, feedback: Any) -> None:
-        """New priorities by position id: {"ids": [N], "priorities": [N]}. Those of evicted positions are counted."""
-        rows = self._rows_of(np.asarray(feedback["ids"], np.int64))
-        raw = checked_priorities(feedback["priorities"], len(rows))
+    def update(self, feedback: object) -> None:
+        """New `Priorities` by position id. Those of evicted positions are counted."""
+        measured = as_record(feedback, Priorities)
+        rows = self._rows_of(np.asarray(measured.ids, np.int64))
+        raw = checked_priorities(measured.priorities, len(rows))
         live = rows >= 0
         self._counts["late_priorities"] += int((~live).sum())
         leaves, self._max_priority = leaf_powers(raw[live], EPS, self._alpha, self._max_priority)
@@ -400,34 +400,33 @@ class GameSegments:
         slots = slots[by_age][: max(1, settings.roots // self._steps)]
         rows = slots[:, None] * self._steps + np.arange(self._steps)  # [G, T]
         kept = self._rows
-        payload = {
-            "ids": self._segment_ids(slots),
-            "obs": kept.obs[rows],
-            "actions": kept.actions[rows],
-            "flags": kept.flags[rows],
-            "begins": _begins(kept.flags[rows]),
-            "to_play": kept.to_play[rows],
-            "legal": kept.legal[rows] if len(kept.legal) else None,
-            "round": self._counts["rounds"],
-        }
+        targets = OldTargets(
+            ids=self._segment_ids(slots),
+            obs=kept.obs[rows],
+            actions=kept.actions[rows],
+            begins=_begins(kept.flags[rows]),
+            to_play=kept.to_play[rows],
+            legal=kept.legal[rows] if len(kept.legal) else None,
+            round=self._counts["rounds"],
+        )
         self._counts["rounds"] += 1
         self._counts["given_out"] += rows.size
-        return Rollout(payload, steps=rows.size)
+        return Rollout(targets, steps=rows.size)
 
     def refresh(self, targets: Rollout) -> None:
-        """Write newer targets over the old: {"ids" [G], "policies" [G, T, A], "values" [G, T], "version"}.
+        """Write newer targets (SearchedTargets) over the old.
 
         Segments that were evicted meanwhile are counted, no more. The ages before and after are those of the segments
         written to, against the version being trained by now: learning went on while they were searched.
         """
-        payload = targets.payload
-        slots = self._slots_of(np.asarray(payload["ids"], np.int64))
+        found = record_of(targets, SearchedTargets)
+        slots = self._slots_of(np.asarray(found.ids, np.int64))
         live = slots >= 0
         self._counts["late_targets"] += int((~live).sum()) * self._steps
-        slots, version = slots[live], int(payload["version"])
+        slots, version = slots[live], found.version
         rows = slots[:, None] * self._steps + np.arange(self._steps)
-        self._rows.policies[rows] = payload["policies"][live]
-        self._rows.values[rows] = payload["values"][live]
+        self._rows.policies[rows] = found.policies[live]
+        self._rows.values[rows] = found.values[live]
         if len(slots):
             self._version = max(self._version, version)
             self._ages["target_age_before"] = float((self._version - self._target_versions[slots]).mean())
@@ -483,7 +482,7 @@ class GameSegments:
             "streams": [part.copy() for part in self._of_streams()],
             "max_priority": self._max_priority,
             "random": self._random.bit_generator.state,
-            "returns": list(self._returns),
+            "returns": self._returns.state(),
             "counts": dict(self._counts),
             "version": self._version,
             "ages": dict(self._ages),
@@ -505,7 +504,7 @@ class GameSegments:
             kept[:] = values
         self._max_priority = state["max_priority"]
         self._random.bit_generator.state = state["random"]
-        self._returns = deque(state["returns"], maxlen=EPISODES_AVERAGED)
+        self._returns.restore(state["returns"])
         self._counts, self._ages = dict(state["counts"]), dict(state["ages"])
         self._version = state["version"]
 

@@ -26,6 +26,7 @@ from headway.collect.segments import NUMBERS, ActingPolicy
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import legal_actions, to_environment
 from headway.envs.gymnasium_workers import EnvWorkers, MakeEnv, Rows, Shape
+from headway.experience.segment import Segment
 
 
 class SteppedApart(Protocol):
@@ -176,9 +177,9 @@ class FirstReadyCollector:
             if turns.may_act:
                 self._act(envs, turns, noise, segment)
             self._take_in(envs, turns, segment)
-        payload = segment.payload(self._obs)
-        refuse_nan(payload, ticket, **NUMBERS)
-        return Rollout(payload, steps=int(payload["valid"].sum()), info={"episodes": segment.episodes()})
+        made = segment.finished(self._obs)
+        refuse_nan(made, ticket, **NUMBERS)
+        return Rollout(made, steps=made.num_steps, info={"episodes": segment.episodes()})
 
     def _act(self, envs: SteppedApart, turns: Turns, noise: np.ndarray, segment: _Segment) -> None:
         """One policy call for all that are ready."""
@@ -245,9 +246,9 @@ class _Segment:
         """Return and length, in the order in which lock-step would have seen them end."""
         return [episode[2:] for episode in sorted(self._episodes)]
 
-    def payload(self, last_obs: np.ndarray) -> dict[str, np.ndarray]:
+    def finished(self, last_obs: np.ndarray) -> Segment:
         self._fields["obs"][self._steps] = last_obs
-        return {name: self._fields[name] for name in self._kinds}
+        return Segment(**self._fields)
 
 
 CARRIED = ("_obs", "_mask", "_done", "_returns", "_lengths")

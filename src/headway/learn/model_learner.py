@@ -22,6 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from headway.core.types import Batch, LearnReport
+from headway.experience.feedback import Priorities
+from headway.experience.game_segment import DrawnWindows
+from headway.experience.records import record_of
 from headway.learn.input_scale import InputScale
 from headway.learn.packed import load_weights, pack_weights, writeable
 
@@ -118,7 +121,7 @@ class ModelLearner(ABC, Generic[Network]):
 
     def learn(self, batch: Batch) -> LearnReport:
         (draw,) = batch.rollouts
-        data = draw.payload
+        data = record_of(draw, DrawnWindows)
         targets = self._targets(data)
         _refuse_nan(targets, self._updates + 1)
         inputs = getattr(self._network, "inputs", None)
@@ -127,28 +130,29 @@ class ModelLearner(ABC, Generic[Network]):
         losses = self._losses(targets)
         norm = self._step(losses.total)
         errors = (losses.values - targets.values[0]).abs().cpu().numpy()
-        feedback = {"ids": data["ids"], "priorities": errors.astype(np.float64)}
+        feedback = Priorities(data.ids, errors.astype(np.float64))
         return LearnReport(_metrics(losses, errors, norm), samples=float(draw.steps), feedback=feedback)
 
-    def _values(self, data: dict[str, np.ndarray]) -> Tensor:
+    def _values(self, data: DrawnWindows) -> Tensor:
         """z [H + 1, B]: rewards on the way, and the value at its end times its discount (and sign; 0 past an end)."""
         if self._settings.bootstrap == "search":
-            bootstraps = self._tensor(data["root_values"])
+            bootstraps = self._tensor(data.root_values)
         else:
+            assert data.bootstrap_obs is not None, "the replay brings what the values are to be computed for"
             with torch.no_grad():
-                bootstraps = self._target_values(self._tensor(data["bootstrap_obs"]).float())
-        return self._tensor(data["returns"]) + self._tensor(data["factors"]) * bootstraps
+                bootstraps = self._target_values(self._tensor(data.bootstrap_obs).float())
+        return self._tensor(data.returns) + self._tensor(data.factors) * bootstraps
 
-    def _targets(self, data: dict[str, np.ndarray]) -> Targets:
+    def _targets(self, data: DrawnWindows) -> Targets:
         return Targets(
-            observations=self._tensor(data["obs"]).float(),
-            actions=self._tensor(data["actions"]),
-            rewards=self._tensor(data["rewards"]),
-            policies=self._tensor(data["policies"]),
+            observations=self._tensor(data.obs).float(),
+            actions=self._tensor(data.actions),
+            rewards=self._tensor(data.rewards),
+            policies=self._tensor(data.policies),
             values=self._values(data),
-            mask=self._tensor(data["mask"]),
-            ended=self._tensor(data["ended"]),
-            weights=self._tensor(data["weights"]),
+            mask=self._tensor(data.mask),
+            ended=self._tensor(data.ended),
+            weights=self._tensor(data.weights),
         )
 
     def _step(self, total: Tensor) -> float:

@@ -22,6 +22,9 @@ import numpy as np
 import torch
 
 from headway.core.types import Batch, LearnReport
+from headway.experience.feedback import Priorities
+from headway.experience.records import record_of
+from headway.experience.segment import DrawnSegments, Segment
 from headway.learn.advantages import effective_sample_size
 from headway.learn.ppo.autograd_step import AutogradStep, Rows
 from headway.learn.ppo.learner import MAX_LOG_RATIO, PPOLearner, PPOSettings
@@ -53,37 +56,37 @@ class ReplayedPPOLearner(PPOLearner):
 
     def learn(self, batch: Batch) -> LearnReport:
         (draw,) = batch.rollouts
-        data = draw.payload
+        data = record_of(draw, DrawnSegments)
         rows, columns, metrics = self._prepare(data)
         metrics |= self._train(rows, columns)
         priorities = self._priorities(data)
-        ages = batch.version - data["versions"]
+        ages = batch.version - data.versions
         metrics |= {"staleness": float(ages.mean()), "staleness_max": float(ages.max())}
         metrics["td_error"] = float(priorities.mean())
         self._updates += 1
-        feedback = {"ids": data["ids"], "priorities": priorities}
-        return LearnReport(metrics, samples=float(len(columns)), feedback=feedback)
+        return LearnReport(metrics, samples=float(len(columns)), feedback=Priorities(data.ids, priorities))
 
-    def _prepare(self, data: dict[str, np.ndarray]) -> tuple[Any, np.ndarray, dict[str, float]]:
+    def _prepare(self, data: Segment) -> tuple[Any, np.ndarray, dict[str, float]]:
         """With the weights of replay as a sixth column, and the effective sample size of both weights together."""
+        assert isinstance(data, DrawnSegments)
         rows, columns, metrics = super()._prepare(data)
-        valid, settings = data["valid"], self._settings
-        of_replay = np.broadcast_to(data["weights"], valid.shape)[valid]
+        valid, settings = data.valid, self._settings
+        of_replay = np.broadcast_to(data.weights, valid.shape)[valid]
         proximal = columns[:, 0]
         if settings.correction == "clip":  # which needs no pi_prox otherwise
             proximal = self._spread(len(columns), lambda mine: self._step.log_probs(rows, mine))
-        log_ratios = np.clip(proximal - data["log_probs"][valid], -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        log_ratios = np.clip(proximal - data.log_probs[valid], -MAX_LOG_RATIO, MAX_LOG_RATIO)
         truncated = np.minimum(np.exp(log_ratios), settings.max_importance)
         metrics["ess"] = effective_sample_size(of_replay * truncated)
         return rows, np.column_stack([columns, of_replay.astype(np.float32)]), metrics
 
-    def _priorities(self, data: dict[str, np.ndarray]) -> np.ndarray:
+    def _priorities(self, data: Segment) -> np.ndarray:
         """The mean |td| over the valid moves of each segment [B], with the values as they are now."""
-        obs, valid = data["obs"], data["valid"]
+        obs, valid = data.obs, data.valid
         every = obs.reshape(-1, *obs.shape[2:])
         values = self._spread(len(every), lambda mine: self._step.values(every[mine])).reshape(obs.shape[:2])
-        next_values = np.where(data["terminated"], 0.0, values[1:])
-        errors = np.abs(data["rewards"] + self._settings.gamma * next_values - values[:-1]) * valid
+        next_values = np.where(data.terminated, 0.0, values[1:])
+        errors = np.abs(data.rewards + self._settings.gamma * next_values - values[:-1]) * valid
         means: np.ndarray = errors.sum(axis=0) / np.maximum(valid.sum(axis=0), 1)
         return means
 
