@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from headway.buffer.item_ring import Ring, Sample
 from headway.buffer.prioritized import PrioritizedReplay
-from headway.buffer.replay import Ring, Sample
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings

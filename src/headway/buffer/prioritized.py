@@ -28,7 +28,7 @@ from numba import njit
 from numpy.typing import ArrayLike
 
 from headway.buffer import sumtree
-from headway.buffer.replay import ReplayStatistics, Ring, Sample, Spec, check_draw, num_items, staleness_of
+from headway.buffer.item_ring import ReplayStatistics, Ring, Sample, Spec, check_draw, num_items, staleness_of
 
 MAX_PRIORITY = 1e100  # a million of them, aged, still have a finite sum
 _MAX_LOG2_AGE = 500.0  # how far an aged leaf may outgrow the reference
