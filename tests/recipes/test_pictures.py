@@ -74,8 +74,8 @@ def test_bytes_are_divided_by_255_before_the_first_layer_and_ones_are_not(recipe
 def test_replays_keep_bytes() -> None:
     stations = load_recipe("muzero").stations(config_of("muzero", "last", replay_mode="shared"))
     replay: Any = stations.replay()  # type: ignore[misc]
-    assert replay._rows.obs.dtype == np.uint8
-    assert replay._rows.obs.shape[1:] == (3, 32, 32)
+    assert replay._rings.steps.obs.dtype == np.uint8
+    assert replay._rings.steps.obs.shape[1:] == (3, 32, 32)
 
 
 @pytest.mark.parametrize(

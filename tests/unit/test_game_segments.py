@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.buffer.game_segments import GameSegments, Reanalysis, Windows
+from headway.buffer.game_segments import GameSegments, Reanalysis
+from headway.buffer.game_windows import Windows, gather
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.board_games import CONNECT_FOUR, BoardGames, random_player, symmetries
 from headway.experience.feedback import Priorities
@@ -521,7 +522,8 @@ def test_what_is_seen_in_another_way_is_still_the_game() -> None:
     rollout = played(4, 300)
     replay.insert(Batch(0, (rollout,)))
     draw = replay.sample(0).payload
-    plain = replay._gather(replay._rows_of(draw.ids), np.zeros((2, 256), np.int64))
+    rings = replay._rings
+    plain, bootstraps = gather(rings, rings.rows_of(draw.ids), np.zeros((2, 256), np.int64), replay.windows)
     mirrored = (draw.policies[0] != plain["policies"][0]).any(1)
     played_in_the_middle = plain["actions"][0] == 3
     assert 0.3 < mirrored[~played_in_the_middle].mean() < 0.7
@@ -532,7 +534,7 @@ def test_what_is_seen_in_another_way_is_still_the_game() -> None:
     np.testing.assert_array_equal(changed.argmax(1), actions)
     np.testing.assert_array_equal(draw.policies[0].argmax(1), draw.actions[0])
     again = draw.bootstrap_obs[0][mirrored][..., ::-1]
-    np.testing.assert_array_equal(again, plain["bootstrap_obs"][0][mirrored])
+    np.testing.assert_array_equal(again, rings.steps.obs[bootstraps][0][mirrored])
 
 
 @pytest.mark.parametrize(

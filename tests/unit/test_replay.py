@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from headway.buffer.item_ring import Ring, Sample
+from headway.buffer.item_ring import DrawnItems, ItemRing
 from headway.buffer.prioritized import PrioritizedReplay
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
@@ -61,7 +61,7 @@ def counts(replay: Any, batches: int = 400, batch_size: int = 50) -> np.ndarray:
     return np.bincount(np.concatenate(drawn) % replay.capacity, minlength=replay.capacity)
 
 
-def assert_same_sample(ours: Sample, theirs: Sample) -> None:
+def assert_same_sample(ours: DrawnItems, theirs: DrawnItems) -> None:
     for a, b in ((ours.ids, theirs.ids), (ours.weights, theirs.weights), (ours.versions, theirs.versions)):
         np.testing.assert_array_equal(a, b)
     assert ours.items.keys() == theirs.items.keys()
@@ -155,7 +155,7 @@ def test_python_objects_are_refused() -> None:
 
 @pytest.mark.parametrize(("num_bytes", "stride"), [(4, 16), (8, 16), (20, 32), (50, 64), (56, 64), (57, 72)])
 def test_small_records_do_not_straddle_cache_lines(num_bytes: int, stride: int) -> None:
-    ring = Ring(10, {"x": ((num_bytes,), np.uint8)})
+    ring = ItemRing(10, {"x": ((num_bytes,), np.uint8)})
     assert ring.nbytes == 10 * stride
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.buffer.game_segments import TERMINATED, TRUNCATED, VALID, _begins
+from headway.buffer.stream_rings import TERMINATED, TRUNCATED, VALID, _begins
 from headway.core.types import Batch
 from headway.learn.packed import load_weights, pack_weights
 from headway.learn.two_hot import Support

@@ -36,7 +36,7 @@ _LINE = 64  # bytes the memory delivers at once
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DrawnItems:
     """What one draw brings: fresh arrays, the caller's to keep."""
 
     ids: np.ndarray  # [B] int64: hand them back to `update`
@@ -85,7 +85,7 @@ def lay_out(spec: Spec) -> tuple[tuple[Field, ...], int]:
     return tuple(fields), offset + -offset % 8
 
 
-class Ring:
+class ItemRing:
     """The last `capacity` items, oldest overwritten first. Its layout comes from `spec` or the first insert."""
 
     def __init__(self, capacity: int, spec: Spec | None = None) -> None:
@@ -257,7 +257,7 @@ def _locate(ids, end, capacity):
     return slots, late, unknown
 
 
-def check_draw(batch_size: int, ring: Ring) -> None:
+def check_draw(batch_size: int, ring: ItemRing) -> None:
     if not 1 <= batch_size <= ring.capacity:
         raise ValueError(f"batch_size must be >= 1 and at most the capacity, {ring.capacity}, received {batch_size!r}")
     if not len(ring):

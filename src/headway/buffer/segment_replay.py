@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from headway.buffer.beta_schedule import BetaSchedule
 from headway.buffer.prioritized import PrioritizedReplay
 from headway.core.types import Batch, Rollout, Span
 from headway.experience.feedback import Priorities
@@ -54,8 +55,7 @@ class SegmentReplay:
             capacity // segment_steps, alpha=alpha, beta_start=beta_start, version_decay=version_decay, seed=seed
         )
         self._segments_per_draw = batch_size // segment_steps
-        self._total_draws = total_draws
-        self._total_steps = total_steps
+        self._schedule = BetaSchedule(start=beta_start, total_draws=total_draws, total_steps=total_steps)
         self._store_as = dict(store_as or {})
         self._num_draws = 0
         self._num_steps = 0
@@ -92,9 +92,7 @@ class SegmentReplay:
     @property
     def progress(self) -> float:
         """The share of the run that is done, as far as anybody said how long it is."""
-        by_draws = self._num_draws / self._total_draws if self._total_draws else 0.0
-        by_steps = self._num_steps / self._total_steps if self._total_steps else 0.0
-        return min(1.0, max(by_draws, by_steps))
+        return self._schedule.progress(self._num_draws, self._num_steps)
 
     def update(self, feedback: object) -> None:
         measured = as_record(feedback, Priorities)

@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from headway.buffer.game_segments import GameSegments, Reanalysis, Windows, segments_per_stream
+from headway.buffer.game_segments import GameSegments, Reanalysis
+from headway.buffer.game_windows import Windows, segments_per_stream
 from headway.collect.reanalyze import SearchReanalyzer
 from headway.collect.search_segments import (
     Games,
