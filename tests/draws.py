@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headway.core.types import Rollout
 from headway.experience.game_segment import DrawnWindows
-from headway.learn.model_learner import Targets
 from headway.learn.two_hot import Support, squash
+from headway.learn.window_loss import Targets
 
 
 def a_batch(

@@ -15,7 +15,7 @@ from search_runs import read, run, tiny
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.experience.game_segment import OldTargets
 from headway.learn.muzero.inference import VectorModel
-from headway.learn.muzero.network import Architecture, VectorNetwork
+from headway.learn.muzero.network import MuZeroArchitecture, VectorNetwork
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError
@@ -88,7 +88,7 @@ def test_a_weight_of_zero_changes_no_bit_and_asks_nobody(recipe: str, priors: st
 
 
 def a_planner(**prior: Any) -> Planner:
-    network = VectorNetwork(Architecture(observation=(4,), num_actions=3, latent=8, hidden=8), seed=1)
+    network = VectorNetwork(MuZeroArchitecture(observation=(4,), num_actions=3, latent=8, hidden=8), seed=1)
     return Planner(VectorModel(network), SearchSettings(num_simulations=12), **prior)
 
 

@@ -21,8 +21,7 @@ from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
 from headway.learn.muzero.network import VectorNetwork, build_network
 from headway.learn.packed import load_weights, pack_weights
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
-from headway.learn.unizero.network import Architecture as UniZeroArchitecture
-from headway.learn.unizero.network import UniZeroNetwork
+from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork
 from headway.observe.fingerprint import fingerprint
 
 torch.set_num_threads(1)

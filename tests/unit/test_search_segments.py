@@ -28,19 +28,19 @@ from headway.evaluate.matches import MatchEvaluator
 from headway.experience.game_segment import GameSegment, OldTargets
 from headway.experience.records import arrays_of
 from headway.learn.muzero.inference import searchable
-from headway.learn.muzero.network import Architecture, build_network
+from headway.learn.muzero.network import MuZeroArchitecture, build_network
 from headway.learn.packed import pack_weights
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner
 
 torch.set_num_threads(1)
 
-CARTPOLE = Architecture(observation=(4,), num_actions=2, latent=8, hidden=8, projection=4)
-BOARD = Architecture(observation=(18,), num_actions=9, latent=8, hidden=8, projection=4)
+CARTPOLE = MuZeroArchitecture(observation=(4,), num_actions=2, latent=8, hidden=8, projection=4)
+BOARD = MuZeroArchitecture(observation=(18,), num_actions=9, latent=8, hidden=8, projection=4)
 NUM = 3
 
 
-def planner(architecture: Architecture, simulations: int = 6) -> Planner:
+def planner(architecture: MuZeroArchitecture, simulations: int = 6) -> Planner:
     settings = SearchSettings(num_simulations=simulations, players=1 if architecture is CARTPOLE else 2)
     return Planner(searchable(build_network(architecture, seed=0)), settings)
 
@@ -49,7 +49,7 @@ def cartpoles(seed: int = 0) -> VectorGames:
     return VectorGames(partial(make_vector, "CartPole-v1", NUM), seed=seed)
 
 
-def snapshot(architecture: Architecture, version: int = 0) -> Snapshot:
+def snapshot(architecture: MuZeroArchitecture, version: int = 0) -> Snapshot:
     """Of each version other weights, the same whenever it is asked for."""
     return Snapshot(version, {"network": pack_weights(build_network(architecture, seed=version))})
 
@@ -75,7 +75,7 @@ def same(one: Rollout, other: Rollout) -> None:
 
 @pytest.mark.parametrize(("make", "architecture"), [(cartpole_collector, CARTPOLE), (board_collector, BOARD)])
 def test_a_collector_that_begins_anew_begins_new_episodes_and_leaves_a_serial_out(
-    make: Any, architecture: Architecture
+    make: Any, architecture: MuZeroArchitecture
 ) -> None:
     collector, fresh = make(), make()
     first = [collector.collect(ticket(index), snapshot(architecture)).payload for index in range(2)]
@@ -225,7 +225,7 @@ def work_of(segment: GameSegment, number: int = 0) -> Rollout:
 
 
 @pytest.mark.parametrize("architecture", [CARTPOLE, BOARD], ids=["cartpole", "board"])
-def test_targets_are_made_again_with_the_newer_weights(architecture: Architecture) -> None:
+def test_targets_are_made_again_with_the_newer_weights(architecture: MuZeroArchitecture) -> None:
     make = cartpole_collector if architecture is CARTPOLE else board_collector
     payload = make().collect(ticket(0), snapshot(architecture)).payload
     reanalyzer = SearchReanalyzer(partial(planner, architecture), max_roots=10)

@@ -15,7 +15,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -25,24 +25,12 @@ from headway.core.types import Batch, LearnReport
 from headway.experience.feedback import Priorities
 from headway.experience.game_segment import DrawnWindows
 from headway.experience.records import record_of
-from headway.learn.input_scale import InputScale
 from headway.learn.packed import load_weights, pack_weights, writeable
+from headway.learn.window_loss import Losses, Targets
+from headway.learn.world_model import WorldModel
 
 Bootstrap = Literal["network", "search"]
-Network = TypeVar("Network", bound=nn.Module)
-
-
-class Targets(NamedTuple):
-    """What a batch says, time first. B samples, H unroll steps, A actions."""
-
-    observations: Tensor  # [H + 1, B, ...]
-    actions: Tensor  # [H, B] int64
-    rewards: Tensor  # [H, B]
-    policies: Tensor  # [H + 1, B, A]
-    values: Tensor  # [H + 1, B]: z
-    mask: Tensor  # [H + 1, B]: 1 where the step belongs to the episode
-    ended: Tensor  # [H + 1, B]: 1 past a termination
-    weights: Tensor  # [B] importance weights
+Network = TypeVar("Network", bound=WorldModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,21 +100,19 @@ class ModelLearner(ABC, Generic[Network]):
         self._updates = 0
 
     @abstractmethod
-    def _losses(self, targets: Targets) -> Any:
-        """A named tuple of scalars, `total` the one to be made smaller, and `values` [B], those now predicted first."""
+    def _losses(self, targets: Targets) -> Losses: ...
 
     @abstractmethod
-    def _target_values(self, observations: Tensor) -> Tensor:
-        """[H + 1, B] of observations [H + 1, B, ...], as the target sees them."""
+    def _target_value_logits(self, observations: Tensor) -> Tensor:
+        """Value logits [N, bins] of observations [N, ...], as the target sees them."""
 
     def learn(self, batch: Batch) -> LearnReport:
         (draw,) = batch.rollouts
         data = record_of(draw, DrawnWindows)
         targets = self._targets(data)
         _refuse_nan(targets, self._updates + 1)
-        inputs = getattr(self._network, "inputs", None)
-        if isinstance(inputs, InputScale):
-            inputs.see(targets.observations[0])
+        if self._network.inputs is not None:
+            self._network.inputs.see(targets.observations[0])
         losses = self._losses(targets)
         norm = self._step(losses.total)
         errors = (losses.values - targets.values[0]).abs().cpu().numpy()
@@ -140,7 +126,9 @@ class ModelLearner(ABC, Generic[Network]):
         else:
             assert data.bootstrap_obs is not None, "the replay brings what the values are to be computed for"
             with torch.no_grad():
-                bootstraps = self._target_values(self._tensor(data.bootstrap_obs).float())
+                seen = self._tensor(data.bootstrap_obs).float()
+                logits = self._target_value_logits(seen.flatten(0, 1))
+                bootstraps = self._target.value_support.decode(logits).view(seen.shape[:2])
         return self._tensor(data.returns) + self._tensor(data.factors) * bootstraps
 
     def _targets(self, data: DrawnWindows) -> Targets:
@@ -215,27 +203,10 @@ def _refuse_nan(targets: Targets, update: int) -> None:
             )
 
 
-def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """[...] of logits and distributions [..., bins]."""
-    return -(target * nn.functional.log_softmax(logits, -1)).sum(-1)
-
-
-def require_weights(weights: Any, *names: str) -> None:
-    """The weights of a loss: none is negative."""
-    for name in names:
-        if not getattr(weights, name) >= 0:
-            raise ValueError(f"the weight of {name} must be >= 0, received {getattr(weights, name)!r}")
-
-
-def total_loss(weights: Any, **parts: Tensor) -> Tensor:
-    """The sum of the parts, each times its weight; of entropy more is better."""
-    weighed = [(-1 if name == "entropy" else 1) * getattr(weights, name) * part for name, part in parts.items()]
-    total: Tensor = sum(weighed[1:], weighed[0])
-    return total
-
-
-def _metrics(losses: Any, errors: np.ndarray, norm: float) -> dict[str, float]:
-    names = [name for name in losses._fields if name != "values"]
-    parts = torch.stack([getattr(losses, name).detach() for name in names]).tolist()
-    metrics = {name if name == "entropy" else f"{name}_loss": part for name, part in zip(names, parts, strict=True)}
+def _metrics(losses: Losses, errors: np.ndarray, norm: float) -> dict[str, float]:
+    named = {"total": losses.total, **losses.parts}
+    numbers = torch.stack([part.detach() for part in named.values()]).tolist()
+    metrics = {
+        name if name == "entropy" else f"{name}_loss": number for name, number in zip(named, numbers, strict=True)
+    }
     return metrics | {"value_error": float(errors.mean()), "grad_norm": norm}

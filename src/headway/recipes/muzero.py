@@ -21,8 +21,8 @@ from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
 from headway.learn.muzero.inference import searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
-from headway.learn.muzero.loss import LossWeights
-from headway.learn.muzero.network import Architecture, MuZeroNetwork, build_network
+from headway.learn.muzero.loss import MuZeroLossWeights
+from headway.learn.muzero.network import MuZeroArchitecture, MuZeroNetwork, build_network
 from headway.learn.rank import device_for
 from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, planner_of, search_stations
 from headway.search.planning import Planner
@@ -100,14 +100,14 @@ def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:
     return build_network(_architecture(config, spec), seed=derive_seed(config.seed, "network"))
 
 
-def _architecture(config: MuZeroConfig, spec: GameSpec) -> Architecture:
+def _architecture(config: MuZeroConfig, spec: GameSpec) -> MuZeroArchitecture:
     shape, kind = spec.observation, config.network
     if kind == "auto":
         kind = "board" if config.is_board_game else "planes" if spec.is_picture else "vector"
     if kind != "vector" and len(shape) != 3:
         raise ValueError(f"network={kind!r} needs observations [C, height, width]; {config.env} has {list(shape)}")
     seen = (math.prod(shape),) if kind == "vector" else shape
-    return Architecture(
+    return MuZeroArchitecture(
         observation=seen,
         num_actions=spec.num_actions,
         latent=config.latent,
@@ -125,7 +125,7 @@ def _architecture(config: MuZeroConfig, spec: GameSpec) -> Architecture:
 def _learner(config: MuZeroConfig, spec: GameSpec) -> MuZeroLearner:
     settings = MuZeroSettings(
         **config.learner_settings(),
-        weights=LossWeights(
+        weights=MuZeroLossWeights(
             value=config.value_weight,
             consistency=config.consistency_weight,
             entropy=config.entropy_weight,

@@ -19,8 +19,8 @@ from headway.core.types import derive_seed
 from headway.learn.rank import device_for
 from headway.learn.unizero.inference import searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
-from headway.learn.unizero.loss import LossWeights
-from headway.learn.unizero.network import Architecture, UniZeroNetwork
+from headway.learn.unizero.loss import UniZeroLossWeights
+from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork
 from headway.recipes.search_run import GameSpec, SearchConfig, game_spec, planner_of, search_stations
 from headway.search.planning import Planner
 
@@ -82,10 +82,10 @@ def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:
     return UniZeroNetwork(_architecture(config, spec), seed=derive_seed(config.seed, "network"))
 
 
-def _architecture(config: UniZeroConfig, spec: GameSpec) -> Architecture:
+def _architecture(config: UniZeroConfig, spec: GameSpec) -> UniZeroArchitecture:
     shape = spec.observation
     seen = shape if spec.is_picture or config.is_board_game else (math.prod(shape),)
-    return Architecture(
+    return UniZeroArchitecture(
         observation=seen,
         num_actions=spec.num_actions,
         dim=config.dim,
@@ -103,7 +103,7 @@ def _architecture(config: UniZeroConfig, spec: GameSpec) -> Architecture:
 def _learner(config: UniZeroConfig, spec: GameSpec) -> UniZeroLearner:
     settings = UniZeroSettings(
         **config.learner_settings(),
-        weights=LossWeights(
+        weights=UniZeroLossWeights(
             latent=config.latent_weight,
             value=config.value_weight,
             entropy=config.entropy_weight,

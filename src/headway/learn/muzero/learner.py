@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from headway.learn.model_learner import ModelLearner, ModelSettings, Targets
-from headway.learn.muzero.loss import Losses, LossWeights, muzero_losses
+from headway.learn.model_learner import ModelLearner, ModelSettings
+from headway.learn.muzero.loss import MuZeroLossWeights, muzero_losses
 from headway.learn.muzero.network import MuZeroNetwork
+from headway.learn.window_loss import Losses, Targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class MuZeroSettings(ModelSettings):
 
     learning_rate: float = 3e-3
     target_every: int = 100
-    weights: LossWeights = field(default_factory=LossWeights)
+    weights: MuZeroLossWeights = field(default_factory=MuZeroLossWeights)
 
 
 class MuZeroLearner(ModelLearner[MuZeroNetwork]):
@@ -28,6 +29,5 @@ class MuZeroLearner(ModelLearner[MuZeroNetwork]):
     def _losses(self, targets: Targets) -> Losses:
         return muzero_losses(self._network, targets, self._settings.weights)
 
-    def _target_values(self, observations: Tensor) -> Tensor:
-        _, logits = self._target.predict(self._target.encode(observations.flatten(0, 1)))
-        return self._target.architecture.value_support.decode(logits).view(observations.shape[:2])
+    def _target_value_logits(self, observations: Tensor) -> Tensor:
+        return self._target.predict(self._target.encode(observations))[1]

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from headway.learn.model_learner import ModelLearner, ModelSettings, Targets
-from headway.learn.unizero.loss import Losses, LossWeights, unizero_losses
+from headway.learn.model_learner import ModelLearner, ModelSettings
+from headway.learn.unizero.loss import UniZeroLossWeights, unizero_losses
 from headway.learn.unizero.network import UniZeroNetwork
+from headway.learn.window_loss import Losses, Targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class UniZeroSettings(ModelSettings):
     learning_rate: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.95)
     target_tau: float = 0.05
-    weights: LossWeights = field(default_factory=LossWeights)
+    weights: UniZeroLossWeights = field(default_factory=UniZeroLossWeights)
 
 
 class UniZeroLearner(ModelLearner[UniZeroNetwork]):
@@ -34,8 +35,7 @@ class UniZeroLearner(ModelLearner[UniZeroNetwork]):
     def _losses(self, targets: Targets) -> Losses:
         return unizero_losses(self._network, self._target, targets, self._settings.weights)
 
-    def _target_values(self, observations: Tensor) -> Tensor:
-        latents = self._target.encode(observations.flatten(0, 1))[:, None]
+    def _target_value_logits(self, observations: Tensor) -> Tensor:
+        latents = self._target.encode(observations)[:, None]
         alone = self._target(latents, torch.zeros(len(latents), 0, dtype=torch.long, device=self._device))
-        _, logits = self._target.judge(alone.seen[:, 0])
-        return self._target.architecture.value_support.decode(logits).view(observations.shape[:2])
+        return self._target.judge(alone.seen[:, 0])[1]
