@@ -103,7 +103,7 @@ def gradient_of(trained: ReplayedPPOLearner, data: DrawnSegments) -> tuple[Tenso
     every, loss = np.arange(len(columns)), trained._settings.loss(0.0)
     measures = trained._step.gradient_of(rows, columns, every, advantage_moments(columns, every), loss)
     policy_loss, value_loss, *_ = measures
-    entropies = trained._network.evaluate(rows["obs"], rows["actions"], None)[1].detach().numpy()
+    entropies = trained._network.evaluate(rows.obs, rows.actions, None)[1].detach().numpy()
     bonus = (columns[:, 5] * entropies).mean()
     return (
         torch.from_numpy(trained._step.gradient.copy()),

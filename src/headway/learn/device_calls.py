@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class DeviceCalls:
         self._device = device
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._seen: set[int] = set()
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
 
     def make_room(self, num_rows: int) -> None:
         """For questions of this size; what was captured before is forgotten."""

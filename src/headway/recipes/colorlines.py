@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -261,7 +261,7 @@ def _learner(config: ColorLinesConfig, rank: Rank) -> PPOLearner:
         target_kl=config.target_kl,
     )
     kind = PPOLearner if config.replay_mode == "none" else ReplayedPPOLearner
-    return kind(cast(Any, partial(_network, config)), settings, seed=config.seed, rank=rank)
+    return kind(partial(_network, config), settings, seed=config.seed, rank=rank)
 
 
 def _evaluator(config: ColorLinesConfig) -> EpisodeEvaluator:

@@ -9,10 +9,11 @@ Both give the same numbers up to rounding.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headway.learn.compiled_layers import array_of, bins_of, no_leaves, norm_of, product_of, room
 from headway.learn.device_calls import DeviceModel, unpack
@@ -130,9 +131,7 @@ class VectorModel:
 class _Function:
     """A layer, its norm, and the layers that follow side by side."""
 
-    def __init__(
-        self, before: nn.Linear, norm: nn.LayerNorm, *after: nn.Linear, inputs: InputScale | None = None
-    ) -> None:
+    def __init__(self, before: Any, norm: Any, *after: Any, inputs: InputScale | None = None) -> None:
         weight = before.weight.detach()
         self.bias = torch.zeros(0) if before.bias is None else before.bias.detach().clone()
         if inputs is not None:

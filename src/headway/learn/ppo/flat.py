@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from headway.learn.ppo.mlp_kernels import Memory, adam
+from headway.learn.ppo.mlp_kernels import adam
+from headway.learn.ppo.mlp_memory import Memory
 
 
 def flatten(network: nn.Module) -> np.ndarray:

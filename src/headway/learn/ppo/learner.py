@@ -28,8 +28,10 @@ from headway.experience.segment import Segment, side_by_side
 from headway.learn.advantages import effective_sample_size, gae, vtrace
 from headway.learn.ppo.autograd_step import AutogradStep
 from headway.learn.ppo.flat import Adam
-from headway.learn.ppo.mlp_kernels import Loss, advantage_moments
-from headway.learn.ppo.policy import ActorCritic, compiled
+from headway.learn.ppo.mlp_kernels import advantage_moments
+from headway.learn.ppo.mlp_memory import Loss
+from headway.learn.ppo.network import PPONetwork
+from headway.learn.ppo.policy import compiled
 from headway.learn.rank import ALONE, Rank
 
 Correction = Literal["none", "clip", "decoupled", "vtrace"]
@@ -108,7 +110,7 @@ class PPOLearner:
 
     def __init__(
         self,
-        make_network: Callable[[], ActorCritic],
+        make_network: Callable[[], PPONetwork],
         settings: PPOSettings,
         *,
         seed: int = 0,
