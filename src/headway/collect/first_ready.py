@@ -20,11 +20,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from headway.collect.carried import can_be_carried, refuse_nan
 from headway.collect.segments import NUMBERS, ActingPolicy
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.envs.gymnasium_vector import legal_actions, to_environment
+from headway.envs.gymnasium_vector import Spec, legal_actions, to_environment
 from headway.envs.gymnasium_workers import EnvWorkers, MakeEnv, Rows, Shape
 from headway.experience.segment import Segment
 
@@ -102,7 +103,7 @@ class FirstReadyCollector:
     def __init__(
         self,
         start: Callable[[], SteppedApart],
-        make_policy: Callable[[Any], ActingPolicy],
+        make_policy: Callable[[Spec], ActingPolicy],
         *,
         steps: int,
         seed: int,
@@ -227,8 +228,8 @@ class _Segment:
     def __init__(self, steps: int, obs: np.ndarray, mask: np.ndarray | None) -> None:
         self._steps = steps
         self._episodes: list[tuple[int, int, float, int]] = []  # step, environment, return, length
-        kinds: dict[str, Any] = {"obs": obs.dtype, "actions": None, "log_probs": None, "rewards": np.float32}
-        kinds |= dict.fromkeys(("terminated", "truncated", "valid"), bool)
+        floats: dict[str, DTypeLike] = {"obs": obs.dtype, "actions": None, "log_probs": None, "rewards": np.float32}
+        kinds = floats | dict.fromkeys(("terminated", "truncated", "valid"), bool)
         self._kinds = kinds if mask is None else kinds | {"masks": bool}
         self._fields: dict[str, np.ndarray] = {}
 
@@ -278,7 +279,7 @@ def _copied(values: np.ndarray | None) -> np.ndarray | None:
 
 def first_ready_collector(
     make_env: MakeEnv,
-    make_policy: Callable[[Any], ActingPolicy],
+    make_policy: Callable[[Spec], ActingPolicy],
     *,
     num_envs: int,
     steps: int,

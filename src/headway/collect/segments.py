@@ -17,7 +17,7 @@ import numpy as np
 
 from headway.collect.carried import Carried, can_be_carried, refuse_nan
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.envs.gymnasium_vector import as_features, describe, legal_actions, to_environment
+from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, to_environment
 from headway.experience.segment import Segment
 
 
@@ -43,7 +43,7 @@ class SegmentCollector:
     """
 
     def __init__(
-        self, make_env: Callable[[], Any], make_policy: Callable[[Any], ActingPolicy], *, steps: int, seed: int
+        self, make_env: Callable[[], Any], make_policy: Callable[[Spec], ActingPolicy], *, steps: int, seed: int
     ) -> None:
         if steps < 1:
             raise ValueError(f"a segment needs at least one step, received {steps!r}")
@@ -121,7 +121,7 @@ class ResumableSegmentCollector(Carried, SegmentCollector):
 
 
 def segment_collector(
-    make_env: Callable[[], Any], make_policy: Callable[[Any], ActingPolicy], *, steps: int, seed: int
+    make_env: Callable[[], Any], make_policy: Callable[[Spec], ActingPolicy], *, steps: int, seed: int
 ) -> SegmentCollector:
     """Resumable if the environment can be pickled; otherwise a restarted collector begins new episodes."""
     kind = ResumableSegmentCollector if can_be_carried(make_env()) else SegmentCollector

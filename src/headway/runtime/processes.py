@@ -41,7 +41,7 @@ from headway.runtime.beside import beside
 from headway.runtime.channel import LOST, Frame, LoopChannel
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.process_host import Call, Reply, Start
-from headway.runtime.transport import BlockKey, Segment, SharedRef
+from headway.runtime.transport import BlockKey, MemorySegment, SharedRef
 
 T = TypeVar("T")
 
@@ -309,7 +309,7 @@ class RoleProcess:
         if fds is LOST:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self._loans.adopt(
-            self.owner, [Segment(index, size, fd) for (index, size), fd in zip(reply.segments, fds, strict=True)]
+            self.owner, [MemorySegment(index, size, fd) for (index, size), fd in zip(reply.segments, fds, strict=True)]
         )
 
     def _discard(self, value: Any) -> None:

@@ -231,7 +231,7 @@ def _extent(sizes: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class MemorySegment:
     """Anonymous memory that can be mapped wherever `fd` is sent."""
 
     index: int
@@ -239,8 +239,8 @@ class Segment:
     fd: int
 
 
-def create_segment(index: int, size: int) -> Segment:
-    return Segment(index, size, create_memory(size))
+def create_segment(index: int, size: int) -> MemorySegment:
+    return MemorySegment(index, size, create_memory(size))
 
 
 def block_size(size: int) -> int:
@@ -254,7 +254,7 @@ class Arena:
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
-        self.new_segments: list[Segment] = []  # whoever takes one from here closes its fd
+        self.new_segments: list[MemorySegment] = []  # whoever takes one from here closes its fd
         self._segments: list[memoryview] = []
         self._unused = 0  # where the last segment has not been cut yet
         self._serials = itertools.count(1)
@@ -278,7 +278,7 @@ class Arena:
         size, segment, offset = self._live.pop(serial)
         self._free[size].append((segment, offset))
 
-    def take_new_segments(self) -> list[Segment]:
+    def take_new_segments(self) -> list[MemorySegment]:
         """Those made since the last time."""
         new, self.new_segments = self.new_segments, []
         return new
@@ -313,7 +313,7 @@ class GuardedArena(Arena):
         with self._lock:
             super().free(serial)
 
-    def take_new_segments(self) -> list[Segment]:
+    def take_new_segments(self) -> list[MemorySegment]:
         with self._lock:
             return super().take_new_segments()
 
