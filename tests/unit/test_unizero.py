@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.buffer.stream_rings import TERMINATED, TRUNCATED, VALID, _begins
+from headway.buffer.stream_rings import TERMINATED, TRUNCATED, VALID, begins_of
 from headway.core.types import Batch
 from headway.learn.packed import load_weights, pack_weights
 from headway.learn.two_hot import Support
@@ -294,7 +294,7 @@ def test_the_replay_says_where_episodes_begin() -> None:
         [[VALID, done, 0, VALID, cut, 0, VALID], [VALID, VALID, done, VALID, done, VALID, VALID]], np.uint8
     )
     wanted = [[True, False, False, True, False, False, True], [True, False, False, True, False, True, False]]
-    np.testing.assert_array_equal(_begins(flags), wanted)
+    np.testing.assert_array_equal(begins_of(flags), wanted)
 
 
 def test_whoever_plays_the_best_moves_remembers_until_told_to_forget() -> None:

@@ -24,17 +24,17 @@ the one before it in its stream (a collector lost its state) begins a new chain,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from headway.buffer.beta_schedule import BetaSchedule
+from headway.buffer.board_views import BoardViews
 from headway.buffer.game_windows import Windows, complete_until, gather, segments_per_stream
 from headway.buffer.priority_tree import PriorityTree, checked_priorities
-from headway.buffer.stream_rings import VALID, StreamRings
-from headway.buffer.symmetries import Symmetries
-from headway.core.types import Batch, Rollout, Span
+from headway.buffer.stream_rings import VALID, StreamRings, begins_of
+from headway.core.types import Batch, Rollout, Span, State
 from headway.experience.feedback import Priorities
 from headway.experience.game_segment import DrawnWindows, GameSegment, OldTargets, SearchedTargets
 from headway.experience.recent_returns import RecentReturns
@@ -122,7 +122,7 @@ class GameSegments:
         self.reanalysis = reanalysis or Reanalysis()
         self._batch, self._bootstrap_obs = batch_size, bootstrap_obs
         self._schedule = BetaSchedule(start=beta_start, end=beta_end, total_draws=total_draws, total_steps=total_steps)
-        self._symmetries = None if symmetries is None else Symmetries(*symmetries, observation, num_actions)
+        self._symmetries = None if symmetries is None else BoardViews(*symmetries, observation, num_actions)
         slots = num_streams * rings.segments_per_stream
         self._versions = _Versions(np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.full(slots, -1, np.int64))
         self._pending = np.zeros(num_streams, np.int64)  # the first row of each stream not found complete yet
@@ -283,7 +283,7 @@ class GameSegments:
             ids=rings.segment_ids(slots),
             obs=kept.obs[rows],
             actions=kept.actions[rows],
-            begins=rings.begins(rows),
+            begins=begins_of(kept.flags[rows]),
             to_play=kept.to_play[rows],
             legal=kept.legal[rows] if len(kept.legal) else None,
             round=self._counts["rounds"],
@@ -315,7 +315,7 @@ class GameSegments:
 
     # -- state --------------------------------------------------------------------------------------
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> State:
         """What the saved arrays depend on."""
         return {
             "num_streams": self._rings.num_streams,
@@ -325,7 +325,7 @@ class GameSegments:
             "alpha": self._priorities.alpha,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         rings, steps = self._rings, self._rings.steps._asdict()
         used = int(min(rings.ends.max(), rings.segments_per_stream)) * rings.segment_steps
         return {
@@ -342,7 +342,7 @@ class GameSegments:
             "ages": dict(self._ages),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if state["settings"] != self._settings():
             raise ValueError(f"saved with {state['settings']}, cannot continue with {self._settings()}")
         rings, used = self._rings, state["leaves"].shape[1]

@@ -22,11 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, DTypeLike
+
+from headway.core.types import State
 
 Items = dict[str, np.ndarray]
 Spec = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
@@ -182,10 +184,10 @@ class ItemRing:
             raise ValueError(f"id {wanted[unknown]} at position {unknown} was never given out")
         return slots, late
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"end": self.end, "fields": {name: view[: len(self)].copy() for name, view in self._views.items()}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         fields = dict(state["fields"])
         self.end, self._fields, self._names, self._views = state["end"], (), frozenset(), {}
         if fields:

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from headway.buffer.item_ring import DrawnItems, ItemRing, ReplayStatistics, Spec, check_draw, num_items, staleness_of
 from headway.buffer.priority_tree import PriorityTree, checked_priorities
+from headway.core.types import State
 
 _MAX_LOG2_AGE = 500.0  # how far an aged leaf may outgrow the reference
 _LEAST_LEAF = 2.0**-1000  # below, a live leaf could round to 0, which means empty
@@ -165,7 +165,7 @@ class PrioritizedReplay:
             max_priority=self._tree.max_priority,
         )
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> State:
         """What the saved leaves depend on."""
         return {
             "capacity": self.capacity,
@@ -174,7 +174,7 @@ class PrioritizedReplay:
             "version_decay": self.version_decay,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "settings": self._settings(),
             "ring": self._ring.state_dict(),
@@ -185,7 +185,7 @@ class PrioritizedReplay:
             "reference": self._reference,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if state["settings"] != self._settings():
             raise ValueError(f"saved with {state['settings']}, cannot continue with {self._settings()}")
         self._ring.load_state_dict(state["ring"])

@@ -13,14 +13,13 @@ The exponent of the weights rises over the run, by draws or by steps, whichever 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from headway.buffer.beta_schedule import BetaSchedule
 from headway.buffer.prioritized import PrioritizedReplay
-from headway.core.types import Batch, Rollout, Span
+from headway.core.types import Batch, Rollout, Span, State
 from headway.experience.feedback import Priorities
 from headway.experience.recent_returns import RecentReturns
 from headway.experience.records import arrays_of, as_record, record_of
@@ -108,7 +107,7 @@ class SegmentReplay:
         }
         return shown | self._returns.as_metric()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "replay": self._replay.state_dict(),
             "num_draws": self._num_draws,
@@ -116,7 +115,7 @@ class SegmentReplay:
             "returns": self._returns.state(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._replay.load_state_dict(state["replay"])
         self._num_draws, self._num_steps = state["num_draws"], state["num_steps"]
         self._returns.restore(state["returns"])

@@ -143,12 +143,8 @@ class StreamRings:
         """[streams, used, ...] of rows: rings fill up from their beginnings."""
         return part.reshape(self.num_streams, self.rows_per_stream, *part.shape[1:])[:, :used]
 
-    def begins(self, rows: np.ndarray) -> np.ndarray:
-        """Whether rows [G, T] of whole segments begin an episode, or are the first there are."""
-        return _begins(self.steps.flags[rows])
 
-
-def _begins(flags: np.ndarray) -> np.ndarray:
+def begins_of(flags: np.ndarray) -> np.ndarray:
     """Whether a row of segments [G, T] begins an episode, or is the first there is."""
     valid, over = flags & VALID > 0, flags & (TERMINATED | TRUNCATED) > 0
     begins = np.ones(flags.shape, bool)

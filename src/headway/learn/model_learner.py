@@ -15,13 +15,13 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.core.types import Batch, LearnReport
+from headway.core.types import Batch, LearnReport, State
 from headway.experience.feedback import Priorities
 from headway.experience.game_segment import DrawnWindows
 from headway.experience.records import record_of
@@ -168,7 +168,7 @@ class ModelLearner(ABC, Generic[Network]):
     def snapshot(self) -> dict[str, np.ndarray]:
         return {"network": pack_weights(self._average or self._network)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "network": pack_weights(self._network),
             "target": pack_weights(self._target),
@@ -177,7 +177,7 @@ class ModelLearner(ABC, Generic[Network]):
             "updates": self._updates,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         load_weights(self._network, state)
         load_weights(self._target, {"network": state["target"]})
         if self._average is not None:

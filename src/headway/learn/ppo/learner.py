@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.core.types import Batch, LearnReport
+from headway.core.types import Batch, LearnReport, State
 from headway.experience.recent_returns import RecentReturns
 from headway.experience.records import record_of
 from headway.experience.segment import Segment, side_by_side
@@ -148,7 +148,7 @@ class PPOLearner:
         """Tensors of their own: the network's are views of one vector, which each of them would carry along."""
         return {name: tensor.clone() for name, tensor in self._network.state_dict().items()}
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> State:
         return {
             "network": self.snapshot(),
             "optimizer": self._adam.state_dict(),
@@ -158,7 +158,7 @@ class PPOLearner:
             "moments": None if self._moments is None else self._moments.state(),
         }
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._network.load_state_dict(state["network"])
         self._adam.load_state_dict(state["optimizer"])
         self._random.bit_generator.state = state["random"]
@@ -284,8 +284,8 @@ class _Moments:
     def scale(self) -> np.ndarray:
         return np.sqrt(self._variance + 1e-8).astype(np.float32)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {"count": self._count, "mean": self._mean, "variance": self._variance}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         self._count, self._mean, self._variance = state["count"], state["mean"], state["variance"]

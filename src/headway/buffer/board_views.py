@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-class Symmetries:
+class BoardViews:
     """S ways to see observations [..., cells] and actions: which of the old is at each new place.
 
     :param cells: [S, cells]
