@@ -62,7 +62,7 @@ def measure(collector: Any, weights: Any, tickets: int) -> tuple[float, list[np.
     collector.collect(Ticket(0, 0), Snapshot(0, weights))
     began = time.perf_counter()
     rollouts = [collector.collect(Ticket(index, index), Snapshot(0, weights)) for index in range(1, tickets + 1)]
-    return time.perf_counter() - began, [rollout.payload["rewards"] for rollout in rollouts]
+    return time.perf_counter() - began, [rollout.payload.rewards for rollout in rollouts]
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import torch
 
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Discrete, Spec
+from headway.experience.segment import Segment
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.policy import ActorCritic
 
@@ -38,15 +39,15 @@ class Case:
 
     def batch(self) -> Batch:
         rng, size = np.random.default_rng(0), (STEPS, self.copies)
-        segment = {
-            "obs": rng.normal(size=(STEPS + 1, self.copies, *self.shape)).astype(np.float32),
-            "actions": rng.integers(2, size=size),
-            "log_probs": np.full(size, np.log(0.5), np.float32),
-            "rewards": rng.normal(size=size).astype(np.float32),
-            "terminated": np.zeros(size, bool),
-            "truncated": np.zeros(size, bool),
-            "valid": np.ones(size, bool),
-        }
+        segment = Segment(
+            obs=rng.normal(size=(STEPS + 1, self.copies, *self.shape)).astype(np.float32),
+            actions=rng.integers(2, size=size),
+            log_probs=np.full(size, np.log(0.5), np.float32),
+            rewards=rng.normal(size=size).astype(np.float32),
+            terminated=np.zeros(size, bool),
+            truncated=np.zeros(size, bool),
+            valid=np.ones(size, bool),
+        )
         return Batch(0, (Rollout(segment, span=Span(0, 0)),))
 
 

@@ -122,10 +122,10 @@ def search_cost() -> None:
     import torch
 
     from headway.learn.muzero.inference import TorchModel, VectorModel
-    from headway.learn.muzero.network import Architecture, VectorNetwork
+    from headway.learn.muzero.network import MuZeroArchitecture, VectorNetwork
 
     torch.set_num_threads(1)
-    network = VectorNetwork(Architecture(observation=(4,), num_actions=2), seed=0)
+    network = VectorNetwork(MuZeroArchitecture(observation=(4,), num_actions=2), seed=0)
     print("| roots | kernels, us | torch, us |\n|---|---|---|")
     for roots in (8, 64, 256):
         obs = np.zeros((roots, 4), np.float32)

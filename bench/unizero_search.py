@@ -24,7 +24,7 @@ from runs import keep
 from headway.learn.device_calls import unpack
 from headway.learn.packed import pack_weights
 from headway.learn.unizero.inference import UniZeroModel, searchable
-from headway.learn.unizero.network import Architecture, UniZeroNetwork
+from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork
 from headway.search.interface import Leaves, SearchSettings
 from headway.search.planning import Planner
 
@@ -43,7 +43,7 @@ class Launched(UniZeroModel):
 
 class Ours:
     def __init__(self, given: argparse.Namespace, *, is_launched: bool = False) -> None:
-        architecture = Architecture(observation=(4,), num_actions=2, dim=given.dim, layers=given.layers)
+        architecture = UniZeroArchitecture(observation=(4,), num_actions=2, dim=given.dim, layers=given.layers)
         network = UniZeroNetwork(architecture, seed=0)
         settings = SearchSettings(num_simulations=given.simulations, discount=0.997)
         model = Launched(network, device=given.device) if is_launched else searchable(network, device=given.device)

@@ -8,14 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.learn.model_learner import Targets
+from headway.core.types import Rollout
+from headway.experience.game_segment import DrawnWindows
 from headway.learn.two_hot import Support, squash
+from headway.learn.window_loss import Targets
 
 
 def a_batch(
     batch: int = 6, steps: int = 3, *, seed: int = 0, shape: tuple[int, ...] = (4,), num: int = 3
 ) -> dict[str, Any]:
-    """A draw as the replay makes them; sample 1 terminates after one step, sample 2 is cut after two."""
+    """The fields of a draw as the replay makes them; sample 1 terminates after one step, sample 2 is cut after two."""
     rng = np.random.default_rng(seed)
     mask = np.ones((steps + 1, batch), np.float32)
     ended = np.zeros_like(mask)
@@ -34,7 +36,13 @@ def a_batch(
         "ended": ended,
         "weights": rng.uniform(0.2, 1.0, size=batch).astype(np.float32),
         "ids": np.arange(batch) + 100,
+        "versions": np.zeros(batch, np.int64),
+        "target_versions": np.zeros(batch, np.int64),
     }
+
+
+def drawn(data: dict[str, Any]) -> Rollout:
+    return Rollout(DrawnWindows(**data), steps=len(data["ids"]))
 
 
 def targets_of(data: dict[str, Any]) -> Targets:

@@ -16,6 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
+    "headway.buffer.replay": "headway.buffer.item_ring",
     "headway.coordinate.best": "headway.coordinate.best_weights",
     "headway.coordinate.crew": "headway.coordinate.role_calls",
     "headway.coordinate.desk": "headway.coordinate.ticket_queue",

@@ -75,8 +75,8 @@ def test_segments_hold_boards_and_moves_but_no_masks() -> None:
     collector = stations(config).collector(0)
     snapshot = Snapshot(0, stations(config).learner().snapshot())
     rollout = collector.collect(Ticket(0, 1, 0), snapshot)
-    assert rollout.payload["obs"].shape == (9, 4, 84)
-    assert "masks" not in rollout.payload
+    assert rollout.payload.obs.shape == (9, 4, 84)
+    assert rollout.payload.masks is None
 
 
 # -- settings -----------------------------------------------------------------------------------------

@@ -127,9 +127,9 @@ def test_the_policy_learns_from_the_boards_it_was_shown() -> None:
     kept = parts.replay()
     kept.insert(Batch(0, (rollout,)))
     drawn = kept.sample(0).payload
-    assert drawn["obs"].dtype == np.uint8
-    np.testing.assert_array_equal(drawn["obs"][:, 0], rollout.payload["obs"][:, drawn["ids"][0]])
-    np.testing.assert_array_equal(drawn["log_probs"][:, 0], rollout.payload["log_probs"][:, drawn["ids"][0]])
+    assert drawn.obs.dtype == np.uint8
+    np.testing.assert_array_equal(drawn.obs[:, 0], rollout.payload.obs[:, drawn.ids[0]])
+    np.testing.assert_array_equal(drawn.log_probs[:, 0], rollout.payload.log_probs[:, drawn.ids[0]])
 
 
 # -- every knob ---------------------------------------------------------------------------------------

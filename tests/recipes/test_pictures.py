@@ -41,11 +41,11 @@ def test_the_same_planes_reach_the_network_whichever_layout_they_come_in(recipe:
         segments.append(collector.collect(Ticket(0, 5, 1), snapshot).payload)
         weights.append(fingerprint(run(recipe, config).weights))
     last, first = segments
-    assert last["obs"].shape == (8, 2, 3, 32, 32)
-    assert last["obs"].dtype == np.uint8, "bytes on the way"
-    assert sorted(np.unique(last["obs"][:, :, 0])) == [0, 250], "the first plane is red"
+    assert last.obs.shape == (8, 2, 3, 32, 32)
+    assert last.obs.dtype == np.uint8, "bytes on the way"
+    assert sorted(np.unique(last.obs[:, :, 0])) == [0, 250], "the first plane is red"
     for name in ("obs", "actions", "policies", "values"):
-        np.testing.assert_array_equal(last[name], first[name], err_msg=name)
+        np.testing.assert_array_equal(getattr(last, name), getattr(first, name), err_msg=name)
     assert weights[0] == weights[1]
 
 
@@ -74,8 +74,8 @@ def test_bytes_are_divided_by_255_before_the_first_layer_and_ones_are_not(recipe
 def test_replays_keep_bytes() -> None:
     stations = load_recipe("muzero").stations(config_of("muzero", "last", replay_mode="shared"))
     replay: Any = stations.replay()  # type: ignore[misc]
-    assert replay._rows.obs.dtype == np.uint8
-    assert replay._rows.obs.shape[1:] == (3, 32, 32)
+    assert replay._rings.steps.obs.dtype == np.uint8
+    assert replay._rings.steps.obs.shape[1:] == (3, 32, 32)
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_bytes_stay_bytes_until_the_network_reads_them(stepping: str) -> None:
     segment = collector.collect(Ticket(0, 5, 0), Snapshot(0, parts.learner().snapshot())).payload
     if stepping == "first_ready":
         collector.close()
-    assert segment["obs"].dtype == np.uint8
-    assert segment["obs"].shape == (6, 4, 24, 24, 3)
-    assert len({obs.tobytes() for obs in segment["obs"]}) == 6, "each step has pictures of its own"
+    assert segment.obs.dtype == np.uint8
+    assert segment.obs.shape == (6, 4, 24, 24, 3)
+    assert len({obs.tobytes() for obs in segment.obs}) == 6, "each step has pictures of its own"
 
 
 def test_whoever_is_ready_first_sees_the_same_pictures() -> None:

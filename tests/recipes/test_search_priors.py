@@ -13,8 +13,9 @@ pytest.importorskip("gymnasium")
 from search_runs import read, run, tiny
 
 from headway.core.types import Rollout, Snapshot, Ticket
+from headway.experience.game_segment import OldTargets
 from headway.learn.muzero.inference import VectorModel
-from headway.learn.muzero.network import Architecture, VectorNetwork
+from headway.learn.muzero.network import MuZeroArchitecture, VectorNetwork
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError
@@ -58,12 +59,12 @@ def the_three(recipe: str, config: Any) -> tuple[np.ndarray, np.ndarray, float]:
     stations = load_recipe(recipe).stations(config)
     snapshot = Snapshot(1, stations.learner().snapshot())
     segment = stations.collector(0).collect(Ticket(0, 5, 1), snapshot).payload
-    work = {name: np.swapaxes(segment[name], 0, 1) for name in ("obs", "actions", "to_play")}
+    work: dict[str, Any] = {name: np.swapaxes(getattr(segment, name), 0, 1) for name in ("obs", "actions", "to_play")}
     work |= {"ids": np.arange(2), "round": 0, "legal": None, "begins": np.zeros((2, 8), bool)}
     reanalyzer: Any = stations.reanalyzer()  # type: ignore[misc]
-    again = reanalyzer.reanalyze(snapshot, Rollout(work, steps=16)).payload["policies"]
+    again = reanalyzer.reanalyze(snapshot, Rollout(OldTargets(**work), steps=16)).payload.policies
     score = stations.evaluator().evaluate(snapshot, 3)  # type: ignore[misc]
-    return segment["policies"], again, score.value
+    return segment.policies, again, score.value
 
 
 @every_recipe
@@ -87,7 +88,7 @@ def test_a_weight_of_zero_changes_no_bit_and_asks_nobody(recipe: str, priors: st
 
 
 def a_planner(**prior: Any) -> Planner:
-    network = VectorNetwork(Architecture(observation=(4,), num_actions=3, latent=8, hidden=8), seed=1)
+    network = VectorNetwork(MuZeroArchitecture(observation=(4,), num_actions=3, latent=8, hidden=8), seed=1)
     return Planner(VectorModel(network), SearchSettings(num_simulations=12), **prior)
 
 

@@ -15,6 +15,8 @@ from search_runs import read, run, tiny
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import Snapshot, Ticket
+from headway.experience.game_segment import GameSegment
+from headway.experience.records import record_of
 from headway.learn.rank import device_for
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
@@ -166,16 +168,16 @@ def test_symmetries_change_what_is_learned_from(recipe: str) -> None:
 def test_a_setting_of_the_search_changes_what_is_collected(recipe: str, root: str, name: str, value: Any) -> None:
     game = {"env": "tictactoe", "root": root}
     collected = [collect_once(tiny(recipe, **game, **changes), recipe) for changes in ({}, {name: value})]
-    assert not np.array_equal(collected[0]["policies"], collected[1]["policies"])
+    assert not np.array_equal(collected[0].policies, collected[1].policies)
 
 
-def collect_once(config: Any, recipe: str) -> dict[str, Any]:
+def collect_once(config: Any, recipe: str) -> GameSegment:
     """A segment with weights that have an opinion."""
     stations = load_recipe(recipe).stations(config)
     weights = stations.learner().snapshot()["network"].copy()
     weights += 0.2 * np.random.default_rng(0).normal(size=weights.shape).astype(np.float32)
-    payload: dict[str, Any] = stations.collector(0).collect(Ticket(0, 5, 1), Snapshot(1, {"network": weights})).payload
-    return payload
+    rollout = stations.collector(0).collect(Ticket(0, 5, 1), Snapshot(1, {"network": weights}))
+    return record_of(rollout, GameSegment)
 
 
 @every_recipe

@@ -13,6 +13,7 @@ pytest.importorskip("gymnasium")
 import search_runs
 
 from headway.core.types import Rollout, Snapshot, Ticket
+from headway.experience.game_segment import OldTargets
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, read_values
 from headway.recipes.unizero import UniZeroConfig
@@ -30,13 +31,15 @@ def test_collectors_and_reanalyzers_see_as_much_of_the_past_as_they_are_told() -
         weights += 0.2 * np.random.default_rng(0).normal(size=weights.shape).astype(np.float32)
         snapshot = Snapshot(1, {"network": weights})
         segment = stations.collector(0).collect(Ticket(0, 5, 1), snapshot).payload
-        values.append(segment["values"])
-        work = {name: np.swapaxes(segment[name], 0, 1) for name in ("obs", "actions", "to_play")}
+        values.append(segment.values)
+        work: dict[str, Any] = {
+            name: np.swapaxes(getattr(segment, name), 0, 1) for name in ("obs", "actions", "to_play")
+        }
         begins = np.zeros((2, 8), bool)
         begins[:, 0] = True
         work |= {"ids": np.arange(2), "round": 0, "legal": None, "begins": begins}
         reanalyzer: Any = stations.reanalyzer()  # type: ignore[misc]
-        again.append(reanalyzer.reanalyze(snapshot, Rollout(work, steps=16)).payload["values"].T)
+        again.append(reanalyzer.reanalyze(snapshot, Rollout(OldTargets(**work), steps=16)).payload.values.T)
     np.testing.assert_allclose(values[0][0], values[1][0], rtol=1e-4)
     np.testing.assert_allclose(again[0][0], again[1][0], rtol=1e-4)
     assert not np.allclose(values[0][1], values[1][1], rtol=1e-3)

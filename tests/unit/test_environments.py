@@ -33,6 +33,7 @@ from headway.envs.gymnasium_vector import (
     single_maker,
 )
 from headway.evaluate.episodes import EpisodeEvaluator
+from headway.experience.records import arrays_of
 from headway.learn.ppo.policy import Actor, ActorCritic
 from headway.recipes.config import ConfigError, read_values
 from headway.recipes.ppo import PPOConfig
@@ -156,9 +157,9 @@ def test_nested_observations_and_masks_are_collected_and_evaluated(env_id: str) 
     weights = ActorCritic(describe(env), (8,)).state_dict()
     data = collect(segment_collector(lambda: make_vector(env_id, 3), policy, steps=20, seed=1), weights).payload
     if env_id == "Taxi-v4":
-        chosen = np.take_along_axis(data["masks"], data["actions"][..., None], 2)
-        assert chosen[data["valid"]].all()
-        assert not data["masks"].all()
+        chosen = np.take_along_axis(data.masks, data.actions[..., None], 2)
+        assert chosen[data.valid].all()
+        assert not data.masks.all()
     score = EpisodeEvaluator(lambda n: make_vector(env_id, n), policy, episodes=2).evaluate(Snapshot(0, weights), 3)
     assert score.value is not None
 
@@ -242,11 +243,11 @@ def test_envpool_starts_episodes_on_the_step_after_the_end() -> None:
     weights = ActorCritic(describe(env), (8,)).state_dict()
     rollout = collect(SegmentCollector(lambda: env, policy, steps=13, seed=3), weights)
     data = rollout.payload
-    assert data["truncated"][:, 0].tolist() == ([False] * 4 + [True, False]) * 2 + [False]
-    assert data["valid"][:, 0].tolist() == ([True] * 5 + [False]) * 2 + [True]
-    assert not data["terminated"].any()
-    assert not data["rewards"][~data["valid"]].any()
-    assert (data["obs"][6, :, 1] == 0).all()  # a new episode begins at rest
+    assert data.truncated[:, 0].tolist() == ([False] * 4 + [True, False]) * 2 + [False]
+    assert data.valid[:, 0].tolist() == ([True] * 5 + [False]) * 2 + [True]
+    assert not data.terminated.any()
+    assert not data.rewards[~data.valid].any()
+    assert (data.obs[6, :, 1] == 0).all()  # a new episode begins at rest
     assert [length for _, length in rollout.info["episodes"]] == [5] * 4
 
 
@@ -259,9 +260,9 @@ def test_the_seed_determines_what_envpool_does() -> None:
         for seed in seeds
     ]
     one, again, other, _ = (run.payload for run in runs)
-    for name in one:
-        np.testing.assert_array_equal(one[name], again[name])
-    assert not np.array_equal(one["obs"], other["obs"])
+    for name, values in arrays_of(one).items():
+        np.testing.assert_array_equal(values, getattr(again, name))
+    assert not np.array_equal(one.obs, other.obs)
 
 
 @needs_envpool
@@ -271,11 +272,11 @@ def test_every_kind_of_envpool_environment_is_collected(env_id: str) -> None:
     env = make_vector(env_id, 3, "envpool")
     weights = ActorCritic(describe(env), (8,)).state_dict()
     data = collect(SegmentCollector(lambda: env, policy, steps=10, seed=3), weights).payload
-    assert data["obs"].dtype == np.float32 and data["rewards"].dtype == np.float32
-    assert ("masks" in data) == (env_id in ("Play2048-v1", "Snake-v1"))
-    if "masks" in data:
-        chosen = np.take_along_axis(data["masks"], data["actions"][..., None], 2)
-        assert chosen[data["valid"]].all()
+    assert data.obs.dtype == np.float32 and data.rewards.dtype == np.float32
+    assert (data.masks is not None) == (env_id in ("Play2048-v1", "Snake-v1"))
+    if data.masks is not None:
+        chosen = np.take_along_axis(data.masks, data.actions[..., None], 2)
+        assert chosen[data.valid].all()
 
 
 @needs_envpool

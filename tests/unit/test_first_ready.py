@@ -37,6 +37,7 @@ from headway.envs.gymnasium_in_worker import EnvStepper
 from headway.envs.gymnasium_rows import EnvRows, EnvShape
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec, describe_spaces
 from headway.envs.gymnasium_workers import EnvironmentFailed, EnvWorkers
+from headway.experience.records import arrays_of
 from headway.launching import launch
 from headway.learn.ppo.policy import Actor, ActorCritic
 from headway.observe.fingerprint import fingerprint
@@ -79,10 +80,11 @@ def collect(collector: Any, index: int, weights: Any, version: int = 0) -> Rollo
 
 
 def assert_same(one: Rollout, other: Rollout) -> None:
-    assert list(one.payload) == list(other.payload)
-    for name, values in one.payload.items():
-        assert values.dtype == other.payload[name].dtype
-        np.testing.assert_array_equal(values, other.payload[name], err_msg=name)
+    ours, theirs = arrays_of(one.payload), arrays_of(other.payload)
+    assert list(ours) == list(theirs)
+    for name, values in ours.items():
+        assert values.dtype == theirs[name].dtype
+        np.testing.assert_array_equal(values, theirs[name], err_msg=name)
     assert (one.steps, one.info) == (other.steps, other.info)
 
 
@@ -350,7 +352,7 @@ def test_environments_that_wait_for_another_in_their_worker_are_not_late() -> No
     collector = first_ready_collector(
         partial(Wanderer, slow_s=0.1), policy, num_envs=6, steps=2, seed=0, num_workers=1, step_s=patient(1.0)
     )
-    assert collect(collector, 0, weights_for(Wanderer())).payload["obs"].shape == (3, 6, 5)
+    assert collect(collector, 0, weights_for(Wanderer())).payload.obs.shape == (3, 6, 5)
     collector.close()
 
 

@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.buffer.game_segments import GameSegments, Reanalysis, Windows
+from headway.buffer.game_segments import GameSegments, Reanalysis
+from headway.buffer.game_windows import Windows, gather
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.board_games import CONNECT_FOUR, BoardGames, random_player, symmetries
+from headway.experience.feedback import Priorities
+from headway.experience.game_segment import GameSegment, SearchedTargets
+from headway.experience.records import arrays_of
 
 ACTIONS = 3
 pytestmark = pytest.mark.filterwarnings("error")
@@ -77,21 +81,21 @@ def rollout_of(
     def column(name: str, dtype: Any) -> np.ndarray:
         return np.array([[getattr(part[t], name) for part in parts] for t in range(steps)], dtype)
 
-    payload: dict[str, Any] = {
-        "obs": column("obs", np.float32)[..., None],
-        "actions": column("action", np.int32),
-        "rewards": column("reward", np.float32),
-        "terminated": column("terminated", bool),
-        "truncated": column("truncated", bool),
-        "valid": column("valid", bool),
-        "to_play": column("to_play", np.int8),
-        "policies": column("policy", np.float32),
-        "values": column("value", np.float32),
-        "stream": first,
-        "serial": order,
-    }
+    segment = GameSegment(
+        obs=column("obs", np.float32)[..., None],
+        actions=column("action", np.int32),
+        rewards=column("reward", np.float32),
+        terminated=column("terminated", bool),
+        truncated=column("truncated", bool),
+        valid=column("valid", bool),
+        to_play=column("to_play", np.int8),
+        policies=column("policy", np.float32),
+        values=column("value", np.float32),
+        stream=first,
+        serial=order,
+    )
     made_by = order if version is None else version
-    return Rollout(payload, steps=int(payload["valid"].sum()), span=Span(made_by, made_by))
+    return Rollout(segment, steps=segment.num_steps, span=Span(made_by, made_by))
 
 
 def a_replay(**changes: Any) -> GameSegments:
@@ -182,31 +186,31 @@ def test_targets_equal_brute_force_on_random_episodes(
     drawn = set()
     for _ in range(4):
         payload = replay.sample(segments).payload
-        for b, identity in enumerate(payload["ids"]):
+        for b, identity in enumerate(payload.ids):
             segment, step = divmod(int(identity), steps)
             order, stream = divmod(segment, 2)
             at = order * steps + step
             drawn.add((stream, at))
             target = wanted[stream, at]
             for name, ours in (
-                ("obs", payload["obs"][:, b, 0]),
-                ("returns", payload["returns"][:, b]),
-                ("factors", payload["factors"][:, b]),
-                ("roots", payload["root_values"][:, b]),
-                ("mask", payload["mask"][:, b]),
-                ("ended", payload["ended"][:, b]),
-                ("policies", payload["policies"][:, b]),
+                ("obs", payload.obs[:, b, 0]),
+                ("returns", payload.returns[:, b]),
+                ("factors", payload.factors[:, b]),
+                ("roots", payload.root_values[:, b]),
+                ("mask", payload.mask[:, b]),
+                ("ended", payload.ended[:, b]),
+                ("policies", payload.policies[:, b]),
             ):
                 np.testing.assert_allclose(ours, np.array(target[name]), rtol=1e-5, atol=1e-6, err_msg=name)
             for k in range(unroll):
                 if target["mask"][k]:
-                    assert payload["actions"][k, b] == streams[stream][at + k].action
-                    assert payload["rewards"][k, b] == np.float32(streams[stream][at + k].reward)
+                    assert payload.actions[k, b] == streams[stream][at + k].action
+                    assert payload.rewards[k, b] == np.float32(streams[stream][at + k].reward)
             for k in range(unroll + 1):
                 if target["factors"][k]:
                     value = target["roots"][k]
                     row = next(s for s in streams[stream][at + k :] if np.float32(s.value) == np.float32(value))
-                    assert payload["bootstrap_obs"][k, b, 0] == np.float32(row.obs)
+                    assert payload.bootstrap_obs[k, b, 0] == np.float32(row.obs)
     assert drawn <= wanted.keys()
 
 
@@ -224,12 +228,12 @@ def test_truncation_is_not_termination() -> None:
         for order in range(3):
             replay.insert(Batch(0, (rollout_of([stream], order, 4),)))
         payload = replay.sample(0).payload
-        b = list(payload["ids"]).index(0)
-        assert payload["returns"][0, b] == 1 + 0.5
-        assert payload["factors"][0, b] == (0.25 if is_cut else 0.0)
-        assert payload["root_values"][0, b] == (2.0 if is_cut else 0.0)
+        b = list(payload.ids).index(0)
+        assert payload.returns[0, b] == 1 + 0.5
+        assert payload.factors[0, b] == (0.25 if is_cut else 0.0)
+        assert payload.root_values[0, b] == (2.0 if is_cut else 0.0)
         if is_cut:
-            assert payload["bootstrap_obs"][0, b, 0] == 2.0
+            assert payload.bootstrap_obs[0, b, 0] == 2.0
 
 
 def test_the_other_players_rewards_count_against_the_mover() -> None:
@@ -241,7 +245,7 @@ def test_the_other_players_rewards_count_against_the_mover() -> None:
     for order in range(3):
         replay.insert(Batch(0, (rollout_of([stream], order, 4),)))
     payload = replay.sample(0).payload
-    of = {int(i): payload["returns"][0, b] for b, i in enumerate(payload["ids"])}
+    of = {int(i): payload.returns[0, b] for b, i in enumerate(payload.ids)}
     assert [of[t] for t in range(4)] == [-1.0, 1.0, -1.0, 1.0]
 
 
@@ -251,7 +255,7 @@ def test_positions_without_complete_targets_are_never_drawn() -> None:
     replay.insert(Batch(0, (rollout_of([stream], 0, 4),)))
     assert len(replay) == 0
     replay.insert(Batch(0, (rollout_of([stream], 1, 4),)))
-    assert {int(i) for i in replay.sample(0).payload["ids"]} == {0, 1, 2}, "the row 5 steps later must be there: 7"
+    assert {int(i) for i in replay.sample(0).payload.ids} == {0, 1, 2}, "the row 5 steps later must be there: 7"
     replay.insert(Batch(0, (rollout_of([stream], 2, 4),)))
     assert len(replay) == 7
 
@@ -261,19 +265,19 @@ def test_the_oldest_segments_are_evicted_whole_and_what_comes_late_for_them_is_i
     stream = plain_stream(80)
     for order in range(3):
         replay.insert(Batch(order, (rollout_of([stream], order, 4),)))
-    early = replay.sample(3).payload["ids"].copy()
+    early = replay.sample(3).payload.ids.copy()
     assert early.min() < 4
     for order in (3, 4, 5, 6):
         replay.insert(Batch(order, (rollout_of([stream], order, 4),)))
         size = len(replay)
-        assert {int(i) // 4 for i in replay.sample(9).payload["ids"]} <= {order - 2, order - 1, order}
+        assert {int(i) // 4 for i in replay.sample(9).payload.ids} <= {order - 2, order - 1, order}
         assert size == 12 - 5
     before = copy.deepcopy(replay.state_dict()["leaves"])
-    replay.update({"ids": early, "priorities": np.full(len(early), 9.0)})
+    replay.update(Priorities(early, np.full(len(early), 9.0)))
     np.testing.assert_array_equal(replay.state_dict()["leaves"], before)
     assert replay.statistics()["replay_late_updates"] == len(early)
     with pytest.raises(ValueError, match="never given out"):
-        replay.update({"ids": np.array([4 * 7]), "priorities": np.array([1.0])})
+        replay.update(Priorities(np.array([4 * 7]), np.array([1.0])))
 
 
 def test_priorities_change_what_is_drawn_and_weights_undo_it() -> None:
@@ -284,11 +288,11 @@ def test_priorities_change_what_is_drawn_and_weights_undo_it() -> None:
     num = len(replay)
     every = np.arange(num)
     priorities = np.where(every == 5, 30.0, 1.0)
-    replay.update({"ids": every, "priorities": priorities})
+    replay.update(Priorities(every, priorities))
     payloads = [replay.sample(6).payload for _ in range(20)]
-    share = np.mean([(p["ids"] == 5).mean() for p in payloads])
+    share = np.mean([(p.ids == 5).mean() for p in payloads])
     assert share == pytest.approx(30 / (30 + num - 1), rel=0.05)
-    weights = {int(i): w for p in payloads for i, w in zip(p["ids"], p["weights"], strict=True)}
+    weights = {int(i): w for p in payloads for i, w in zip(p.ids, p.weights, strict=True)}
     assert weights[5] == pytest.approx(1 / 30, rel=1e-3)
     assert weights[4] == pytest.approx(1.0, rel=1e-3)
 
@@ -315,7 +319,7 @@ def test_a_segment_that_does_not_follow_begins_a_new_chain() -> None:
     for order in range(2):  # serials begin anew
         replay.insert(Batch(0, (rollout_of([other], order, 4),)))
     assert len(replay) == 3 + 3
-    drawn = {int(i) for _ in range(5) for i in replay.sample(0).payload["ids"]}
+    drawn = {int(i) for _ in range(5) for i in replay.sample(0).payload.ids}
     assert drawn == {0, 1, 2, 8, 9, 10}
     assert replay.statistics()["replay_broken_chains"] == 1
 
@@ -328,18 +332,18 @@ def test_segments_of_one_collector_that_come_in_one_batch_are_put_in_their_order
     for rollout in rollouts:
         reference.insert(Batch(0, (rollout,)))
     assert len(replay) == len(reference) == 14
-    np.testing.assert_array_equal(replay.sample(1).payload["obs"], reference.sample(1).payload["obs"])
+    np.testing.assert_array_equal(replay.sample(1).payload.obs, reference.sample(1).payload.obs)
 
 
 # -- reanalysis ---------------------------------------------------------------------------------------
 
 
 def targets_for(work: Rollout, version: int, value: float) -> Rollout:
-    groups, steps = work.payload["actions"].shape
+    groups, steps = work.payload.actions.shape
     policies = np.zeros((groups, steps, ACTIONS), np.float32)
     policies[..., 1] = 1.0
     values = np.full((groups, steps), value, np.float32)
-    return Rollout({"ids": work.payload["ids"], "policies": policies, "values": values, "version": version})
+    return Rollout(SearchedTargets(ids=work.payload.ids, policies=policies, values=values, version=version))
 
 
 def test_the_oldest_targets_are_handed_out_first_and_written_back_by_id() -> None:
@@ -351,8 +355,8 @@ def test_the_oldest_targets_are_handed_out_first_and_written_back_by_id() -> Non
     replay.sample(6)
     work = replay.oldest(6)
     assert work is not None
-    assert list(work.payload["ids"]) == [0, 1]
-    np.testing.assert_array_equal(work.payload["obs"][:, :, 0], np.arange(8.0).reshape(2, 4))
+    assert list(work.payload.ids) == [0, 1]
+    np.testing.assert_array_equal(work.payload.obs[:, :, 0], np.arange(8.0).reshape(2, 4))
     replay.refresh(targets_for(work, 6, 7.5))
     numbers = replay.statistics()
     assert numbers["target_age_before"] == pytest.approx(5.5)
@@ -360,13 +364,13 @@ def test_the_oldest_targets_are_handed_out_first_and_written_back_by_id() -> Non
     assert numbers["target_age_mean"] == pytest.approx((0 + 0 + 4 + 3 + 2 + 1) / 6)
     assert numbers["targets_refreshed"] == 8
     payload = replay.sample(6).payload
-    for b, identity in enumerate(payload["ids"]):
-        assert payload["policies"][0, b, 1] == (1.0 if identity < 8 else np.float32(1 / 3))
-        assert payload["target_versions"][b] == (6 if identity < 8 else identity // 4)
-        assert payload["versions"][b] == identity // 4, "data stay as old as they are"
-        if payload["factors"][0, b] and identity + 2 < 8:
-            assert payload["root_values"][0, b] == 7.5
-    assert list(replay.oldest(6).payload["ids"]) == [2, 3]  # type: ignore[union-attr]
+    for b, identity in enumerate(payload.ids):
+        assert payload.policies[0, b, 1] == (1.0 if identity < 8 else np.float32(1 / 3))
+        assert payload.target_versions[b] == (6 if identity < 8 else identity // 4)
+        assert payload.versions[b] == identity // 4, "data stay as old as they are"
+        if payload.factors[0, b] and identity + 2 < 8:
+            assert payload.root_values[0, b] == 7.5
+    assert list(replay.oldest(6).payload.ids) == [2, 3]  # type: ignore[union-attr]
 
 
 def test_ages_before_and_after_are_those_of_the_same_segments_against_the_version_trained_by_then() -> None:
@@ -416,7 +420,7 @@ def test_fresh_targets_and_those_outside_the_partition_are_left_alone() -> None:
     replay.sample(9)
     seen = []
     while (work := replay.oldest(9)) is not None:
-        seen += list(work.payload["ids"])
+        seen += list(work.payload.ids)
         replay.refresh(targets_for(work, 9, 0.0))
     assert seen == [0, 1, 2]
 
@@ -434,7 +438,7 @@ def test_targets_of_segments_that_are_gone_are_ignored() -> None:
     assert replay.statistics()["targets_late"] == 4
     assert replay.statistics()["targets_refreshed"] == 4
     draw = replay.sample(4).payload
-    assert {int(i) // 4: int(v) for i, v in zip(draw["ids"], draw["target_versions"], strict=True)}[1] == 3
+    assert {int(i) // 4: int(v) for i, v in zip(draw.ids, draw.target_versions, strict=True)}[1] == 3
 
 
 # -- state --------------------------------------------------------------------------------------------
@@ -452,7 +456,7 @@ def test_a_replay_that_was_loaded_goes_on_bit_for_bit() -> None:
             if not len(replay):
                 return None
             draw = replay.sample(order).payload
-            replay.update({"ids": draw["ids"], "priorities": draw["obs"][0, :, 0]})
+            replay.update(Priorities(draw.ids, draw.obs[0, :, 0]))
             work = replay.oldest(order + 1)
             if work is not None:
                 replay.refresh(targets_for(work, order, float(order)))
@@ -464,8 +468,8 @@ def test_a_replay_that_was_loaded_goes_on_bit_for_bit() -> None:
         for order in range(saved_at, 14):
             first, second = go_on(mine, order), go_on(copied, order)
             if first is not None:
-                for name in first:
-                    np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+                for name, values in arrays_of(first).items():
+                    np.testing.assert_array_equal(values, getattr(second, name), err_msg=name)
         assert mine.statistics() == copied.statistics()
     with pytest.raises(ValueError, match="cannot continue"):
         a_replay(alpha=0.1).load_state_dict(mine.state_dict())
@@ -498,8 +502,8 @@ def played(num_games: int, steps: int) -> Rollout:
         row |= {"terminated": ended & valid, "truncated": np.zeros(num_games, bool), "policies": policies}
         for name, value in (row | {"values": np.zeros(num_games, np.float32)}).items():
             rows.setdefault(name, []).append(value)
-    payload: dict[str, Any] = {name: np.stack(parts) for name, parts in rows.items()} | {"stream": 0, "serial": 0}
-    return Rollout(payload, steps=int(payload["valid"].sum()), span=Span(0, 0))
+    segment = GameSegment(stream=0, serial=0, **{name: np.stack(parts) for name, parts in rows.items()})
+    return Rollout(segment, steps=segment.num_steps, span=Span(0, 0))
 
 
 def test_what_is_seen_in_another_way_is_still_the_game() -> None:
@@ -518,18 +522,19 @@ def test_what_is_seen_in_another_way_is_still_the_game() -> None:
     rollout = played(4, 300)
     replay.insert(Batch(0, (rollout,)))
     draw = replay.sample(0).payload
-    plain = replay._gather(replay._rows_of(draw["ids"]), np.zeros((2, 256), np.int64))
-    mirrored = (draw["policies"][0] != plain["policies"][0]).any(1)
+    rings = replay._rings
+    plain, bootstraps = gather(rings, rings.rows_of(draw.ids), np.zeros((2, 256), np.int64), replay.windows)
+    mirrored = (draw.policies[0] != plain["policies"][0]).any(1)
     played_in_the_middle = plain["actions"][0] == 3
     assert 0.3 < mirrored[~played_in_the_middle].mean() < 0.7
-    goes_on = draw["mask"][1] > 0
-    before, after, actions = draw["obs"][0, goes_on], draw["obs"][1, goes_on], draw["actions"][0, goes_on]
+    goes_on = draw.mask[1] > 0
+    before, after, actions = draw.obs[0, goes_on], draw.obs[1, goes_on], draw.actions[0, goes_on]
     changed = (after[:, 1] != before[:, 0]).sum(1)  # the stones of who moved, seen by the other: one more, in a column
     assert (changed.sum(1) == 1).all()
     np.testing.assert_array_equal(changed.argmax(1), actions)
-    np.testing.assert_array_equal(draw["policies"][0].argmax(1), draw["actions"][0])
-    again = draw["bootstrap_obs"][0][mirrored][..., ::-1]
-    np.testing.assert_array_equal(again, plain["bootstrap_obs"][0][mirrored])
+    np.testing.assert_array_equal(draw.policies[0].argmax(1), draw.actions[0])
+    again = draw.bootstrap_obs[0][mirrored][..., ::-1]
+    np.testing.assert_array_equal(again, rings.steps.obs[bootstraps][0][mirrored])
 
 
 @pytest.mark.parametrize(

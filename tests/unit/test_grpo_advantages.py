@@ -164,7 +164,7 @@ def test_with_lambda_one_the_advantage_is_the_reward_to_go_minus_the_value() -> 
 def test_the_layout_of_a_padded_batch_is_that_of_its_masked_values() -> None:
     mask = torch.tensor([[False, True, True], [False, False, False], [True, True, True]])
     values = torch.arange(9.0).reshape(3, 3)
-    rows = Ragged.of_mask(mask)
+    rows = Ragged.of(mask.sum(dim=1))
     assert rows.row.tolist() == [0, 0, 2, 2, 2]
     assert rows.sums(values[mask]).tolist() == [3, 0, 21]
     assert rows.means(values[mask]).tolist() == [1.5, 0, 7]

@@ -15,6 +15,7 @@ import torch
 
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Discrete, Spec
+from headway.experience.segment import Segment
 from headway.learn.ppo.autograd_step import AutogradStep
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.policy import ActorCritic
@@ -36,15 +37,15 @@ def batch(shape: tuple[int, ...], seed: int = 0) -> Batch:
     """A segment of 12 steps of 5 copies."""
     rng = np.random.default_rng(seed)
     steps, width = 12, 5
-    segment = {
-        "obs": rng.normal(1, 2, size=(steps + 1, width, *shape)).astype(np.float32),
-        "actions": rng.integers(3, size=(steps, width)),
-        "log_probs": np.full((steps, width), -1.1, np.float32),
-        "rewards": rng.normal(size=(steps, width)).astype(np.float32),
-        "terminated": rng.random((steps, width)) < 0.1,
-        "truncated": np.zeros((steps, width), bool),
-        "valid": np.ones((steps, width), bool),
-    }
+    segment = Segment(
+        obs=rng.normal(1, 2, size=(steps + 1, width, *shape)).astype(np.float32),
+        actions=rng.integers(3, size=(steps, width)),
+        log_probs=np.full((steps, width), -1.1, np.float32),
+        rewards=rng.normal(size=(steps, width)).astype(np.float32),
+        terminated=rng.random((steps, width)) < 0.1,
+        truncated=np.zeros((steps, width), bool),
+        valid=np.ones((steps, width), bool),
+    )
     return Batch(0, (Rollout(segment, steps=steps * width, span=Span(0, 0)),))
 
 
@@ -69,7 +70,7 @@ def test_what_a_copy_elsewhere_computes_is_what_the_network_would(shape: tuple[i
         for step, net in zip((here, there), nets, strict=True):
             step.flat += change
             net.obs_mean += change
-        obs = batch(shape).rollouts[0].payload["obs"].reshape(-1, *shape)
+        obs = batch(shape).rollouts[0].payload.obs.reshape(-1, *shape)
         np.testing.assert_array_equal(here.values(obs), there.values(obs))
     assert not np.shares_memory(there.flat, there._weights.numpy())
 

@@ -17,8 +17,8 @@ from numba import njit
 from headway.envs.gymnasium_vector import ActionSpec, Continuous, Discrete, MultiDiscrete, Spec
 from headway.learn.ppo.autograd_step import AutogradStep
 from headway.learn.ppo.flat import Adam, flatten
-from headway.learn.ppo.mlp_kernels import Loss as Scored
 from headway.learn.ppo.mlp_kernels import _tanh, advantage_moments
+from headway.learn.ppo.mlp_memory import Loss as Scored
 from headway.learn.ppo.mlp_step import MLPStep
 from headway.learn.ppo.policy import Actor, ActorCritic, compiled
 

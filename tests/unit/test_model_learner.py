@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from replay_draws import a_batch
+from replay_draws import a_batch, drawn
 from test_muzero import SMALL
 from torch import nn
 
-from headway.core.types import Batch, Rollout
+from headway.core.types import Batch
 from headway.learn.input_scale import InputScale
 from headway.learn.model_learner import ModelLearner, ModelSettings
 from headway.learn.muzero.inference import TorchModel, VectorModel
@@ -21,8 +21,7 @@ from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
 from headway.learn.muzero.network import VectorNetwork, build_network
 from headway.learn.packed import load_weights, pack_weights
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
-from headway.learn.unizero.network import Architecture as UniZeroArchitecture
-from headway.learn.unizero.network import UniZeroNetwork
+from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork
 from headway.observe.fingerprint import fingerprint
 
 torch.set_num_threads(1)
@@ -47,7 +46,7 @@ def a_learner(kind: str, **settings: Any) -> ModelLearner[Any]:
 
 
 def a_draw(seed: int = 0) -> Batch:
-    return Batch(0, (Rollout(a_batch(16, seed=seed), steps=16),))
+    return Batch(0, (drawn(a_batch(16, seed=seed)),))
 
 
 both = pytest.mark.parametrize("kind", ["muzero", "unizero"])
@@ -146,7 +145,7 @@ def test_a_target_that_is_not_a_number_is_named_with_its_update(kind: str, field
     learner = a_learner(kind, bootstrap="search" if field == "root_values" else "network")
     learner.learn(a_draw())
     draw = a_draw(1)
-    draw.rollouts[0].payload[field][1, 3] = float("nan")
+    getattr(draw.rollouts[0].payload, field)[1, 3] = float("nan")
     with pytest.raises(ValueError, match=f"the {what} of sample 3 at step 1 is nan in update 2") as caught:
         learner.learn(draw)
     assert "\n" not in str(caught.value)
@@ -199,7 +198,7 @@ def test_moments_are_learned_from_draws_and_no_gradient_reaches_them(kind: str) 
     draws = [a_draw(update) for update in range(3)]
     for draw in draws:
         learner.learn(draw)
-    rows = np.concatenate([draw.rollouts[0].payload["obs"][0] for draw in draws]).reshape(48, -1)
+    rows = np.concatenate([draw.rollouts[0].payload.obs[0] for draw in draws]).reshape(48, -1)
     network = learner._network
     np.testing.assert_allclose(network.inputs.mean.numpy(), rows.mean(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(network.inputs.variance.numpy(), rows.var(0), rtol=1e-4, atol=1e-5)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from replay_draws import a_batch, classes, targets_of
+from replay_draws import a_batch, classes, drawn, targets_of
 from torch import Tensor
 
-from headway.core.types import Batch, Rollout
+from headway.core.types import Batch
 from headway.learn.muzero.inference import TorchModel, VectorModel, searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
-from headway.learn.muzero.loss import LossWeights, muzero_losses
-from headway.learn.muzero.network import Architecture, BoardNetwork, MuZeroNetwork, build_network, normalise
+from headway.learn.muzero.loss import MuZeroLossWeights, muzero_losses
+from headway.learn.muzero.network import BoardNetwork, MuZeroArchitecture, MuZeroNetwork, build_network, normalise
 from headway.learn.packed import load_weights, pack_weights
 from headway.learn.two_hot import Support, squash, unsquash
 from headway.observe.fingerprint import fingerprint
@@ -25,14 +25,14 @@ from headway.search.planning import Planner
 
 torch.set_num_threads(1)
 
-SMALL = Architecture(
+SMALL = MuZeroArchitecture(
     observation=(4,), num_actions=3, latent=12, hidden=10, projection=8, value_support=Support(-10, 10, 21)
 )
-PLANES = Architecture(observation=(2, 6, 7), num_actions=7, latent=8, hidden=16, projection=8)
+PLANES = MuZeroArchitecture(observation=(2, 6, 7), num_actions=7, latent=8, hidden=16, projection=8)
 BOARD = replace(PLANES, windows=5)
 
 
-def a_network(architecture: Architecture = SMALL, *, shaken: bool = True, seed: int = 1) -> MuZeroNetwork:
+def a_network(architecture: MuZeroArchitecture = SMALL, *, shaken: bool = True, seed: int = 1) -> MuZeroNetwork:
     """With heads that say something, too."""
     network = build_network(architecture, seed=seed)
     random = torch.Generator().manual_seed(seed)
@@ -89,7 +89,7 @@ def step(network: MuZeroNetwork, latents: Tensor, actions: Tensor) -> tuple[Tens
 
 
 @pytest.mark.parametrize("architecture", [SMALL, BOARD, PLANES], ids=["vector", "board", "planes"])
-def test_a_latent_is_normalised_wherever_it_is_made(architecture: Architecture) -> None:
+def test_a_latent_is_normalised_wherever_it_is_made(architecture: MuZeroArchitecture) -> None:
     network = a_network(architecture)
     obs = torch.randn(5, *architecture.observation)
     latents = network.encode(obs)
@@ -127,7 +127,7 @@ def test_the_seed_decides_the_first_weights_and_nothing_else_does() -> None:
 
 
 def test_large_pictures_are_halved_until_they_are_small() -> None:
-    network = build_network(Architecture(observation=(3, 40, 33), num_actions=2, latent=4, hidden=8), seed=0)
+    network = build_network(MuZeroArchitecture(observation=(3, 40, 33), num_actions=2, latent=4, hidden=8), seed=0)
     assert network.latent_shape == (4, 10, 9)
     assert network.encode(torch.rand(2, 3, 40, 33)).shape == (2, 4, 10, 9)
 
@@ -191,7 +191,7 @@ def test_the_kernels_say_what_torch_says(rows: int) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("architecture", [SMALL, BOARD, PLANES], ids=["vector", "board", "planes"])
-def test_a_gpu_says_what_the_cpu_says_however_often_it_is_asked(architecture: Architecture) -> None:
+def test_a_gpu_says_what_the_cpu_says_however_often_it_is_asked(architecture: MuZeroArchitecture) -> None:
     """Run, captured, replayed, and replayed with other weights."""
     here, there = TorchModel(a_network(architecture)), searchable(a_network(architecture), "cuda")
     rng = np.random.default_rng(0)
@@ -262,7 +262,7 @@ def test_a_plan_depends_on_weights_observations_and_the_generator_alone() -> Non
 # -- losses -------------------------------------------------------------------------------------------
 
 
-def slow_loss(network: MuZeroNetwork, data: dict[str, Any], weights: LossWeights) -> Tensor:
+def slow_loss(network: MuZeroNetwork, data: dict[str, Any], weights: MuZeroLossWeights) -> Tensor:
     """Sample by sample and step by step, from the definition."""
     targets = targets_of(data)
     steps, batch = targets.actions.shape
@@ -295,9 +295,9 @@ def slow_loss(network: MuZeroNetwork, data: dict[str, Any], weights: LossWeights
 
 @pytest.mark.parametrize("learn_endings", [False, True])
 @pytest.mark.parametrize("architecture", [SMALL, BOARD, PLANES], ids=["vector", "board", "planes"])
-def test_the_loss_is_what_its_definition_says(architecture: Architecture, learn_endings: bool) -> None:
+def test_the_loss_is_what_its_definition_says(architecture: MuZeroArchitecture, learn_endings: bool) -> None:
     network, data = a_network(architecture), a_batch(shape=architecture.observation, num=architecture.num_actions)
-    weights = LossWeights(value=0.3, reward=0.9, consistency=1.7, entropy=0.01, learn_endings=learn_endings)
+    weights = MuZeroLossWeights(value=0.3, reward=0.9, consistency=1.7, entropy=0.01, learn_endings=learn_endings)
     quick = muzero_losses(network, targets_of(data), weights).total
     slow = slow_loss(network, data, weights)
     torch.testing.assert_close(quick, slow, rtol=1e-4, atol=1e-5)
@@ -313,10 +313,10 @@ def test_each_sample_counts_by_its_own_importance_weight() -> None:
     alone = []
     for b in range(6):
         data["weights"] = np.eye(6, dtype=np.float32)[b]
-        alone.append(muzero_losses(network, targets_of(data), LossWeights()).total)
+        alone.append(muzero_losses(network, targets_of(data), MuZeroLossWeights()).total)
     mixed = np.array([0.1, 1.0, 0.0, 0.5, 0.2, 0.9], np.float32)
     data["weights"] = mixed
-    together = muzero_losses(network, targets_of(data), LossWeights()).total
+    together = muzero_losses(network, targets_of(data), MuZeroLossWeights()).total
     torch.testing.assert_close(together, (torch.stack(alone) * torch.from_numpy(mixed)).sum())
 
 
@@ -331,7 +331,7 @@ def test_past_the_end_of_an_episode_nothing_counts_but_what_a_termination_teache
     changed["rewards"][1:, 1] = changed["rewards"][2:, 2] = 3.0
     changed["returns"][1:, 1] = changed["returns"][2:, 2] = 3.0
     for learn_endings in (False, True):
-        weights = LossWeights(learn_endings=learn_endings)
+        weights = MuZeroLossWeights(learn_endings=learn_endings)
         before = muzero_losses(network, targets_of(data), weights).total
         after = muzero_losses(network, targets_of(changed), weights).total
         assert torch.allclose(before, after) is not learn_endings
@@ -340,7 +340,7 @@ def test_past_the_end_of_an_episode_nothing_counts_but_what_a_termination_teache
 def test_no_gradient_flows_to_where_the_consistency_looks() -> None:
     """Only what was stepped to moves towards what was seen, not the other way round."""
     network, data = a_network(), a_batch(steps=1)
-    only = LossWeights(policy=0, value=0, reward=0, consistency=1, entropy=0)
+    only = MuZeroLossWeights(policy=0, value=0, reward=0, consistency=1, entropy=0)
     losses = muzero_losses(network, targets_of(data), only)
     first: Any = next(network.parameters())  # of the encoder
     (through_root,) = torch.autograd.grad(losses.total, [first])
@@ -362,7 +362,7 @@ def a_learner(**settings: Any) -> MuZeroLearner:
 
 
 def a_draw(seed: int = 0) -> Batch:
-    return Batch(0, (Rollout(a_batch(32, seed=seed), steps=32),))
+    return Batch(0, (drawn(a_batch(32, seed=seed)),))
 
 
 def test_learning_lowers_the_loss_and_reports_priorities_by_id() -> None:
@@ -371,27 +371,27 @@ def test_learning_lowers_the_loss_and_reports_priorities_by_id() -> None:
     assert reports[-1].metrics["total_loss"] < reports[0].metrics["total_loss"] - 0.1
     assert reports[0].samples == 32
     feedback = reports[0].feedback
-    np.testing.assert_array_equal(feedback["ids"], np.arange(32) + 100)
+    np.testing.assert_array_equal(feedback.ids, np.arange(32) + 100)
     network = a_network()
     data = draw.rollouts[0].payload
     with torch.no_grad():
         support = network.architecture.value_support
-        values = support.decode(network.predict(network.encode(torch.from_numpy(data["obs"][0])))[1])
-        ahead = support.decode(network.predict(network.encode(torch.from_numpy(data["bootstrap_obs"][0])))[1])
-    wanted = data["returns"][0] + data["factors"][0] * ahead.numpy()
-    np.testing.assert_allclose(feedback["priorities"], np.abs(values.numpy() - wanted), rtol=1e-3, atol=1e-4)
+        values = support.decode(network.predict(network.encode(torch.from_numpy(data.obs[0])))[1])
+        ahead = support.decode(network.predict(network.encode(torch.from_numpy(data.bootstrap_obs[0])))[1])
+    wanted = data.returns[0] + data.factors[0] * ahead.numpy()
+    np.testing.assert_allclose(feedback.priorities, np.abs(values.numpy() - wanted), rtol=1e-3, atol=1e-4)
 
 
 def test_a_search_bootstraps_with_what_it_found_then() -> None:
     data = a_batch(4)
     del data["bootstrap_obs"]
-    report = a_learner(bootstrap="search").learn(Batch(0, (Rollout(data, steps=4),)))
+    report = a_learner(bootstrap="search").learn(Batch(0, (drawn(data),)))
     network = a_network()
     with torch.no_grad():
         values = network.predict(network.encode(torch.from_numpy(data["obs"][0])))[1]
     wanted = data["returns"][0] + data["factors"][0] * data["root_values"][0]
     errors = np.abs(network.architecture.value_support.decode(values).numpy() - wanted)
-    np.testing.assert_allclose(report.feedback["priorities"], errors, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(report.feedback.priorities, errors, rtol=1e-3, atol=1e-4)
 
 
 def test_the_target_network_follows_at_once_or_slowly() -> None:

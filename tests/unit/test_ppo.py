@@ -10,6 +10,7 @@ import torch
 
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Continuous, Discrete, MultiDiscrete, Spec
+from headway.experience.segment import Segment
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.policy import Actor, ActorCritic
 from headway.observe.fingerprint import fingerprint
@@ -50,7 +51,7 @@ def segment(net: ActorCritic, seed: int = 0, steps: int = 6, width: int = 5, *, 
 
 
 def batch_of(data: dict[str, Any], version: int = 0) -> Batch:
-    return Batch(version, (Rollout(data, span=Span(0, 0), info={"episodes": [(7.0, 7)]}),))
+    return Batch(version, (Rollout(Segment(**data), span=Span(0, 0), info={"episodes": [(7.0, 7)]}),))
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -25,6 +25,7 @@ from waiting import patient
 
 from headway.core.types import Batch, LearnReport, Rollout, Span
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec
+from headway.experience.segment import DrawnSegments, Segment
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.policy import Actor, ActorCritic
 from headway.learn.ppo.replayed import ReplayedPPOLearner
@@ -94,7 +95,7 @@ def network(spec: Spec, normalise: bool) -> ActorCritic:
     return ActorCritic(spec, (16, 16), normalise=normalise, seed=3)
 
 
-def segment(spec: Spec, seed: int, *, width: int) -> dict[str, Any]:
+def fields(spec: Spec, seed: int, *, width: int) -> dict[str, Any]:
     """Observations far from mean 0 and scale 1, behaviour a little stale, some steps invalid."""
     rng, steps = np.random.default_rng(seed), 9
     actor = Actor(ActorCritic(spec, (16, 16), seed=4 + seed % 2))
@@ -116,7 +117,11 @@ def segment(spec: Spec, seed: int, *, width: int) -> dict[str, Any]:
 
 def batch(spec: Spec, number: int) -> Batch:
     rollouts = [
-        Rollout(segment(spec, 10 * number + part, width=width), span=Span(0, 0), info={"episodes": [(7.0, number)]})
+        Rollout(
+            Segment(**fields(spec, 10 * number + part, width=width)),
+            span=Span(0, 0),
+            info={"episodes": [(7.0, number)]},
+        )
         for part, width in enumerate((4, 3))  # seven environments: no number of ranks divides them
     ]
     return Batch(number, tuple(rollouts))
@@ -125,8 +130,8 @@ def batch(spec: Spec, number: int) -> Batch:
 def draw(spec: Spec, number: int) -> Batch:
     """What a replay would hand out: one rollout, with weights."""
     weights = np.random.default_rng(number).random(7).astype(np.float32)
-    data = segment(spec, number, width=7) | {"weights": weights, "ids": np.arange(7), "versions": np.zeros(7, int)}
-    return Batch(number, (Rollout(data, span=Span(0, 0)),))
+    marks = {"weights": weights, "ids": np.arange(7), "versions": np.zeros(7, int)}
+    return Batch(number, (Rollout(DrawnSegments(**fields(spec, number, width=7), **marks), span=Span(0, 0)),))
 
 
 class Several:

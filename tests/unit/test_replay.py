@@ -1,10 +1,11 @@
-"""Both replays: what they keep, what they refuse, how often they draw, and how they continue."""
+"""The replay, by priorities and uniform: what it keeps, what it refuses, how often it draws, and how it continues."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from headway.buffer.prioritized import PrioritizedReplay, segment_priorities
-from headway.buffer.replay import Replay, Ring, Sample
+from headway.buffer.item_ring import DrawnItems, ItemRing
+from headway.buffer.prioritized import PrioritizedReplay
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
@@ -24,7 +25,8 @@ from headway.runtime.inline import Inline
 from headway.testing.fakes import ToyCollector, ToyLearner
 
 stable = settings(max_examples=60, deadline=None, derandomize=True)
-both = pytest.mark.parametrize("make", [Replay, PrioritizedReplay])
+uniform = partial(PrioritizedReplay, alpha=0.0)
+both = pytest.mark.parametrize("make", [uniform, PrioritizedReplay])
 Make = Callable[..., Any]
 
 
@@ -59,7 +61,7 @@ def counts(replay: Any, batches: int = 400, batch_size: int = 50) -> np.ndarray:
     return np.bincount(np.concatenate(drawn) % replay.capacity, minlength=replay.capacity)
 
 
-def assert_same_sample(ours: Sample, theirs: Sample) -> None:
+def assert_same_sample(ours: DrawnItems, theirs: DrawnItems) -> None:
     for a, b in ((ours.ids, theirs.ids), (ours.weights, theirs.weights), (ours.versions, theirs.versions)):
         np.testing.assert_array_equal(a, b)
     assert ours.items.keys() == theirs.items.keys()
@@ -148,12 +150,12 @@ def test_an_insert_that_does_not_fit_changes_nothing(make: Make, items: Any, ver
 
 def test_python_objects_are_refused() -> None:
     with pytest.raises(TypeError, match="'x' holds Python objects"):
-        Replay(4).insert({"x": np.array([None])}, 0)
+        PrioritizedReplay(4).insert({"x": np.array([None])}, 0)
 
 
 @pytest.mark.parametrize(("num_bytes", "stride"), [(4, 16), (8, 16), (20, 32), (50, 64), (56, 64), (57, 72)])
 def test_small_records_do_not_straddle_cache_lines(num_bytes: int, stride: int) -> None:
-    ring = Ring(10, {"x": ((num_bytes,), np.uint8)})
+    ring = ItemRing(10, {"x": ((num_bytes,), np.uint8)})
     assert ring.nbytes == 10 * stride
 
 
@@ -223,7 +225,7 @@ def test_a_refused_first_insert_does_not_fix_the_fields() -> None:
 
 
 def test_the_uniform_replay_draws_evenly_with_weight_one() -> None:
-    replay = filled(Replay, 100, 150)
+    replay = filled(uniform, 100, 150)
     assert chisquare(counts(replay)).pvalue > 1e-3
     assert (replay.sample(10, progress=0.5).weights == 1.0).all()
 
@@ -363,7 +365,7 @@ def test_the_live_part_of_a_late_update_counts() -> None:
     assert statistics.total_priority == pytest.approx(3 + 2 + 1 + 1)
 
 
-# -- schedules, ages, segments ----------------------------------------------------------------------
+# -- schedules, ages --------------------------------------------------------------------------------
 
 
 def test_beta_rises_linearly_over_the_run() -> None:
@@ -410,13 +412,6 @@ def test_ages_do_not_overflow_in_a_long_run() -> None:
     assert (sample.ids >= 120 * 2 - 2).all()
     newest = (sample.ids == 239).sum()
     assert newest in (5, 6)  # two thirds of eight, stratified
-
-
-def test_a_segment_priority_mixes_the_largest_and_the_mean_error() -> None:
-    td = np.array([[1.0, -3.0, 2.0], [0.0, 4.0, 100.0], [7.0, 7.0, 7.0]])
-    mask = np.array([[1, 1, 1], [1, 1, 0], [0, 0, 0]])
-    np.testing.assert_allclose(segment_priorities(td[:1]), [0.9 * 3 + 0.1 * 2])
-    np.testing.assert_allclose(segment_priorities(td, mask, eta=0.5), [0.5 * 3 + 0.5 * 2, 0.5 * 4 + 0.5 * 2, 0.0])
 
 
 # -- continuing -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Discrete, Spec
+from headway.experience.segment import DrawnSegments, Segment
 from headway.learn.advantages import gae
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.mlp_kernels import advantage_moments
@@ -52,56 +54,56 @@ def draw(num: int = 2, *, weights: Any = None, version: int = 0, stale: float = 
         here = Table().log_probs_and_entropy(*flat, None)[0].numpy().reshape(STEPS, num)
     terminated, valid = np.zeros((STEPS, num), bool), np.ones((STEPS, num), bool)
     terminated[1, 0], valid[2, 0] = True, False
-    payload = {
-        "obs": obs,
-        "actions": actions,
-        "log_probs": (here + stale * random.normal(size=here.shape)).astype(np.float32),
-        "rewards": random.normal(size=(STEPS, num)).astype(np.float32),
-        "terminated": terminated,
-        "truncated": np.zeros((STEPS, num), bool),
-        "valid": valid,
-        "ids": np.arange(num),
-        "weights": np.ones(num, np.float32) if weights is None else np.asarray(weights, np.float32),
-        "versions": np.full(num, version),
-    }
-    return Rollout(payload, steps=int(valid.sum()), span=Span(version, version))
+    segments = DrawnSegments(
+        obs=obs,
+        actions=actions,
+        log_probs=(here + stale * random.normal(size=here.shape)).astype(np.float32),
+        rewards=random.normal(size=(STEPS, num)).astype(np.float32),
+        terminated=terminated,
+        truncated=np.zeros((STEPS, num), bool),
+        valid=valid,
+        ids=np.arange(num),
+        weights=np.ones(num, np.float32) if weights is None else np.asarray(weights, np.float32),
+        versions=np.full(num, version),
+    )
+    return Rollout(segments, steps=int(valid.sum()), span=Span(version, version))
 
 
 def learner(**more: Any) -> ReplayedPPOLearner:
     return ReplayedPPOLearner(Table, PPOSettings(**{"num_epochs": 1, "minibatch_size": 1000, **more}))
 
 
-def reference_loss(table: Table, data: dict[str, np.ndarray], settings: PPOSettings) -> Tensor:
+def reference_loss(table: Table, data: DrawnSegments, settings: PPOSettings) -> Tensor:
     """Move by move, in plain Python: mean of w (rho clipped + c_v error^2 - c_e entropy)."""
     with torch.no_grad():
-        values = np.array([[float(table.value[int(s[0])]) for s in row] for row in data["obs"]])
-    ends = (data["rewards"], values, data["terminated"], data["truncated"], data["valid"])
+        values = np.array([[float(table.value[int(s[0])]) for s in row] for row in data.obs])
+    ends = (data.rewards, values, data.terminated, data.truncated, data.valid)
     advantages, targets = gae(*ends, gamma=settings.gamma, lam=settings.lam)
-    moves = [(t, n) for t in range(STEPS) for n in range(data["valid"].shape[1]) if data["valid"][t, n]]
+    moves = [(t, n) for t in range(STEPS) for n in range(data.valid.shape[1]) if data.valid[t, n]]
     scale = np.array([advantages[move] for move in moves])
     terms = []
     for t, n in moves:
-        logs = torch.log_softmax(table.logits[int(data["obs"][t, n, 0])], 0)
-        now = logs[data["actions"][t, n]]
-        rho = min(float(torch.exp(now.detach() - float(data["log_probs"][t, n]))), settings.max_importance)
+        logs = torch.log_softmax(table.logits[int(data.obs[t, n, 0])], 0)
+        now = logs[data.actions[t, n]]
+        rho = min(float(torch.exp(now.detach() - float(data.log_probs[t, n]))), settings.max_importance)
         ratio = torch.exp(now - now.detach())
         advantage = (advantages[t, n] - scale.mean()) / (scale.std(ddof=1) + 1e-8)
         clipped = torch.clamp(ratio, 1 - settings.clip, 1 + settings.clip)
         surrogate = -rho * torch.minimum(ratio * advantage, clipped * advantage)
-        error = (table.value[int(data["obs"][t, n, 0])] - float(targets[t, n])) ** 2
+        error = (table.value[int(data.obs[t, n, 0])] - float(targets[t, n])) ** 2
         entropy = -(logs.exp() * logs).sum()
         each = surrogate + settings.value_weight * error - settings.entropy_weight * entropy
-        terms.append(float(data["weights"][n]) * each)
+        terms.append(float(data.weights[n]) * each)
     return torch.stack(terms).mean()
 
 
-def gradient_of(trained: ReplayedPPOLearner, data: dict[str, np.ndarray]) -> tuple[Tensor, float]:
+def gradient_of(trained: ReplayedPPOLearner, data: DrawnSegments) -> tuple[Tensor, float]:
     """The gradient of the loss of a whole draw, by parameter after parameter, and the loss."""
     rows, columns, _ = trained._prepare(data)
     every, loss = np.arange(len(columns)), trained._settings.loss(0.0)
     measures = trained._step.gradient_of(rows, columns, every, advantage_moments(columns, every), loss)
     policy_loss, value_loss, *_ = measures
-    entropies = trained._network.evaluate(rows["obs"], rows["actions"], None)[1].detach().numpy()
+    entropies = trained._network.evaluate(rows.obs, rows.actions, None)[1].detach().numpy()
     bonus = (columns[:, 5] * entropies).mean()
     return (
         torch.from_numpy(trained._step.gradient.copy()),
@@ -145,11 +147,11 @@ def test_the_sample_size_of_other_corrections_is_that_of_their_ratios(correction
 @pytest.mark.parametrize("correction", ["clip", "decoupled", "vtrace"])
 def test_with_weights_of_one_it_is_ppo(correction: Any) -> None:
     drawn = draw(4)
-    fields = {name: values for name, values in drawn.payload.items() if name not in ("ids", "weights", "versions")}
+    plainly = {field.name: getattr(drawn.payload, field.name) for field in fields(Segment)}
     settings = PPOSettings(num_epochs=3, minibatch_size=1000, correction=correction)
     replayed, plain = ReplayedPPOLearner(Table, settings), PPOLearner(Table, settings)  # type: ignore[arg-type]
     replayed.learn(Batch(0, (drawn,)))
-    plain.learn(Batch(0, (Rollout(fields, steps=drawn.steps, span=drawn.span),)))
+    plain.learn(Batch(0, (Rollout(Segment(**plainly), steps=drawn.steps, span=drawn.span),)))
     for name, values in plain.snapshot().items():
         torch.testing.assert_close(replayed.snapshot()[name], values)
 
@@ -158,9 +160,9 @@ def test_the_effective_sample_size_is_that_of_both_weights_together() -> None:
     trained, data = learner(max_importance=1.5), draw(2, weights=[1.0, 0.2]).payload
     report = trained.learn(Batch(0, (Rollout(data, steps=7),)))
     with torch.no_grad():
-        flat = torch.from_numpy(data["obs"][:-1].reshape(-1, 1)), torch.from_numpy(data["actions"].reshape(-1))
+        flat = torch.from_numpy(data.obs[:-1].reshape(-1, 1)), torch.from_numpy(data.actions.reshape(-1))
         here = Table().log_probs_and_entropy(*flat, None)[0].numpy().reshape(STEPS, 2)
-    product = (np.minimum(np.exp(here - data["log_probs"]), 1.5) * data["weights"])[data["valid"]]
+    product = (np.minimum(np.exp(here - data.log_probs), 1.5) * data.weights)[data.valid]
     assert report.effective_sample_size == pytest.approx(product.sum() ** 2 / (7 * (product**2).sum()), rel=1e-5)
     assert report.samples == 7
 
@@ -173,12 +175,12 @@ def test_priorities_are_the_mean_td_error_of_each_segment_after_the_update() -> 
     for segment in range(3):
         errors = []
         for t in range(STEPS):
-            if data["valid"][t, segment]:
-                here, after = (int(data["obs"][at, segment, 0]) for at in (t, t + 1))
-                future = 0.0 if data["terminated"][t, segment] else 0.99 * value[after]
-                errors.append(abs(data["rewards"][t, segment] + future - value[here]))
-        assert report.feedback["priorities"][segment] == pytest.approx(np.mean(errors), rel=1e-5)
-    np.testing.assert_array_equal(report.feedback["ids"], [0, 1, 2])
+            if data.valid[t, segment]:
+                here, after = (int(data.obs[at, segment, 0]) for at in (t, t + 1))
+                future = 0.0 if data.terminated[t, segment] else 0.99 * value[after]
+                errors.append(abs(data.rewards[t, segment] + future - value[here]))
+        assert report.feedback.priorities[segment] == pytest.approx(np.mean(errors), rel=1e-5)
+    np.testing.assert_array_equal(report.feedback.ids, [0, 1, 2])
 
 
 def test_values_and_advantages_of_a_segment_are_those_of_the_policy_that_is_trained() -> None:

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from headway.buffer.segment_replay import SegmentReplay
 from headway.core.types import Batch, LearnReport, Rollout, Span
+from headway.experience.feedback import Priorities
+from headway.experience.records import arrays_of
+from headway.experience.segment import Segment
 from headway.learn.with_replay import WithReplay
 
 STEPS = 3
@@ -21,13 +24,16 @@ def rollout(tag: int, num_envs: int, *, version: int = 0, valid: Any = None, epi
     steps, envs = np.arange(STEPS + 1)[:, None], np.arange(num_envs)[None, :]
     marks = 100.0 * tag + 10.0 * envs + steps  # [T + 1, N]
     alive = np.ones((STEPS, num_envs), bool) if valid is None else np.asarray(valid, bool)
-    payload = {
-        "obs": np.repeat(marks[..., None], 2, axis=2).astype(np.float32),
-        "actions": marks[:-1].astype(np.int64),
-        "rewards": marks[:-1].astype(np.float32),
-        "valid": alive,
-    }
-    return Rollout(payload, steps=int(alive.sum()), span=Span(version, version), info={"episodes": episodes})
+    segment = Segment(
+        obs=np.repeat(marks[..., None], 2, axis=2).astype(np.float32),
+        actions=marks[:-1].astype(np.int64),
+        log_probs=-marks[:-1].astype(np.float32),
+        rewards=marks[:-1].astype(np.float32),
+        terminated=np.zeros((STEPS, num_envs), bool),
+        truncated=np.zeros((STEPS, num_envs), bool),
+        valid=alive,
+    )
+    return Rollout(segment, steps=int(alive.sum()), span=Span(version, version), info={"episodes": episodes})
 
 
 def replay_of(capacity: int = 30, batch_size: int = 6, **more: Any) -> SegmentReplay:
@@ -51,17 +57,17 @@ def test_a_draw_holds_whole_segments_of_what_was_inserted_last(sizes: list[int],
         marks += [100.0 * tag + 10.0 * env for env in range(num_envs)]
     draw = replay.sample(version=9)
     data = draw.payload
-    assert data["obs"].shape == (STEPS + 1, 4, 2)
-    assert draw.steps == data["valid"].sum() == 4 * STEPS
+    assert data.obs.shape == (STEPS + 1, 4, 2)
+    assert draw.steps == data.valid.sum() == 4 * STEPS
     for place in range(4):
-        first = marks[data["ids"][place]]
-        assert data["ids"][place] >= len(marks) - 5, "only the last five are kept"
-        np.testing.assert_array_equal(data["obs"][:, place, 0], first + np.arange(STEPS + 1))
-        np.testing.assert_array_equal(data["rewards"][:, place], first + np.arange(STEPS))
-        np.testing.assert_array_equal(data["actions"][:, place], first + np.arange(STEPS))
-        assert data["versions"][place] == first // 100
-    assert draw.span == Span(int(data["versions"].min()), int(data["versions"].max()))
-    assert data["weights"].shape == (4,)
+        first = marks[data.ids[place]]
+        assert data.ids[place] >= len(marks) - 5, "only the last five are kept"
+        np.testing.assert_array_equal(data.obs[:, place, 0], first + np.arange(STEPS + 1))
+        np.testing.assert_array_equal(data.rewards[:, place], first + np.arange(STEPS))
+        np.testing.assert_array_equal(data.actions[:, place], first + np.arange(STEPS))
+        assert data.versions[place] == first // 100
+    assert draw.span == Span(int(data.versions.min()), int(data.versions.max()))
+    assert data.weights.shape == (4,)
 
 
 def test_a_segment_that_only_reset_its_environment_is_not_kept() -> None:
@@ -77,7 +83,7 @@ def test_a_segment_that_only_reset_its_environment_is_not_kept() -> None:
 def test_observations_are_stored_small_only_if_nothing_is_lost() -> None:
     replay = replay_of(store_as={"obs": np.uint8})
     insert(replay, rollout(0, 2))
-    assert replay.sample(0).payload["obs"].dtype == np.uint8
+    assert replay.sample(0).payload.obs.dtype == np.uint8
     with pytest.raises(ValueError, match="field 'obs' does not fit into uint8: it would be changed"):
         insert(replay, rollout(9, 1))
 
@@ -86,27 +92,27 @@ def test_observations_are_stored_small_only_if_nothing_is_lost() -> None:
 
 
 def shares(replay: SegmentReplay, draws: int = 300) -> np.ndarray:
-    counts: np.ndarray = np.bincount(np.concatenate([replay.sample(0).payload["ids"] for _ in range(draws)]))
+    counts: np.ndarray = np.bincount(np.concatenate([replay.sample(0).payload.ids for _ in range(draws)]))
     return counts / counts.sum()
 
 
 def test_feedback_decides_what_is_drawn_and_what_it_weighs() -> None:
     replay = replay_of(alpha=1.0, beta_start=1.0)
     insert(replay, rollout(0, 4))
-    replay.update({"ids": np.arange(4), "priorities": np.array([6.0, 2.0, 1.0, 1.0])})
+    replay.update(Priorities(np.arange(4), np.array([6.0, 2.0, 1.0, 1.0])))
     np.testing.assert_allclose(shares(replay), [0.6, 0.2, 0.1, 0.1], atol=0.03)
     data = replay.sample(0).payload
-    expected = 1.0 / np.array([6.0, 2.0, 1.0, 1.0])[data["ids"]]
-    np.testing.assert_allclose(data["weights"], expected, rtol=1e-5)
+    expected = 1.0 / np.array([6.0, 2.0, 1.0, 1.0])[data.ids]
+    np.testing.assert_allclose(data.weights, expected, rtol=1e-5)
 
 
 def test_late_feedback_does_not_touch_the_segment_that_took_the_slot() -> None:
     replay = replay_of(capacity=4 * STEPS, alpha=1.0)
     insert(replay, rollout(0, 4))
-    late = replay.sample(0).payload["ids"]
+    late = replay.sample(0).payload.ids
     insert(replay, rollout(1, 4))
     before = replay.state_dict()["replay"]["leaves"]
-    replay.update({"ids": late, "priorities": np.full(len(late), 50.0)})
+    replay.update(Priorities(late, np.full(len(late), 50.0)))
     np.testing.assert_array_equal(replay.state_dict()["replay"]["leaves"], before)
     assert replay.statistics()["replay_late_updates"] == len(late) == 2
 
@@ -117,7 +123,7 @@ def test_a_priority_that_cannot_be_is_refused_and_changes_nothing(bad: float) ->
     insert(replay, rollout(0, 2))
     before = replay.state_dict()["replay"]["leaves"]
     with pytest.raises(ValueError, match=r"priorities must be finite and >= 0.* at position 1"):
-        replay.update({"ids": np.array([0, 1]), "priorities": np.array([3.0, bad])})
+        replay.update(Priorities(np.array([0, 1]), np.array([3.0, bad])))
     np.testing.assert_array_equal(replay.state_dict()["replay"]["leaves"], before)
 
 
@@ -161,15 +167,15 @@ def test_the_mean_return_of_finished_episodes_is_reported() -> None:
 def test_a_loaded_replay_goes_on_as_the_saved_one() -> None:
     first, second = replay_of(total_draws=9), replay_of(total_draws=9)
     insert(first, rollout(0, 3, episodes=[(4.0, 9)]))
-    first.update({"ids": first.sample(0).payload["ids"], "priorities": np.array([2.0, 3.0])})
+    first.update(Priorities(first.sample(0).payload.ids, np.array([2.0, 3.0])))
     second.load_state_dict(first.state_dict())
     assert second.statistics() == first.statistics()
     for replay in (first, second):
         insert(replay, rollout(1, 4))
     for _ in range(5):
         drawn, again = first.sample(1).payload, second.sample(1).payload
-        for name, values in drawn.items():
-            np.testing.assert_array_equal(values, again[name])
+        for name, values in arrays_of(drawn).items():
+            np.testing.assert_array_equal(values, getattr(again, name))
 
 
 @pytest.mark.parametrize(
@@ -196,8 +202,8 @@ class Remembers:
 
     def learn(self, batch: Batch) -> LearnReport:
         self.batches.append(batch)
-        ids = batch.rollouts[0].payload["ids"]
-        return LearnReport({"loss": 1.0}, feedback={"ids": ids, "priorities": np.arange(len(ids), dtype=float)})
+        ids = batch.rollouts[0].payload.ids
+        return LearnReport({"loss": 1.0}, feedback=Priorities(ids, np.arange(len(ids), dtype=float)))
 
     def snapshot(self) -> int:
         return len(self.batches)

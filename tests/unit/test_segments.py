@@ -14,6 +14,7 @@ from headway.collect.segments import ResumableSegmentCollector, SegmentCollector
 from headway.core.types import Snapshot, Ticket
 from headway.envs.gymnasium_vector import Continuous, Discrete, MultiDiscrete, describe, make_vector
 from headway.evaluate.episodes import EpisodeEvaluator
+from headway.experience.records import arrays_of
 from headway.learn.ppo.policy import Actor, ActorCritic
 
 torch.set_num_threads(1)  # two tests on two cores would only wait for each other
@@ -72,20 +73,20 @@ def test_a_segment_shows_ends_and_marks_steps_that_only_reset() -> None:
     collector = SegmentCollector(lambda: counters(2), policy, steps=9, seed=0)
     rollout = collect(collector, 0, env)
     data = rollout.payload
-    assert data["obs"][:, 0, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
-    assert data["terminated"][:, 0].tolist() == [False, False, True, False] * 2 + [False]
-    assert data["valid"][:, 0].tolist() == [True, True, True, False] * 2 + [True]
-    assert data["truncated"][:, 1].tolist()[:4] == [False, False, True, False]
-    assert data["rewards"][:, 0].tolist() == [1, 1, 1, 0] * 2 + [1]
-    assert rollout.steps == int(data["valid"].sum()) == 14
+    assert data.obs[:, 0, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert data.terminated[:, 0].tolist() == [False, False, True, False] * 2 + [False]
+    assert data.valid[:, 0].tolist() == [True, True, True, False] * 2 + [True]
+    assert data.truncated[:, 1].tolist()[:4] == [False, False, True, False]
+    assert data.rewards[:, 0].tolist() == [1, 1, 1, 0] * 2 + [1]
+    assert rollout.steps == int(data.valid.sum()) == 14
     assert rollout.info["episodes"] == [(3.0, 3)] * 4
-    assert data["log_probs"].shape == data["actions"].shape == (9, 2)
+    assert data.log_probs.shape == data.actions.shape == (9, 2)
 
 
 def test_environments_go_on_where_the_last_ticket_left_them() -> None:
     env = counters(1)
     collector = SegmentCollector(lambda: counters(1), policy, steps=2, seed=0)
-    seen = [collect(collector, index, env).payload["obs"][:, 0, 0].tolist() for index in range(3)]
+    seen = [collect(collector, index, env).payload.obs[:, 0, 0].tolist() for index in range(3)]
     assert seen == [[0, 1, 2], [2, 3, 0], [0, 1, 2]]
 
 
@@ -116,8 +117,8 @@ def test_a_resumed_collector_goes_on_bit_for_bit() -> None:
     assert isinstance(second, ResumableSegmentCollector)
     second.load_state_dict(state)
     one, other = (c.collect(Ticket(1, 6), Snapshot(0, weights)).payload for c in (first, second))
-    for name, values in one.items():
-        np.testing.assert_array_equal(values, other[name])
+    for name, values in arrays_of(one).items():
+        np.testing.assert_array_equal(values, getattr(other, name))
 
 
 def test_an_environment_that_cannot_be_pickled_still_collects() -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import socket
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -139,6 +140,26 @@ def test_a_parameter_stays_one_and_other_tensors_come_out_detached(pair: Pair) -
     assert not loose.requires_grad and loose.equal(graph.detach())
     module(torch.ones(40)).sum().backward()
     assert module.weight.grad is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    obs: np.ndarray
+    masks: np.ndarray | None = None
+    number: int | None = None
+
+
+def test_a_record_of_arrays_crosses_as_a_dictionary_does(pair: Pair) -> None:
+    for masks in (None, np.ones(300, bool)):
+        for number in range(3):  # the first writes the layout, the others use it
+            ref = pair.encode(Record(np.full(500, number, np.float32), masks))
+            came = pair.views.open(ref, is_writable=False)
+            assert type(came) is Record
+            assert (came.obs == number).all() and not came.obs.flags.writeable
+            assert same(came.masks, masks)
+    assert len(ref.sizes) == 3, "a header and two arrays, written where they are read"
+    with_number = pair.views.open(pair.encode(Record(np.zeros(500), None, 7)), is_writable=True)
+    assert (with_number.number, with_number.obs.flags.writeable) == (7, True)
 
 
 def test_one_tensor_seen_twice_is_written_once(pair: Pair) -> None:

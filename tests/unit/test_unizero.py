@@ -11,17 +11,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_draws import a_batch, classes, targets_of
+from replay_draws import a_batch, classes, drawn, targets_of
 from torch import Tensor
 
-from headway.buffer.game_segments import TERMINATED, TRUNCATED, VALID, _begins
-from headway.core.types import Batch, Rollout
+from headway.buffer.stream_rings import TERMINATED, TRUNCATED, VALID, begins_of
+from headway.core.types import Batch
 from headway.learn.packed import load_weights, pack_weights
 from headway.learn.two_hot import Support
 from headway.learn.unizero.inference import CompiledModel, UniZeroModel, searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
-from headway.learn.unizero.loss import LossWeights, unizero_losses
-from headway.learn.unizero.network import Architecture, UniZeroNetwork, normalise
+from headway.learn.unizero.loss import UniZeroLossWeights, unizero_losses
+from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork, normalise
 from headway.observe.fingerprint import fingerprint
 from headway.search.history import Past, pasts
 from headway.search.interface import SearchSettings
@@ -32,10 +32,10 @@ torch.set_num_threads(1)
 NUM_ACTIONS = 3
 
 
-def architecture(**changes: Any) -> Architecture:
+def architecture(**changes: Any) -> UniZeroArchitecture:
     small = {"observation": (4,), "num_actions": NUM_ACTIONS, "dim": 16, "heads": 2, "attention_steps": 4}
     supports = {"value_support": Support(-10, 10, 21), "reward_support": Support(-5, 5, 11)}
-    return Architecture(**{**small, **supports, **changes})
+    return UniZeroArchitecture(**{**small, **supports, **changes})
 
 
 def a_network(*, shaken: bool = True, seed: int = 1, **changes: Any) -> UniZeroNetwork:
@@ -294,7 +294,7 @@ def test_the_replay_says_where_episodes_begin() -> None:
         [[VALID, done, 0, VALID, cut, 0, VALID], [VALID, VALID, done, VALID, done, VALID, VALID]], np.uint8
     )
     wanted = [[True, False, False, True, False, False, True], [True, False, False, True, False, True, False]]
-    np.testing.assert_array_equal(_begins(flags), wanted)
+    np.testing.assert_array_equal(begins_of(flags), wanted)
 
 
 def test_whoever_plays_the_best_moves_remembers_until_told_to_forget() -> None:
@@ -323,11 +323,13 @@ def test_whoever_plays_the_best_moves_remembers_until_told_to_forget() -> None:
 # -- losses -------------------------------------------------------------------------------------------
 
 
-def loss(network: UniZeroNetwork, data: dict[str, Any], weights: LossWeights) -> Tensor:
+def loss(network: UniZeroNetwork, data: dict[str, Any], weights: UniZeroLossWeights) -> Tensor:
     return unizero_losses(network, a_network(seed=2), targets_of(data), weights).total
 
 
-def slow_loss(network: UniZeroNetwork, target: UniZeroNetwork, data: dict[str, Any], weights: LossWeights) -> Tensor:
+def slow_loss(
+    network: UniZeroNetwork, target: UniZeroNetwork, data: dict[str, Any], weights: UniZeroLossWeights
+) -> Tensor:
     """Sample by sample and step by step, from the definition: a pass over each beginning of each window."""
     targets = targets_of(data)
     steps, batch = targets.actions.shape
@@ -368,7 +370,7 @@ def slow_loss(network: UniZeroNetwork, target: UniZeroNetwork, data: dict[str, A
 @pytest.mark.parametrize("learn_endings", [False, True])
 def test_the_loss_is_what_its_definition_says(learn_endings: bool) -> None:
     network, target, data = a_network(), a_network(seed=2), a_batch()
-    weights = LossWeights(latent=7, reward=0.9, value=0.3, policy=1.1, entropy=0.01, learn_endings=learn_endings)
+    weights = UniZeroLossWeights(latent=7, reward=0.9, value=0.3, policy=1.1, entropy=0.01, learn_endings=learn_endings)
     quick = unizero_losses(network, target, targets_of(data), weights).total
     slow = slow_loss(network, target, data, weights)
     torch.testing.assert_close(quick, slow, rtol=1e-4, atol=1e-5)
@@ -383,10 +385,10 @@ def test_each_sample_counts_by_its_own_importance_weight() -> None:
     alone = []
     for b in range(6):
         data["weights"] = np.eye(6, dtype=np.float32)[b]
-        alone.append(loss(network, data, LossWeights()))
+        alone.append(loss(network, data, UniZeroLossWeights()))
     mixed = np.array([0.1, 1.0, 0.0, 0.5, 0.2, 0.9], np.float32)
     data["weights"] = mixed
-    together = loss(network, data, LossWeights())
+    together = loss(network, data, UniZeroLossWeights())
     torch.testing.assert_close(together, (torch.stack(alone) * torch.from_numpy(mixed)).sum())
 
 
@@ -399,7 +401,7 @@ def test_past_the_end_of_an_episode_nothing_counts_but_what_a_termination_teache
     changed["rewards"][1:, 1] = changed["rewards"][2:, 2] = 3.0
     changed["returns"][1:, 1] = changed["returns"][2:, 2] = 3.0
     for learn_endings in (False, True):
-        weights = LossWeights(learn_endings=learn_endings)
+        weights = UniZeroLossWeights(learn_endings=learn_endings)
         before, after = loss(network, data, weights), loss(network, changed, weights)
         assert torch.allclose(before, after) is not learn_endings
 
@@ -412,7 +414,7 @@ def a_learner(**changes: Any) -> UniZeroLearner:
 
 
 def a_draw(seed: int = 0, batch: int = 32) -> Batch:
-    return Batch(0, (Rollout(a_batch(batch, seed=seed), steps=batch),))
+    return Batch(0, (drawn(a_batch(batch, seed=seed)),))
 
 
 def value_alone(network: UniZeroNetwork, obs: np.ndarray) -> np.ndarray:
@@ -428,19 +430,19 @@ def test_learning_lowers_the_loss_and_reports_priorities_by_id() -> None:
     assert reports[-1].metrics["latent_loss"] < reports[0].metrics["latent_loss"]
     assert reports[0].samples == 32
     feedback, data = reports[0].feedback, draw.rollouts[0].payload
-    np.testing.assert_array_equal(feedback["ids"], np.arange(32) + 100)
-    values, ahead = (value_alone(a_network(), data[name][0]) for name in ("obs", "bootstrap_obs"))
-    wanted = data["returns"][0] + data["factors"][0] * ahead
-    np.testing.assert_allclose(feedback["priorities"], np.abs(values - wanted), rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(feedback.ids, np.arange(32) + 100)
+    values, ahead = (value_alone(a_network(), rows[0]) for rows in (data.obs, data.bootstrap_obs))
+    wanted = data.returns[0] + data.factors[0] * ahead
+    np.testing.assert_allclose(feedback.priorities, np.abs(values - wanted), rtol=1e-3, atol=1e-4)
 
 
 def test_a_search_bootstraps_with_what_it_found_then() -> None:
     data = a_batch(4)
     del data["bootstrap_obs"]
-    report = a_learner(bootstrap="search").learn(Batch(0, (Rollout(data, steps=4),)))
+    report = a_learner(bootstrap="search").learn(Batch(0, (drawn(data),)))
     wanted = data["returns"][0] + data["factors"][0] * data["root_values"][0]
     errors = np.abs(value_alone(a_network(), data["obs"][0]) - wanted)
-    np.testing.assert_allclose(report.feedback["priorities"], errors, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(report.feedback.priorities, errors, rtol=1e-3, atol=1e-4)
 
 
 def test_the_target_follows_softly() -> None:
@@ -459,4 +461,4 @@ def test_weights_of_another_network_are_refused() -> None:
 
 def test_a_part_of_the_loss_cannot_weigh_less_than_nothing() -> None:
     with pytest.raises(ValueError, match="the weight of latent must be >= 0, received -1"):
-        LossWeights(latent=-1)
+        UniZeroLossWeights(latent=-1)

@@ -6,9 +6,8 @@
     draw      P(i) = p_i / sum p, stratified: the sum cut into equal intervals, one draw in each
     weight    w_i = (N P(i))^-beta / max_j w_j = (min_j p_j / p_i)^beta, the maximum over the whole replay
 
-Callers speak of priorities, the raw |td|; leaves hold the powers. Only `_leaves` goes from one to the other,
-so alpha is applied once. Lifecycle of a leaf: empty (0), set at insert, changed by `update` as long as its
-id is live, taken over by the item that overwrites the slot.
+Lifecycle of a leaf: empty (0), set at insert, changed by `update` as long as its id is live, taken over by the item
+that overwrites the slot.
 
 Ageing changes no leaf: as v grows all of them shrink by one factor, which cancels in P and w. A leaf holds
 p_i * version_decay^(reference - b_i); when the exponents grow too far the reference moves (`_rebase`).
@@ -21,16 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
-from headway.buffer import sumtree
-from headway.buffer.replay import ReplayStatistics, Ring, Sample, Spec, check_draw, num_items, staleness_of
+from headway.buffer.item_ring import DrawnItems, ItemRing, ReplayStatistics, Spec, check_draw, num_items, staleness_of
+from headway.buffer.priority_tree import PriorityTree, checked_priorities
+from headway.core.types import State
 
-MAX_PRIORITY = 1e100  # a million of them, aged, still have a finite sum
 _MAX_LOG2_AGE = 500.0  # how far an aged leaf may outgrow the reference
 _LEAST_LEAF = 2.0**-1000  # below, a live leaf could round to 0, which means empty
 
@@ -68,10 +65,9 @@ class PrioritizedReplay:
         self.beta_end = beta_end
         self.eps = eps
         self.version_decay = version_decay
-        self._ring = Ring(capacity, spec)
-        self._trees = sumtree.plant(capacity)
+        self._ring = ItemRing(capacity, spec)
+        self._tree = PriorityTree(capacity, alpha=alpha, eps=eps)
         self._random = np.random.default_rng(seed)
-        self._max_priority = 1.0
         self._late_updates = 0
         self._reference = 0  # the version whose leaves are not aged
 
@@ -97,16 +93,16 @@ class PrioritizedReplay:
         """
         arrays, versions = self._ring.check(items, version)
         num = num_items(arrays)
-        raw = np.full(num, self._max_priority) if priorities is None else checked_priorities(priorities, num)
+        raw = None if priorities is None else checked_priorities(priorities, num)
         if self.version_decay is not None and num:
             self._rebase(int(versions.max()))
         slot = self._ring.end % self.capacity
         ids = self._ring.append(arrays, versions)
-        leaves = self._leaves(raw, versions)
+        leaves = self._aged(self._tree.powers_of_new(num) if raw is None else self._tree.powers(raw), versions)
         head = self.capacity - slot  # the rest wraps around
-        sumtree.set_range(*self._trees, slot, leaves[:head])
+        self._tree.set_range(slot, leaves[:head])
         if num > head:
-            sumtree.set_range(*self._trees, 0, leaves[head:])
+            self._tree.set_range(0, leaves[head:])
         return ids
 
     def sample(
@@ -116,7 +112,7 @@ class PrioritizedReplay:
         beta: float | None = None,
         progress: float | None = None,
         version: int | None = None,
-    ) -> Sample:
+    ) -> DrawnItems:
         """Draw `batch_size` items. `beta`, or the run's `progress` in [0, 1], sets the weights' exponent."""
         check_draw(batch_size, self._ring)
         if beta is not None and progress is not None:
@@ -125,11 +121,10 @@ class PrioritizedReplay:
             beta = self.beta_at(progress or 0.0)
         elif not 0 <= beta <= 1:
             raise ValueError(f"beta must be in [0, 1], received {beta!r}")
-        trees = self._trees
-        slots = sumtree.draw(trees.sums, trees.starts, self._random.random(batch_size))
-        weights = leaf_weights(trees.sums, slots, trees.least, beta)
+        slots = self._tree.draw(self._random.random(batch_size))
+        weights = self._tree.weights(slots, beta)
         ids, items, versions = self._ring.read(slots)
-        return Sample(ids, items, weights, versions, staleness_of(versions, version))
+        return DrawnItems(ids, items, weights, versions, staleness_of(versions, version))
 
     def update(self, ids: ArrayLike, priorities: ArrayLike) -> None:
         """Write back what the learner measured. Of equal ids the last wins; ids overwritten are counted, no more."""
@@ -140,11 +135,10 @@ class PrioritizedReplay:
             live = slots >= 0
             slots, raw = slots[live], raw[live]
         versions = self._ring.versions[slots] if self.version_decay is not None else slots
-        sumtree.set_leaves(*self._trees, slots, self._leaves(raw, versions))
+        self._tree.set(slots, self._aged(self._tree.powers(raw), versions))
 
-    def _leaves(self, priorities: np.ndarray, versions: np.ndarray) -> np.ndarray:
-        """The leaves [N] of checked priorities [N]; the largest is remembered."""
-        leaves, self._max_priority = leaf_powers(priorities, self.eps, self.alpha, self._max_priority)
+    def _aged(self, leaves: np.ndarray, versions: np.ndarray) -> np.ndarray:
+        """The leaves [N] of items made by `versions` [N], written over in place."""
         if self.version_decay is not None:
             leaves *= self.version_decay ** (self._reference - versions).astype(np.float64)
             np.maximum(leaves, _LEAST_LEAF, out=leaves)
@@ -155,8 +149,8 @@ class PrioritizedReplay:
         assert self.version_decay is not None
         if (newest - self._reference) * -math.log2(self.version_decay) <= _MAX_LOG2_AGE:
             return
-        leaves = self._trees.sums[: len(self)] * self.version_decay ** float(newest - self._reference)
-        sumtree.set_range(*self._trees, 0, np.maximum(leaves, _LEAST_LEAF))
+        leaves = self._tree.leaves[: len(self)] * self.version_decay ** float(newest - self._reference)
+        self._tree.set_range(0, np.maximum(leaves, _LEAST_LEAF))
         self._reference = newest
 
     def statistics(self) -> ReplayStatistics:
@@ -164,14 +158,14 @@ class PrioritizedReplay:
         return ReplayStatistics(
             size=len(ring),
             capacity=ring.capacity,
-            bytes=ring.nbytes + self._trees.sums.nbytes + self._trees.mins.nbytes,
+            bytes=ring.nbytes + self._tree.nbytes,
             inserted=ring.end,
             late_updates=self._late_updates,
-            total_priority=self._trees.total,
-            max_priority=self._max_priority,
+            total_priority=self._tree.total,
+            max_priority=self._tree.max_priority,
         )
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> State:
         """What the saved leaves depend on."""
         return {
             "capacity": self.capacity,
@@ -180,75 +174,22 @@ class PrioritizedReplay:
             "version_decay": self.version_decay,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "settings": self._settings(),
             "ring": self._ring.state_dict(),
-            "leaves": self._trees.sums[: len(self)].copy(),
+            "leaves": self._tree.leaves[: len(self)].copy(),
             "random": self._random.bit_generator.state,
-            "max_priority": self._max_priority,
+            "max_priority": self._tree.max_priority,
             "late_updates": self._late_updates,
             "reference": self._reference,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if state["settings"] != self._settings():
             raise ValueError(f"saved with {state['settings']}, cannot continue with {self._settings()}")
         self._ring.load_state_dict(state["ring"])
-        self._trees = sumtree.plant(self.capacity)
-        sumtree.set_range(*self._trees, 0, np.array(state["leaves"]))
+        self._tree.restore(np.array(state["leaves"]), state["max_priority"])
         self._random.bit_generator.state = state["random"]
-        self._max_priority = state["max_priority"]
         self._late_updates = state["late_updates"]
         self._reference = state["reference"]
-
-
-def segment_priorities(td: ArrayLike, mask: ArrayLike | None = None, *, eta: float = 0.9) -> np.ndarray:
-    """One priority per segment [N] from the errors of its steps [N, T]: eta * max|td| + (1 - eta) * mean|td|.
-
-    Steps where `mask` [N, T] is False (past the episode's end) do not count; a segment without steps has 0.
-    """
-    errors = np.abs(np.asarray(td, np.float64))
-    counts = np.ones(errors.shape, bool) if mask is None else np.asarray(mask, bool)
-    errors = np.where(counts, errors, 0.0)
-    mean = errors.sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
-    return eta * errors.max(axis=1, initial=0.0) + (1 - eta) * mean
-
-
-def checked_priorities(priorities: ArrayLike, num: int) -> np.ndarray:
-    raw = np.array(priorities, np.float64, ndmin=1)  # a copy: read-only arrays would be compiled for again
-    if raw.shape != (num,):
-        raise ValueError(f"priorities must be [{num}], one per item, received {list(raw.shape)}")
-    bad = _first_bad(raw)
-    if bad >= 0:
-        raise ValueError(
-            f"priorities must be finite and >= 0 (and at most {MAX_PRIORITY:g}), "
-            f"received {raw[bad]} at position {bad}; nothing was changed"
-        )
-    return raw
-
-
-@njit(cache=True, nogil=True)
-def _first_bad(priorities):
-    for n in range(priorities.size):
-        if not 0.0 <= priorities[n] <= MAX_PRIORITY:  # nan too
-            return n
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def leaf_powers(priorities, eps, alpha, largest):
-    """(priorities + eps)^alpha [N], and the largest priority so far."""
-    powers = np.empty(priorities.size)
-    for n in range(priorities.size):
-        powers[n] = (priorities[n] + eps) ** alpha
-        largest = max(largest, priorities[n])
-    return powers, largest
-
-
-@njit(cache=True, nogil=True)
-def leaf_weights(leaves, slots, least, beta):
-    weights = np.empty(slots.size, np.float32)
-    for n in range(slots.size):
-        weights[n] = (least / leaves[slots[n]]) ** beta
-    return weights

@@ -4,29 +4,26 @@
                            ^------------ update(ids, priorities) -------------+
 
 An item is what one environment did in one ticket, so that advantages can be computed for it again, under the policy
-that is trained. Its fields are those of a rollout, with the observation after the last step. A draw has them side by
-side, as a rollout has its environments, and besides
-
-    ids         [B]  int64    to be handed back with new priorities
-    weights     [B]  float32  each segment's own importance weight, at most 1: multiply losses by it, then average
-    versions    [B]  int64    the policy version that made it
+that is trained. Its fields are those of a rollout (`experience.segment.Segment`), with the observation after the last
+step. A draw has them side by side, as a rollout has its environments.
 
 The exponent of the weights rises over the run, by draws or by steps, whichever is further.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from headway.buffer.beta_schedule import BetaSchedule
 from headway.buffer.prioritized import PrioritizedReplay
-from headway.core.types import Batch, Rollout, Span
-
-EPISODES_AVERAGED = 100  # the reported return is the mean over this many finished episodes
+from headway.core.types import Batch, Rollout, Span, State
+from headway.experience.feedback import Priorities
+from headway.experience.recent_returns import RecentReturns
+from headway.experience.records import arrays_of, as_record, record_of
+from headway.experience.segment import DrawnSegments, Segment
 
 
 class SegmentReplay:
@@ -57,23 +54,23 @@ class SegmentReplay:
             capacity // segment_steps, alpha=alpha, beta_start=beta_start, version_decay=version_decay, seed=seed
         )
         self._segments_per_draw = batch_size // segment_steps
-        self._total_draws = total_draws
-        self._total_steps = total_steps
+        self._schedule = BetaSchedule(start=beta_start, total_draws=total_draws, total_steps=total_steps)
         self._store_as = dict(store_as or {})
         self._num_draws = 0
         self._num_steps = 0
-        self._returns: deque[float] = deque(maxlen=EPISODES_AVERAGED)
+        self._returns = RecentReturns()
 
     def insert(self, batch: Batch) -> None:
         for rollout in batch.rollouts:
-            has_steps = rollout.payload["valid"].any(axis=0)  # [N]
+            segment = record_of(rollout, Segment)
+            has_steps = segment.valid.any(axis=0)  # [N]
             items = {
                 name: self._smaller(name, np.swapaxes(values, 0, 1)[has_steps])
-                for name, values in rollout.payload.items()
+                for name, values in arrays_of(segment).items()
             }
             self._replay.insert(items, batch.version if rollout.span is None else rollout.span.oldest)
             self._num_steps += rollout.steps
-            self._returns.extend(episode[0] for episode in rollout.info.get("episodes", ()))
+            self._returns.see(rollout)
 
     def _smaller(self, name: str, values: np.ndarray) -> np.ndarray:
         if name not in self._store_as:
@@ -86,20 +83,19 @@ class SegmentReplay:
     def sample(self, version: int) -> Rollout:
         drawn = self._replay.sample(self._segments_per_draw, progress=self.progress, version=version)
         self._num_draws += 1
-        payload = {name: np.ascontiguousarray(np.swapaxes(values, 0, 1)) for name, values in drawn.items.items()}
-        payload |= {"ids": drawn.ids, "weights": drawn.weights, "versions": drawn.versions}
+        columns = {name: np.ascontiguousarray(np.swapaxes(values, 0, 1)) for name, values in drawn.items.items()}
+        segments = DrawnSegments(**columns, ids=drawn.ids, weights=drawn.weights, versions=drawn.versions)
         span = Span(int(drawn.versions.min()), int(drawn.versions.max()))
-        return Rollout(payload, steps=int(payload["valid"].sum()), span=span)
+        return Rollout(segments, steps=segments.num_steps, span=span)
 
     @property
     def progress(self) -> float:
         """The share of the run that is done, as far as anybody said how long it is."""
-        by_draws = self._num_draws / self._total_draws if self._total_draws else 0.0
-        by_steps = self._num_steps / self._total_steps if self._total_steps else 0.0
-        return min(1.0, max(by_draws, by_steps))
+        return self._schedule.progress(self._num_draws, self._num_steps)
 
-    def update(self, feedback: Any) -> None:
-        self._replay.update(feedback["ids"], feedback["priorities"])
+    def update(self, feedback: object) -> None:
+        measured = as_record(feedback, Priorities)
+        self._replay.update(measured.ids, measured.priorities)
 
     def statistics(self) -> dict[str, float]:
         numbers = self._replay.statistics()
@@ -109,19 +105,17 @@ class SegmentReplay:
             "replay_max_priority": numbers.max_priority,
             "replay_late_updates": numbers.late_updates,
         }
-        if self._returns:
-            shown["return"] = float(np.mean(self._returns))
-        return shown
+        return shown | self._returns.as_metric()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "replay": self._replay.state_dict(),
             "num_draws": self._num_draws,
             "num_steps": self._num_steps,
-            "returns": list(self._returns),
+            "returns": self._returns.state(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._replay.load_state_dict(state["replay"])
         self._num_draws, self._num_steps = state["num_draws"], state["num_steps"]
-        self._returns = deque(state["returns"], maxlen=EPISODES_AVERAGED)
+        self._returns.restore(state["returns"])

@@ -216,10 +216,10 @@ def _film(config: RunConfig, stations: Callable[[Any], Stations], result: RunRes
     for version, weights in ((0, roles.learner().snapshot()), (result.version, result.weights)):
         ticket = Ticket(0, derive_seed(alone.seed, "film"), version)
         segment = roles.collector(0).collect(ticket, Snapshot(version, weights)).payload
-        ended = [step for step, end in enumerate(segment["terminated"][:, 0], 1) if end]
+        ended = [step for step, end in enumerate(segment.terminated[:, 0], 1) if end]
         length = min([*ended, MOST_RETURN])
         steps = [round(length * place / (NUM_FRAMES - 1)) for place in range(NUM_FRAMES)]
-        frames = [[*_frame(*segment["obs"][step, 0, [0, 2]]), f"step {step}".center(FRAME[0])] for step in steps]
+        frames = [[*_frame(*segment.obs[step, 0, [0, 2]]), f"step {step}".center(FRAME[0])] for step in steps]
         strips.append("\n".join([f"version {version}", *(line.rstrip() for line in beside(frames, gap=1))]))
     return "\n".join(strips)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -33,10 +32,10 @@ def can_be_carried(environments: Any) -> bool:
     return True
 
 
-def refuse_nan(payload: Mapping[str, np.ndarray], ticket: Ticket, **named: str) -> None:
+def refuse_nan(record: object, ticket: Ticket, **named: str) -> None:
     """Nothing, or one line for the first value that is not a number, under the name it has for people."""
     for name, what in named.items():
-        values = payload[name]
+        values = getattr(record, name)
         if not np.isfinite(values).all():
             step, index = np.argwhere(~np.isfinite(values))[0][:2]
             raise ValueError(f"{what} of environment {index} is not finite at step {step} of {ticket}")

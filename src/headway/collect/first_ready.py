@@ -17,16 +17,18 @@ versions within a rollout, and its stamp says one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from headway.collect.carried import can_be_carried, refuse_nan
 from headway.collect.segments import NUMBERS, ActingPolicy
-from headway.core.types import Rollout, Snapshot, Ticket
+from headway.core.types import Rollout, Snapshot, State, Ticket
 from headway.envs.gymnasium_rows import EnvRows, EnvShape, MakeEnv
-from headway.envs.gymnasium_vector import legal_actions, to_environment
+from headway.envs.gymnasium_vector import Spec, legal_actions, to_environment
 from headway.envs.gymnasium_workers import EnvWorkers
+from headway.experience.segment import Segment
 
 
 class SteppedApart(Protocol):
@@ -102,7 +104,7 @@ class FirstReadyCollector:
     def __init__(
         self,
         start: Callable[[], SteppedApart],
-        make_policy: Callable[[Any], ActingPolicy],
+        make_policy: Callable[[Spec], ActingPolicy],
         *,
         steps: int,
         seed: int,
@@ -172,14 +174,14 @@ class FirstReadyCollector:
         steps, num_envs = self._steps, self._shape.num_envs
         noise = self._policy.noise(ticket.seed, steps, num_envs)  # [T, N, ...]
         turns = Turns(num_envs, steps, self._min_ready)
-        segment = _Segment(steps, self._obs, self._mask)
+        segment = _Segment(steps, self._obs)
         while not turns.are_over:
             if turns.may_act:
                 self._act(envs, turns, noise, segment)
             self._take_in(envs, turns, segment)
-        payload = segment.payload(self._obs)
-        refuse_nan(payload, ticket, **NUMBERS)
-        return Rollout(payload, steps=int(payload["valid"].sum()), info={"episodes": segment.episodes()})
+        made = segment.finished(self._obs)
+        refuse_nan(made, ticket, **NUMBERS)
+        return Rollout(made, steps=made.num_steps, info={"episodes": segment.episodes()})
 
     def _act(self, envs: SteppedApart, turns: Turns, noise: np.ndarray, segment: _Segment) -> None:
         """One policy call for all that are ready."""
@@ -224,19 +226,18 @@ class FirstReadyCollector:
 class _Segment:
     """A rollout in the making: [T, N] of everything, filled in whatever order the steps come."""
 
-    def __init__(self, steps: int, obs: np.ndarray, mask: np.ndarray | None) -> None:
+    def __init__(self, steps: int, obs: np.ndarray) -> None:
         self._steps = steps
         self._episodes: list[tuple[int, int, float, int]] = []  # step, environment, return, length
-        kinds: dict[str, Any] = {"obs": obs.dtype, "actions": None, "log_probs": None, "rewards": np.float32}
-        kinds |= dict.fromkeys(("terminated", "truncated", "valid"), bool)
-        self._kinds = kinds if mask is None else kinds | {"masks": bool}
+        flags: dict[str, DTypeLike] = dict.fromkeys(("terminated", "truncated", "valid", "masks"), bool)
+        self._kinds = flags | {"obs": obs.dtype, "rewards": np.float32}  # others are kept as they come
         self._fields: dict[str, np.ndarray] = {}
 
     def put(self, name: str, step: np.ndarray, who: np.ndarray, rows: np.ndarray) -> None:
         """The rows [N, ...] of `who`, each at its own step."""
         if name not in self._fields:
             steps = self._steps + (name == "obs")  # one more, for bootstrapping
-            self._fields[name] = np.empty((steps, *rows.shape), self._kinds[name] or rows.dtype)
+            self._fields[name] = np.empty((steps, *rows.shape), self._kinds.get(name, rows.dtype))
         self._fields[name][step, who] = rows[who]
 
     def end_episode(self, step: int, index: int, episode_return: float, length: int) -> None:
@@ -246,9 +247,9 @@ class _Segment:
         """Return and length, in the order in which lock-step would have seen them end."""
         return [episode[2:] for episode in sorted(self._episodes)]
 
-    def payload(self, last_obs: np.ndarray) -> dict[str, np.ndarray]:
+    def finished(self, last_obs: np.ndarray) -> Segment:
         self._fields["obs"][self._steps] = last_obs
-        return {name: self._fields[name] for name in self._kinds}
+        return Segment(**self._fields)
 
 
 CARRIED = ("_obs", "_mask", "_done", "_returns", "_lengths")
@@ -257,13 +258,13 @@ CARRIED = ("_obs", "_mask", "_done", "_returns", "_lengths")
 class ResumableFirstReadyCollector(FirstReadyCollector):
     """The same for environments that can be pickled: they go on bit for bit after a restart."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         if self._envs is None:
             self._envs = self._start()
             self._begin_episodes(self._envs)
         return {"envs": self._envs.states(), **{name: _copied(getattr(self, name)) for name in CARRIED}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if self._envs is None:
             self._envs = self._start()
         self._envs.load_states(state["envs"])
@@ -278,7 +279,7 @@ def _copied(values: np.ndarray | None) -> np.ndarray | None:
 
 def first_ready_collector(
     make_env: MakeEnv,
-    make_policy: Callable[[Any], ActingPolicy],
+    make_policy: Callable[[Spec], ActingPolicy],
     *,
     num_envs: int,
     steps: int,

@@ -9,11 +9,12 @@ reanalyzer that died is built anew and does the same again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from headway.core.types import Rollout, Snapshot
+from headway.experience.game_segment import OldTargets, SearchedTargets
+from headway.experience.records import record_of
 from headway.search.history import Past, pasts
 from headway.search.planning import Planner
 
@@ -30,16 +31,16 @@ class SearchReanalyzer:
         self._version: int | None = None
 
     def reanalyze(self, snapshot: Snapshot, work: Rollout) -> Rollout:
-        """Policies [G, T, A] and root values [G, T] of segments [G, T], by their ids."""
+        """Search again what `work` holds (OldTargets); what is found are SearchedTargets."""
         if self._version != snapshot.version:
             self._planner.load(snapshot.payload)
             self._version = snapshot.version
-        segments: dict[str, Any] = work.payload
-        groups, steps = segments["actions"].shape
-        rng = np.random.default_rng([self._seed, segments["round"]])
-        obs = segments["obs"].reshape(groups * steps, *segments["obs"].shape[2:])
-        legal = None if segments["legal"] is None else segments["legal"].reshape(groups * steps, -1)
-        to_play = segments["to_play"].reshape(-1)
+        segments = record_of(work, OldTargets)
+        groups, steps = segments.actions.shape
+        rng = np.random.default_rng([self._seed, segments.round])
+        obs = segments.obs.reshape(groups * steps, *segments.obs.shape[2:])
+        legal = None if segments.legal is None else segments.legal.reshape(groups * steps, -1)
+        to_play = segments.to_play.reshape(-1)
         past = self._past(segments)
         policies, values = [], []
         for begin in range(0, groups * steps, self._max_roots):
@@ -55,15 +56,15 @@ class SearchReanalyzer:
             )
             policies.append(result.policies)
             values.append(result.values)
-        payload = {
-            "ids": segments["ids"],
-            "policies": np.concatenate(policies).reshape(groups, steps, -1),
-            "values": np.concatenate(values).reshape(groups, steps),
-            "version": snapshot.version,
-        }
-        return Rollout(payload, steps=groups * steps)
+        found = SearchedTargets(
+            ids=segments.ids,
+            policies=np.concatenate(policies).reshape(groups, steps, -1),
+            values=np.concatenate(values).reshape(groups, steps),
+            version=snapshot.version,
+        )
+        return Rollout(found, steps=groups * steps)
 
-    def _past(self, segments: dict[str, Any]) -> Past | None:
+    def _past(self, segments: OldTargets) -> Past | None:
         """Of every position, as far as its segment reaches; None: the model does not look back."""
         steps = self._planner.context_steps
-        return pasts(segments["obs"], segments["actions"], segments["begins"], steps) if steps else None
+        return pasts(segments.obs, segments.actions, segments.begins, steps) if steps else None

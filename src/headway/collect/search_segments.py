@@ -3,19 +3,8 @@
     ticket ---> T steps of N games, a search for each, with one snapshot ---> rollout of [T, N]
 
 Games go on where the last ticket left them, whatever version it had: weights change at the boundary of a segment and
-never in it, so a search never meets a latent of other weights. What a segment holds, besides the number of its first
-stream (`stream`) and how many segments its collector made before it (`serial`):
-
-    obs         [T, N, ...]          bytes where the environment has bytes, pictures with channels first
-    actions     [T, N]     int32
-    rewards     [T, N]     float32   of who acted
-    terminated  [T, N]     the episode ended: no value after it
-    truncated   [T, N]     the episode was cut: its last observation, in the next row, still has a value
-    valid       [T, N]     False where the step only reset a game: not experience
-    to_play     [T, N]     int8      who acted
-    policies    [T, N, A]  float32   the search's policy
-    values      [T, N]     float32   its root value, seen by who acted
-    legal       [T, N, A]  where games have illegal actions
+never in it, so a search never meets a latent of other weights. What a rollout holds
+is said by `experience.game_segment.GameSegment`.
 """
 
 from __future__ import annotations
@@ -29,6 +18,7 @@ import numpy as np
 
 from headway.collect.carried import Carried, can_be_carried, refuse_nan
 from headway.core.types import Rollout, Snapshot, Ticket
+from headway.experience.game_segment import GameSegment
 from headway.search.batched import choose_actions
 from headway.search.planning import Planner
 
@@ -195,11 +185,11 @@ class SearchSegmentCollector:
         finished: list[tuple[float, int]] = []
         for _ in range(self._steps):
             self._step(rng, snapshot.version, rows, finished)
-        payload: dict[str, Any] = {name: np.stack(values) for name, values in rows.items() if values}
-        refuse_nan(payload, ticket, obs="observation", rewards="reward", values="root value")
-        payload |= {"stream": self._stream, "serial": self._serial}
+        arrays = {name: np.stack(values) for name, values in rows.items() if values}
+        segment = GameSegment(stream=self._stream, serial=self._serial, **arrays)
+        refuse_nan(segment, ticket, obs="observation", rewards="reward", values="root value")
         self._serial += 1
-        return Rollout(payload, steps=int(payload["valid"].sum()), info={"episodes": finished})
+        return Rollout(segment, steps=segment.num_steps, info={"episodes": finished})
 
     def _step(
         self,

@@ -2,28 +2,23 @@
 
     ticket ---> T steps of N environments with one snapshot ---> rollout of [T, N]
 
-Environments go on where the last ticket left them, whatever version it had. What a segment holds:
-
-    obs         [T + 1, N, ...]  float32   the last one is only for bootstrapping; uint8 for pictures of bytes
-    actions     [T, N, ...]
-    log_probs   [T, N]           of the behaviour policy, as it was when it acted
-    rewards     [T, N]
-    terminated  [T, N]           the episode ended: no value after it
-    truncated   [T, N]           the episode was cut: its last observation still has a value
-    valid       [T, N]           False where the step only reset an environment: not experience
+Environments go on where the last ticket left them, whatever version it had. `experience.segment.Segment` says what a
+rollout holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
 
 from headway.collect.carried import Carried, can_be_carried, refuse_nan
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.envs.gymnasium_vector import as_features, describe, legal_actions, to_environment
+from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, to_environment
+from headway.experience.segment import Segment
 
 
 class ActingPolicy(Protocol):
@@ -48,7 +43,7 @@ class SegmentCollector:
     """
 
     def __init__(
-        self, make_env: Callable[[], Any], make_policy: Callable[[Any], ActingPolicy], *, steps: int, seed: int
+        self, make_env: Callable[[], Any], make_policy: Callable[[Spec], ActingPolicy], *, steps: int, seed: int
     ) -> None:
         if steps < 1:
             raise ValueError(f"a segment needs at least one step, received {steps!r}")
@@ -84,11 +79,10 @@ class SegmentCollector:
         finished: list[tuple[float, int]] = []
         for step in range(self._steps):
             self._step(noise[step], rows, finished)
-        payload = {name: np.stack(values) for name, values in rows.items() if values}
-        payload["obs"] = np.concatenate([payload["obs"], self._obs[None]])
-        refuse_nan(payload, ticket, **NUMBERS)
-        info = {"episodes": finished}
-        return Rollout(payload, steps=int(payload["valid"].sum()), info=info)
+        rows["obs"].append(self._obs)
+        segment = Segment(**{name: np.stack(values) for name, values in rows.items() if values})
+        refuse_nan(segment, ticket, **NUMBERS)
+        return Rollout(segment, steps=segment.num_steps, info={"episodes": finished})
 
     def _step(self, noise: np.ndarray, rows: dict[str, list[np.ndarray]], finished: list[tuple[float, int]]) -> None:
         env, done = self._env, self._done
@@ -117,7 +111,7 @@ class SegmentCollector:
 
 
 NUMBERS = {"obs": "observation", "rewards": "reward", "log_probs": "log-probability"}
-FIELDS = ("obs", "actions", "log_probs", "rewards", "terminated", "truncated", "valid", "masks")
+FIELDS = tuple(field.name for field in fields(Segment))
 
 
 class ResumableSegmentCollector(Carried, SegmentCollector):
@@ -127,7 +121,7 @@ class ResumableSegmentCollector(Carried, SegmentCollector):
 
 
 def segment_collector(
-    make_env: Callable[[], Any], make_policy: Callable[[Any], ActingPolicy], *, steps: int, seed: int
+    make_env: Callable[[], Any], make_policy: Callable[[Spec], ActingPolicy], *, steps: int, seed: int
 ) -> SegmentCollector:
     """Resumable if the environment can be pickled; otherwise a restarted collector begins new episodes."""
     kind = ResumableSegmentCollector if can_be_carried(make_env()) else SegmentCollector

@@ -94,6 +94,9 @@ class Snapshot:
     others: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
+State = dict[str, Any]
+"""What an object needs to go on after a restart: numbers, strings and arrays, in dictionaries and lists."""
+
 HEALTH = "health"
 """In the info of a rollout: what the engine that made it says of itself, as names and numbers."""
 

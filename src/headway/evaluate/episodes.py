@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from headway.core.types import CUT_EPISODES, Score, Snapshot
-from headway.envs.gymnasium_vector import as_features, describe, legal_actions, to_environment
+from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, to_environment
+from headway.evaluate.policies import BestActions, Remembers
 
 
 class EpisodeEvaluator:
-    """Plays `episodes` episodes, side by side, with the most likely actions (or drawn ones).
+    """Plays `episodes` episodes, side by side, with the most likely actions.
 
     Each environment contributes its first episodes only, as many as the others: counting whoever finishes
     first would favour short ones. `see` is how the policy sees the observations of a space.
@@ -25,11 +25,10 @@ class EpisodeEvaluator:
     def __init__(
         self,
         make_env: Callable[[int], Any],
-        make_policy: Callable[[Any], Any],
+        make_policy: Callable[[Spec], BestActions],
         *,
         episodes: int,
         max_envs: int = 32,
-        greedy: bool = True,
         max_steps: int = 100_000,
         see: Callable[[Any, Any], np.ndarray] = as_features,
     ) -> None:
@@ -42,7 +41,6 @@ class EpisodeEvaluator:
         self._env = make_env(self._num_envs)
         self._spec = describe(self._env)
         self._policy = make_policy(self._spec)
-        self._greedy = greedy
         self._max_steps = max_steps
         self._see = see
         self._is_closed = False
@@ -54,23 +52,18 @@ class EpisodeEvaluator:
     def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
         self._policy.load(snapshot.payload)
         env, space = self._env, self._env.single_observation_space
-        rng_seed = seed % (2**31)
-        observations, info = env.reset(seed=rng_seed)
+        observations, info = env.reset(seed=seed % 2**31)
         returns: list[list[float]] = [[] for _ in range(self._num_envs)]
         running, ended = np.zeros(self._num_envs), np.zeros(self._num_envs, bool)
         lengths, is_cut = np.zeros(self._num_envs, np.int64), np.zeros(self._num_envs, bool)
         begins = np.ones(self._num_envs, bool)
-        forget = getattr(self._policy, "forget", None)  # a policy that remembers is told where episodes begin
-        for step in itertools.count():
+        while True:
             if self._is_closed:
                 raise RuntimeError("the evaluation was abandoned")
             obs, mask = self._see(observations, space), legal_actions(info, self._spec.action, ended)
-            if forget is not None:
-                forget(begins)
-            if self._greedy:
-                actions = self._policy.best(obs, mask)
-            else:
-                actions, _ = self._policy.act(obs, self._policy.noise(seed + step, 1, self._num_envs)[0], mask)
+            if isinstance(self._policy, Remembers):
+                self._policy.forget(begins)
+            actions = self._policy.best(obs, mask)
             observations, rewards, terminated, truncated, info = env.step(
                 to_environment(actions, self._spec.action, env.single_action_space)
             )

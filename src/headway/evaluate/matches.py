@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 import numpy as np
 
 from headway.core.types import Score, Snapshot, derive_seed
 from headway.envs.board_games import BoardGames, Game, ScriptedPlayer, minimax_player, play_match, random_player
-
-
-class BestMoves(Protocol):
-    """What an evaluation needs of a policy."""
-
-    def load(self, weights: Any) -> None: ...
-
-    def best(self, obs: np.ndarray, legal: np.ndarray | None) -> np.ndarray: ...
+from headway.evaluate.policies import BestActions
 
 
 def opponent(name: str, num_games: int, game: Game, seed: int) -> ScriptedPlayer:
@@ -36,7 +28,7 @@ class MatchEvaluator:
     """
 
     def __init__(
-        self, make_policy: Callable[[], BestMoves], game: Game, opponents: Mapping[str, float], *, games: int
+        self, make_policy: Callable[[], BestActions], game: Game, opponents: Mapping[str, float], *, games: int
     ) -> None:
         if games < 2:
             raise ValueError(f"a match needs at least 2 games, one begun by each side, received {games!r}")

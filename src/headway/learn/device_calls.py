@@ -11,14 +11,20 @@ of memory that stays where it is: the weights are loaded into the same tensors, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headway.learn.packed import load_weights
+from headway.learn.world_model import WorldModel
 from headway.search.interface import Leaves
+
+Network = TypeVar("Network", bound=WorldModel)
 
 Function = Callable[[Tensor, Tensor], Tensor]
 """Of parents [B] and actions [B] int64: rewards, values and policy logits side by side, [B, 2 + A]."""
@@ -65,12 +71,33 @@ class DeviceCalls:
         return answer
 
 
-def pack(rewards: Tensor, values: Tensor, logits: Tensor) -> Tensor:
-    """[B], [B] and [B, A] side by side."""
-    return torch.cat((rewards[:, None], values[:, None], logits), 1)
+class DeviceModel(ABC, Generic[Network]):
+    """A network on a device to search with: every simulation is one question to it."""
+
+    def __init__(self, network: Network, device: str = "cpu") -> None:
+        self._network = network.to(device).eval()
+        self._device = device
+        self._calls = DeviceCalls(device)
+
+    def load(self, weights: Mapping[str, np.ndarray]) -> None:
+        load_weights(self._network, weights)
+
+    @torch.inference_mode()
+    def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
+        return self._calls.ask(simulation, partial(self._expand, simulation + 1), parents, actions)
+
+    @abstractmethod
+    def _expand(self, node: int, parents: Tensor, actions: Tensor) -> Tensor:
+        """The answer for the new node of every row, on the device."""
+
+    def _answer(self, features: Tensor, rewards: Tensor) -> Tensor:
+        """Rewards [B], and what the heads say of features [B, F], side by side."""
+        logits, value_logits = self._network.judge(features)
+        values = self._network.value_support.decode(value_logits)
+        return torch.cat((rewards[:, None], values[:, None], logits), 1)
 
 
 def unpack(answer: Tensor) -> Leaves:
-    """The other way, here."""
+    """What `DeviceModel` answers, here."""
     numbers = answer.numpy()
     return Leaves(numbers[:, 0], numbers[:, 1], numbers[:, 2:])

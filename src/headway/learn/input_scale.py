@@ -13,16 +13,6 @@ SMALLEST_VARIANCE = 1e-4
 """So that a feature that never changed does not explode when it does."""
 
 
-def require_observation(observation: tuple[int, ...], normalise: bool, is_bytes: bool = False) -> None:
-    """What a network can be made for, and what can be brought to one scale."""
-    if len(observation) not in (1, 3):
-        raise ValueError(f"an observation is [features] or [planes, height, width], received {observation}")
-    if normalise and len(observation) != 1:
-        raise ValueError(f"normalise is for vectors, received observations {list(observation)}")
-    if is_bytes and len(observation) != 3:
-        raise ValueError(f"is_bytes is for planes, received observations {list(observation)}")
-
-
 def brightness(pictures: Tensor) -> Tensor:
     """The bytes of pictures as the numbers a network sees: 0..1."""
     return pictures / BRIGHTEST

@@ -14,32 +14,23 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import torch
 from pydantic import BaseModel, Field, model_validator
 from torch import Tensor, nn
 
-from headway.core.types import Batch, LearnReport
-from headway.learn.input_scale import InputScale
+from headway.core.types import Batch, LearnReport, State
+from headway.experience.feedback import Priorities
+from headway.experience.game_segment import DrawnWindows
+from headway.experience.records import record_of
 from headway.learn.packed import load_weights, pack_weights, writeable
+from headway.learn.window_loss import Losses, Targets
+from headway.learn.world_model import WorldModel
 
 Bootstrap = Literal["network", "search"]
-Network = TypeVar("Network", bound=nn.Module)
-
-
-class Targets(NamedTuple):
-    """What a batch says, time first. B samples, H unroll steps, A actions."""
-
-    observations: Tensor  # [H + 1, B, ...]
-    actions: Tensor  # [H, B] int64
-    rewards: Tensor  # [H, B]
-    policies: Tensor  # [H + 1, B, A]
-    values: Tensor  # [H + 1, B]: z
-    mask: Tensor  # [H + 1, B]: 1 where the step belongs to the episode
-    ended: Tensor  # [H + 1, B]: 1 past a termination
-    weights: Tensor  # [B] importance weights
+Network = TypeVar("Network", bound=WorldModel)
 
 
 class ModelSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
@@ -105,46 +96,47 @@ class ModelLearner(ABC, Generic[Network]):
         self._updates = 0
 
     @abstractmethod
-    def _losses(self, targets: Targets) -> Any:
-        """A named tuple of scalars, `total` the one to be made smaller, and `values` [B], those now predicted first."""
+    def _losses(self, targets: Targets) -> Losses: ...
 
     @abstractmethod
-    def _target_values(self, observations: Tensor) -> Tensor:
-        """[H + 1, B] of observations [H + 1, B, ...], as the target sees them."""
+    def _target_value_logits(self, observations: Tensor) -> Tensor:
+        """Value logits [N, bins] of observations [N, ...], as the target sees them."""
 
     def learn(self, batch: Batch) -> LearnReport:
         (draw,) = batch.rollouts
-        data = draw.payload
+        data = record_of(draw, DrawnWindows)
         targets = self._targets(data)
         _refuse_nan(targets, self._updates + 1)
-        inputs = getattr(self._network, "inputs", None)
-        if isinstance(inputs, InputScale):
-            inputs.see(targets.observations[0])
+        if self._network.inputs is not None:
+            self._network.inputs.see(targets.observations[0])
         losses = self._losses(targets)
         norm = self._step(losses.total)
         errors = (losses.values - targets.values[0]).abs().cpu().numpy()
-        feedback = {"ids": data["ids"], "priorities": errors.astype(np.float64)}
+        feedback = Priorities(data.ids, errors.astype(np.float64))
         return LearnReport(_metrics(losses, errors, norm), samples=float(draw.steps), feedback=feedback)
 
-    def _values(self, data: dict[str, np.ndarray]) -> Tensor:
+    def _values(self, data: DrawnWindows) -> Tensor:
         """z [H + 1, B]: rewards on the way, and the value at its end times its discount (and sign; 0 past an end)."""
         if self._settings.bootstrap == "search":
-            bootstraps = self._tensor(data["root_values"])
+            bootstraps = self._tensor(data.root_values)
         else:
+            assert data.bootstrap_obs is not None, "the replay brings what the values are to be computed for"
             with torch.no_grad():
-                bootstraps = self._target_values(self._tensor(data["bootstrap_obs"]).float())
-        return self._tensor(data["returns"]) + self._tensor(data["factors"]) * bootstraps
+                seen = self._tensor(data.bootstrap_obs).float()
+                logits = self._target_value_logits(seen.flatten(0, 1))
+                bootstraps = self._target.value_support.decode(logits).view(seen.shape[:2])
+        return self._tensor(data.returns) + self._tensor(data.factors) * bootstraps
 
-    def _targets(self, data: dict[str, np.ndarray]) -> Targets:
+    def _targets(self, data: DrawnWindows) -> Targets:
         return Targets(
-            observations=self._tensor(data["obs"]).float(),
-            actions=self._tensor(data["actions"]),
-            rewards=self._tensor(data["rewards"]),
-            policies=self._tensor(data["policies"]),
+            observations=self._tensor(data.obs).float(),
+            actions=self._tensor(data.actions),
+            rewards=self._tensor(data.rewards),
+            policies=self._tensor(data.policies),
             values=self._values(data),
-            mask=self._tensor(data["mask"]),
-            ended=self._tensor(data["ended"]),
-            weights=self._tensor(data["weights"]),
+            mask=self._tensor(data.mask),
+            ended=self._tensor(data.ended),
+            weights=self._tensor(data.weights),
         )
 
     def _step(self, total: Tensor) -> float:
@@ -172,7 +164,7 @@ class ModelLearner(ABC, Generic[Network]):
     def snapshot(self) -> dict[str, np.ndarray]:
         return {"network": pack_weights(self._average or self._network)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "network": pack_weights(self._network),
             "target": pack_weights(self._target),
@@ -181,7 +173,7 @@ class ModelLearner(ABC, Generic[Network]):
             "updates": self._updates,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         load_weights(self._network, state)
         load_weights(self._target, {"network": state["target"]})
         if self._average is not None:
@@ -207,27 +199,10 @@ def _refuse_nan(targets: Targets, update: int) -> None:
             )
 
 
-def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """[...] of logits and distributions [..., bins]."""
-    return -(target * nn.functional.log_softmax(logits, -1)).sum(-1)
-
-
-def require_weights(weights: Any, *names: str) -> None:
-    """The weights of a loss: none is negative."""
-    for name in names:
-        if not getattr(weights, name) >= 0:
-            raise ValueError(f"the weight of {name} must be >= 0, received {getattr(weights, name)!r}")
-
-
-def total_loss(weights: Any, **parts: Tensor) -> Tensor:
-    """The sum of the parts, each times its weight; of entropy more is better."""
-    weighed = [(-1 if name == "entropy" else 1) * getattr(weights, name) * part for name, part in parts.items()]
-    total: Tensor = sum(weighed[1:], weighed[0])
-    return total
-
-
-def _metrics(losses: Any, errors: np.ndarray, norm: float) -> dict[str, float]:
-    names = [name for name in losses._fields if name != "values"]
-    parts = torch.stack([getattr(losses, name).detach() for name in names]).tolist()
-    metrics = {name if name == "entropy" else f"{name}_loss": part for name, part in zip(names, parts, strict=True)}
+def _metrics(losses: Losses, errors: np.ndarray, norm: float) -> dict[str, float]:
+    named = {"total": losses.total, **losses.parts}
+    numbers = torch.stack([part.detach() for part in named.values()]).tolist()
+    metrics = {
+        name if name == "entropy" else f"{name}_loss": number for name, number in zip(named, numbers, strict=True)
+    }
     return metrics | {"value_error": float(errors.mean()), "grad_norm": norm}

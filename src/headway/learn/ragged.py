@@ -29,11 +29,6 @@ class Ragged:
         lengths = torch.as_tensor(lengths, dtype=torch.int64)
         return cls(lengths, torch.repeat_interleave(lengths))
 
-    @classmethod
-    def of_mask(cls, mask: Tensor) -> Ragged:
-        """The layout of `values[mask]`, for a padded batch and its mask [B, T]."""
-        return cls.of(mask.sum(dim=1))
-
     @property
     def num_rows(self) -> int:
         return len(self.lengths)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from headway.core.protocols import Learner, OffersTargets, SharedReplay
-from headway.core.types import Batch, LearnReport, Rollout
+from headway.core.types import Batch, LearnReport, Rollout, State
 
 
 class WithReplay:
@@ -45,9 +45,9 @@ class WithReplay:
     def snapshot(self) -> Any:
         return self._learner.snapshot()
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> State:
         return {"learner": self._learner.state_dict(), "replay": self._replay.state_dict()}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._learner.load_state_dict(state["learner"])
         self._replay.load_state_dict(state["replay"])

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -235,7 +235,7 @@ def _replay(config: ColorLinesConfig) -> SegmentReplay:
 
 def _learner(config: ColorLinesConfig, rank: Rank) -> PPOLearner:
     kind = PPOLearner if config.replay_mode == "none" else ReplayedPPOLearner
-    return kind(cast(Any, partial(_network, config)), config.part(PPOSettings), seed=config.seed, rank=rank)
+    return kind(partial(_network, config), config.part(PPOSettings), seed=config.seed, rank=rank)
 
 
 def _evaluator(config: ColorLinesConfig) -> EpisodeEvaluator:

@@ -21,7 +21,7 @@ from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
 from headway.learn.muzero.inference import searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
-from headway.learn.muzero.network import Architecture, MuZeroNetwork, build_network
+from headway.learn.muzero.network import MuZeroArchitecture, MuZeroNetwork, build_network
 from headway.learn.rank import device_for
 from headway.recipes.config import with_defaults
 from headway.recipes.search_config import SearchConfig
@@ -94,14 +94,14 @@ def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:
     return build_network(_architecture(config, spec), seed=derive_seed(config.seed, "network"))
 
 
-def _architecture(config: MuZeroConfig, spec: GameSpec) -> Architecture:
+def _architecture(config: MuZeroConfig, spec: GameSpec) -> MuZeroArchitecture:
     shape, kind = spec.observation, config.network
     if kind == "auto":
         kind = "board" if config.is_board_game else "planes" if spec.is_picture else "vector"
     if kind != "vector" and len(shape) != 3:
         raise ValueError(f"network={kind!r} needs observations [C, height, width]; {config.env} has {list(shape)}")
     seen = (math.prod(shape),) if kind == "vector" else shape
-    return Architecture(
+    return MuZeroArchitecture(
         observation=seen,
         num_actions=spec.num_actions,
         latent=config.latent,

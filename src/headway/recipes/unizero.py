@@ -19,7 +19,7 @@ from headway.core.types import derive_seed
 from headway.learn.rank import device_for
 from headway.learn.unizero.inference import searchable
 from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
-from headway.learn.unizero.network import Architecture, UniZeroNetwork
+from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork
 from headway.recipes.config import with_defaults
 from headway.recipes.search_config import SearchConfig
 from headway.recipes.search_run import GameSpec, game_spec, planner_of, search_stations
@@ -76,10 +76,10 @@ def _network(config: UniZeroConfig, spec: GameSpec) -> UniZeroNetwork:
     return UniZeroNetwork(_architecture(config, spec), seed=derive_seed(config.seed, "network"))
 
 
-def _architecture(config: UniZeroConfig, spec: GameSpec) -> Architecture:
+def _architecture(config: UniZeroConfig, spec: GameSpec) -> UniZeroArchitecture:
     shape = spec.observation
     seen = shape if spec.is_picture or config.is_board_game else (math.prod(shape),)
-    return Architecture(
+    return UniZeroArchitecture(
         observation=seen,
         num_actions=spec.num_actions,
         dim=config.dim,

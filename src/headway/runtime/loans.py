@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.runtime.transport import Arena, BlockKey, Segment, SegmentKey, SharedRef, Views, encode
+from headway.runtime.transport import Arena, BlockKey, MemorySegment, SegmentKey, SharedRef, Views, encode
 
 DRIVER = 0
 
@@ -38,7 +38,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _SharedSegment:
-    segment: Segment
+    segment: MemorySegment
     num_blocks: int = 0
 
 
@@ -75,7 +75,7 @@ class Loans:
         for segment_key in [key for key in self._segments if key[0] == owner]:
             self._drop_if_unused(segment_key)
 
-    def adopt(self, owner: int, segments: Sequence[Segment]) -> None:
+    def adopt(self, owner: int, segments: Sequence[MemorySegment]) -> None:
         """Map new segments, whose descriptors are ours from now on, or closed if that fails."""
         for place, segment in enumerate(segments):
             try:

@@ -37,7 +37,7 @@ from headway.core.types import map_payloads
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.own_thread import beside
 from headway.runtime.process_host import Call, Reply, Start
-from headway.runtime.transport import BlockKey, Segment, SharedRef
+from headway.runtime.transport import BlockKey, MemorySegment, SharedRef
 
 T = TypeVar("T")
 
@@ -274,7 +274,7 @@ class RoleProcess:
 
     def _adopt(self, reply: Reply, fds: list[int] | None) -> None:
         new = zip(reply.segments, not_lost(fds), strict=True)
-        self._loans.adopt(self.owner, [Segment(index, size, fd) for (index, size), fd in new])
+        self._loans.adopt(self.owner, [MemorySegment(index, size, fd) for (index, size), fd in new])
 
     def _discard(self, value: Any) -> None:
         map_payloads(value, self._loans.release)

@@ -29,7 +29,7 @@ import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from headway.children.memory import create_memory
@@ -115,28 +115,34 @@ def _rebuild_tensor(buffer: Any, dtype: Any, shape: tuple[int, ...], requires_gr
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a flat dictionary of plain arrays lies in a block: worth remembering, for rollouts are all alike."""
+    """How a dictionary or a record of plain arrays lies in a block: worth remembering, for rollouts are all alike."""
 
     header: bytes
     sizes: tuple[int, ...]
     total: int
     starts: tuple[int, ...]  # of each array
-    items: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, letter of the dtype, shape
+    kind: type  # dict, or the class of the record
+    items: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, letter of the dtype, shape; no letter: None
 
 
 _LAYOUTS: dict[Any, _Layout | None] = {}  # by what the arrays are like, and by header (None: not flat)
 _MAX_LAYOUTS = 512
 _LETTERS: dict[Any, str] = {}  # by dtype
+_NAMES: dict[type, tuple[str, ...]] = {}  # of the fields, by class; none if it is no frozen dataclass
 _PLAIN_LETTERS = frozenset("?bBhHiIlLqQefdFD")
 
 
-def _describe(value: Any) -> tuple[tuple[str, str, tuple[int, ...]], ...] | None:
-    """Names, dtypes and shapes of a flat dictionary of plain contiguous arrays; None for anything else."""
-    numpy = sys.modules.get("numpy")
-    if type(value) is not dict or numpy is None:
+def _describe(value: Any) -> tuple[tuple[type, tuple[tuple[str, str, tuple[int, ...]], ...]], list[Any]] | None:
+    """What a dictionary or a frozen dataclass of plain contiguous arrays is like, and the arrays; None for all else."""
+    numpy, kind = sys.modules.get("numpy"), type(value)
+    if numpy is None:
         return None
-    ndarray, items = numpy.ndarray, []
-    for name, array in value.items():
+    pairs = value.items() if kind is dict else [(name, getattr(value, name)) for name in _names(kind)]
+    ndarray, items, arrays = numpy.ndarray, [], []
+    for name, array in pairs:
+        if array is None and kind is not dict:
+            items.append((name, "", ()))
+            continue
         if type(array) is not ndarray or type(name) is not str:
             return None
         letter = _LETTERS.get(array.dtype)
@@ -145,7 +151,17 @@ def _describe(value: Any) -> tuple[tuple[str, str, tuple[int, ...]], ...] | None
         if not (letter and array.flags.c_contiguous and array.size):
             return None
         items.append((name, letter, array.shape))
-    return tuple(items)
+        arrays.append(array)
+    return ((kind, tuple(items)), arrays) if arrays else None
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    names = _NAMES.get(kind)
+    if names is None:
+        parameters = getattr(kind, "__dataclass_params__", None)
+        is_record = parameters is not None and parameters.frozen and not hasattr(kind, "__post_init__")
+        names = _NAMES[kind] = tuple(field.name for field in fields(kind)) if is_record else ()
+    return names
 
 
 def _letter(dtype: Any) -> str:
@@ -160,12 +176,12 @@ def _remember(key: Any, layout: _Layout | None) -> None:
 
 def encode(value: Any, arena: Arena) -> SharedRef:
     """Write `value` into a block of `arena`, or into the ref when it is small."""
-    items = _describe(value)
-    layout = _LAYOUTS.get(items) if items else None
-    if layout is not None:
+    described = _describe(value)
+    layout = _LAYOUTS.get(described[0]) if described else None
+    if layout is not None and described is not None:
         ref, memory = arena.allocate(layout.sizes, layout.total)
         memory[: len(layout.header)] = layout.header
-        for array, start in zip(value.values(), layout.starts, strict=True):
+        for array, start in zip(described[1], layout.starts, strict=True):
             memory[start : start + array.nbytes] = memoryview(array).cast("B")
         return ref
     buffers: list[pickle.PickleBuffer] = []
@@ -177,17 +193,19 @@ def encode(value: Any, arena: Arena) -> SharedRef:
     if total > INLINE_BYTES:
         ref, memory = arena.allocate(sizes, total)
         _write(parts, memory)
-        if items and len(sizes) == len(items) + 1:  # the same array twice is written once
-            _remember(items, _layout(bytes(parts[0]), sizes, items))
+        if described and len(sizes) == len(described[1]) + 1:  # the same array twice is written once
+            _remember(described[0], _layout(bytes(parts[0]), sizes, *described[0]))
         return ref
     inline = bytearray(total)
     _write(parts, memoryview(inline))
     return SharedRef(arena.owner, 0, 0, 0, total, sizes, bytes(inline))
 
 
-def _layout(header: bytes, sizes: tuple[int, ...], items: tuple[tuple[str, str, tuple[int, ...]], ...]) -> _Layout:
+def _layout(
+    header: bytes, sizes: tuple[int, ...], kind: type, items: tuple[tuple[str, str, tuple[int, ...]], ...]
+) -> _Layout:
     ends = list(itertools.accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
-    return _Layout(header, sizes, ends[-1], tuple(ends[:-1]), items)
+    return _Layout(header, sizes, ends[-1], tuple(ends[:-1]), kind, items)
 
 
 def _write(parts: Sequence[memoryview], memory: memoryview) -> None:
@@ -213,7 +231,7 @@ def _extent(sizes: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class MemorySegment:
     """Anonymous memory that can be mapped wherever `fd` is sent."""
 
     index: int
@@ -221,8 +239,8 @@ class Segment:
     fd: int
 
 
-def create_segment(index: int, size: int) -> Segment:
-    return Segment(index, size, create_memory(size))
+def create_segment(index: int, size: int) -> MemorySegment:
+    return MemorySegment(index, size, create_memory(size))
 
 
 def block_size(size: int) -> int:
@@ -236,7 +254,7 @@ class Arena:
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
-        self.new_segments: list[Segment] = []  # whoever takes one from here closes its fd
+        self.new_segments: list[MemorySegment] = []  # whoever takes one from here closes its fd
         self._segments: list[memoryview] = []
         self._unused = 0  # where the last segment has not been cut yet
         self._serials = itertools.count(1)
@@ -260,7 +278,7 @@ class Arena:
         size, segment, offset = self._live.pop(serial)
         self._free[size].append((segment, offset))
 
-    def take_new_segments(self) -> list[Segment]:
+    def take_new_segments(self) -> list[MemorySegment]:
         """Those made since the last time."""
         new, self.new_segments = self.new_segments, []
         return new
@@ -295,7 +313,7 @@ class GuardedArena(Arena):
         with self._lock:
             super().free(serial)
 
-    def take_new_segments(self) -> list[Segment]:
+    def take_new_segments(self) -> list[MemorySegment]:
         with self._lock:
             return super().take_new_segments()
 
@@ -316,15 +334,18 @@ class _Lease(weakref.ref):
     key: BlockKey
 
 
-def _lay_out(layout: _Layout, block: Any, is_writable: bool) -> dict[str, Any]:
-    """The arrays of a flat dictionary over `block`, without asking pickle again."""
+def _lay_out(layout: _Layout, block: Any, is_writable: bool) -> Any:
+    """The arrays of a dictionary or a record over `block`, without asking pickle again."""
     ndarray = sys.modules["numpy"].ndarray
-    value = {}
-    for (name, letter, shape), start in zip(layout.items, layout.starts, strict=True):
-        array = value[name] = ndarray(shape, letter, block, start)
+    value, starts = dict[str, Any](), iter(layout.starts)
+    for name, letter, shape in layout.items:
+        if not letter:
+            value[name] = None
+            continue
+        array = value[name] = ndarray(shape, letter, block, next(starts))
         if not is_writable:
             array.flags.writeable = False
-    return value
+    return value if layout.kind is dict else layout.kind(**value)
 
 
 class Views:
@@ -365,9 +386,9 @@ class Views:
         header, *buffers = _split(memory if is_writable else memory.toreadonly(), ref.sizes)
         value = pickle.loads(header, buffers=buffers)
         if ref.serial:
-            items = _describe(value)
-            if items and len(ref.sizes) == len(items) + 1:
-                _remember(bytes(header), _layout(bytes(header), ref.sizes, items))
+            described = _describe(value)
+            if described and len(ref.sizes) == len(described[1]) + 1:
+                _remember(bytes(header), _layout(bytes(header), ref.sizes, *described[0]))
         return value
 
     def copy(self, ref: SharedRef) -> Any:

@@ -8,14 +8,15 @@ Both give the same numbers up to rounding.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headway.learn.device_calls import DeviceCalls, pack, unpack
+from headway.learn.compiled_layers import array_of, bins_of, no_leaves, norm_of, product_of, room
+from headway.learn.device_calls import DeviceModel, unpack
 from headway.learn.input_scale import InputScale
 from headway.learn.muzero import vector_kernels as kernels
 from headway.learn.muzero.network import MuZeroNetwork, VectorNetwork
@@ -31,17 +32,12 @@ def searchable(network: MuZeroNetwork, device: str = "cpu") -> SearchableModel:
     return TorchModel(network, device)
 
 
-class TorchModel:
+class TorchModel(DeviceModel[MuZeroNetwork]):
     """Any network, on any device."""
 
     def __init__(self, network: MuZeroNetwork, device: str = "cpu") -> None:
-        self._network = network.to(device).eval()
-        self._device = device
-        self._calls = DeviceCalls(device)
+        super().__init__(network, device)
         self._latents = torch.zeros(0, 0, device=device)
-
-    def load(self, weights: Any) -> None:
-        load_weights(self._network, weights)
 
     @torch.inference_mode()
     def begin(self, obs: np.ndarray, num_nodes: int) -> Leaves:
@@ -54,20 +50,12 @@ class TorchModel:
         features = self._network.look(latents)
         return unpack(self._answer(features, features.new_zeros(len(obs))).cpu())
 
-    @torch.inference_mode()
-    def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
-        return self._calls.ask(simulation, partial(self._expand, simulation + 1), parents, actions)
-
     def _expand(self, node: int, parents: Tensor, actions: Tensor) -> Tensor:
         latents, traces = self._network.step(self._latents[parents, self._rows], actions)
         self._latents[node] = latents
         features = self._network.look(latents)
         reward_logits = self._network.rewards(features, traces)
-        return self._answer(features, self._network.architecture.reward_support.decode(reward_logits))
-
-    def _answer(self, features: Tensor, rewards: Tensor) -> Tensor:
-        logits, value_logits = self._network.judge(features)
-        return pack(rewards, self._network.architecture.value_support.decode(value_logits), logits)
+        return self._answer(features, self._network.reward_support.decode(reward_logits))
 
 
 class VectorModel:
@@ -81,7 +69,7 @@ class VectorModel:
         self._latents = np.zeros((0, 0, network.architecture.latent), np.float32)
         self._read()
 
-    def load(self, weights: Any) -> None:
+    def load(self, weights: Mapping[str, np.ndarray]) -> None:
         load_weights(self._network, weights)
         self._read()
 
@@ -94,7 +82,7 @@ class VectorModel:
             self._encoder = _Function(encoder_in, encoder_norm, encoder_out, inputs=net.inputs)
             self._dynamics = _Function(net.dynamics_in, net.dynamics_norm, net.dynamics_out, net.reward_head)
             self._prediction = _Function(prediction_in, prediction_norm, net.policy_head, net.value_head)
-            self._actions = net.action.weight.detach().clone().numpy()
+            self._actions = array_of(net.action.weight)
 
     def begin(self, obs: np.ndarray, num_nodes: int) -> Leaves:
         rows = writeable(np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32))
@@ -102,56 +90,46 @@ class VectorModel:
             self._make_room(num_nodes, len(rows))
         function = self._encoder
         with torch.inference_mode():
-            torch.addmm(function.bias, torch.from_numpy(rows), function.first, out=self._hidden)
-            kernels.activate(self._hidden_array, *function.norm)
-            torch.addmm(function.last_bias, self._hidden, function.last, out=self._latent_tensors[0])
+            torch.addmm(function.bias, torch.from_numpy(rows), function.first, out=self._hidden.tensor)
+            kernels.activate(self._hidden.array, *function.norm)
+            torch.addmm(function.last_bias, self._hidden.tensor, function.last, out=self._latent_tensors[0])
             kernels.normalise(self._latents[0])
             self._predict(0)
         return self._leaves
 
     def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
         function, node = self._dynamics, simulation + 1
-        kernels.pick(self._latents, parents, self._before_array)
+        kernels.pick(self._latents, parents, self._before.array)
         with torch.inference_mode():
-            torch.mm(self._before, function.first, out=self._hidden)
-            kernels.activate_with_action(self._hidden_array, self._actions, actions, *function.norm)
-            torch.addmm(function.last_bias, self._hidden, function.last, out=self._stepped)
+            torch.mm(self._before.tensor, function.first, out=self._hidden.tensor)
+            kernels.activate_with_action(self._hidden.array, self._actions, actions, *function.norm)
+            torch.addmm(function.last_bias, self._hidden.tensor, function.last, out=self._stepped.tensor)
             rewards = (self._leaves.rewards, *self._reward_bins)
-            kernels.arrive(self._before_array, self._stepped_array, self._latents[node], *rewards)
+            kernels.arrive(self._before.array, self._stepped.array, self._latents[node], *rewards)
             self._predict(node)
         return self._leaves
 
     def _predict(self, node: int) -> None:
         function, leaves = self._prediction, self._leaves
-        torch.addmm(function.bias, self._latent_tensors[node], function.first, out=self._hidden)
-        kernels.activate(self._hidden_array, *function.norm)
-        torch.addmm(function.last_bias, self._hidden, function.last, out=self._announced)
-        kernels.announce(self._announced_array, leaves.logits, leaves.values, *self._value_bins)
+        torch.addmm(function.bias, self._latent_tensors[node], function.first, out=self._hidden.tensor)
+        kernels.activate(self._hidden.array, *function.norm)
+        torch.addmm(function.last_bias, self._hidden.tensor, function.last, out=self._announced.tensor)
+        kernels.announce(self._announced.array, leaves.logits, leaves.values, *self._value_bins)
 
     def _make_room(self, num_nodes: int, num_rows: int) -> None:
         a = self._network.architecture
-
-        def room(*shape: int) -> tuple[np.ndarray, Tensor]:
-            array = np.zeros(shape, np.float32)
-            return array, torch.from_numpy(array)
-
         self._latents, latents = room(num_nodes, num_rows, a.latent)
         self._latent_tensors = list(latents)
-        self._before_array, self._before = room(num_rows, a.latent)
-        self._hidden_array, self._hidden = room(num_rows, a.hidden)
-        self._stepped_array, self._stepped = room(num_rows, a.latent + a.reward_support.num_bins)
-        self._announced_array, self._announced = room(num_rows, a.num_actions + a.value_support.num_bins)
-        self._value_bins = np.float32(a.value_support.low), np.float32(a.value_support.step)
-        self._reward_bins = np.float32(a.reward_support.low), np.float32(a.reward_support.step)
-        self._leaves = Leaves(
-            np.zeros(num_rows, np.float32),
-            np.zeros(num_rows, np.float32),
-            np.zeros((num_rows, a.num_actions), np.float32),
-        )
+        self._before = room(num_rows, a.latent)
+        self._hidden = room(num_rows, a.hidden)
+        self._stepped = room(num_rows, a.latent + a.reward_support.num_bins)
+        self._announced = room(num_rows, a.num_actions + a.value_support.num_bins)
+        self._value_bins, self._reward_bins = bins_of(a.value_support), bins_of(a.reward_support)
+        self._leaves = no_leaves(num_rows, a.num_actions)
 
 
 class _Function:
-    """A layer, its norm, and the layers that follow side by side. Copies: the network may be loaded meanwhile."""
+    """A layer, its norm, and the layers that follow side by side."""
 
     def __init__(self, before: Any, norm: Any, *after: Any, inputs: InputScale | None = None) -> None:
         weight = before.weight.detach()
@@ -160,6 +138,5 @@ class _Function:
             weight = weight * inputs.scale
             self.bias -= weight @ inputs.mean
         self.first = weight.T.contiguous()
-        self.norm = norm.weight.detach().clone().numpy(), norm.bias.detach().clone().numpy()
-        self.last = torch.cat([layer.weight.detach() for layer in after]).T.contiguous()
-        self.last_bias = torch.cat([layer.bias.detach() for layer in after])
+        self.norm = norm_of(norm)
+        self.last, self.last_bias = product_of(*after)

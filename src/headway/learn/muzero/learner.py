@@ -5,9 +5,10 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from headway.learn.model_learner import ModelLearner, ModelSettings, Targets
-from headway.learn.muzero.loss import Losses, LossWeights, muzero_losses
+from headway.learn.model_learner import ModelLearner, ModelSettings
+from headway.learn.muzero.loss import MuZeroLossWeights, muzero_losses
 from headway.learn.muzero.network import MuZeroNetwork
+from headway.learn.window_loss import Losses, Targets
 
 
 class MuZeroSettings(ModelSettings):
@@ -25,9 +26,9 @@ class MuZeroSettings(ModelSettings):
     """Learn that after a termination there is nothing to gain, so that the search sees it too."""
 
     @property
-    def weights(self) -> LossWeights:
+    def weights(self) -> MuZeroLossWeights:
         """How much each part of the loss counts."""
-        return LossWeights(
+        return MuZeroLossWeights(
             value=self.value_weight,
             consistency=self.consistency_weight,
             entropy=self.entropy_weight,
@@ -43,6 +44,5 @@ class MuZeroLearner(ModelLearner[MuZeroNetwork]):
     def _losses(self, targets: Targets) -> Losses:
         return muzero_losses(self._network, targets, self._settings.weights)
 
-    def _target_values(self, observations: Tensor) -> Tensor:
-        _, logits = self._target.predict(self._target.encode(observations.flatten(0, 1)))
-        return self._target.architecture.value_support.decode(logits).view(observations.shape[:2])
+    def _target_value_logits(self, observations: Tensor) -> Tensor:
+        return self._target.predict(self._target.encode(observations))[1]

@@ -4,28 +4,23 @@
 
     loss = 1/H sum_k  CE(policy) + 0.25 CE(value) + CE(reward) + ssl_weight * consistency - 5e-3 entropy
 
-per sample, times its importance weight, averaged. Steps past the end of an episode have no weight. With
-`learn_endings` what comes after a termination is learned all the same, as a value and rewards of 0, so that the search
-sees that nothing can be gained there; what comes after a truncation is unknown and never is.
-
 H unroll steps are computed one after another, all else in one batch over them: rows are [(H + 1) * B], step by step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headway.learn.model_learner import Targets, cross_entropy, require_weights, total_loss
 from headway.learn.muzero.network import MuZeroNetwork
+from headway.learn.window_loss import Losses, LossWeights, Predictions, Targets, window_losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossWeights:
+class MuZeroLossWeights(LossWeights):
     """How much each part counts."""
 
     policy: float = 1.0
@@ -34,28 +29,10 @@ class LossWeights:
     consistency: float = 2.0
     entropy: float = 5e-3
     learn_endings: bool = False
-    """Value and rewards past a termination count too, as 0."""
-
-    def __post_init__(self) -> None:
-        require_weights(self, "policy", "value", "reward", "consistency", "entropy")
 
 
-class Losses(NamedTuple):
-    """Each the weighted mean over samples of the sum over steps; `values` are the predictions at the first step."""
-
-    total: Tensor
-    policy: Tensor
-    value: Tensor
-    reward: Tensor
-    consistency: Tensor
-    entropy: Tensor
-    values: Tensor  # [B]
-
-
-def muzero_losses(network: MuZeroNetwork, targets: Targets, weights: LossWeights) -> Losses:
+def muzero_losses(network: MuZeroNetwork, targets: Targets, weights: MuZeroLossWeights) -> Losses:
     steps, batch = targets.actions.shape
-    counted = targets.mask  # [H + 1, B]
-    valued = torch.maximum(counted, targets.ended) if weights.learn_endings else counted
     latent = network.encode(targets.observations[0])
     latents, traces = [latent], []
     for k in range(steps):
@@ -66,30 +43,16 @@ def muzero_losses(network: MuZeroNetwork, targets: Targets, weights: LossWeights
     features = network.look(every)
     policy_logits, value_logits = network.judge(features)
     reward_logits = network.rewards(features[batch:], torch.cat(traces))
-    log_policy = functional.log_softmax(policy_logits, -1).view(steps + 1, batch, -1)
-    support = network.architecture.value_support
-    policy = -(targets.policies * log_policy).sum(-1)
-    entropy = -(log_policy.exp() * log_policy).sum(-1)
-    value = cross_entropy(value_logits.view(steps + 1, batch, -1), support.encode(targets.values))
-    reward_hot = network.architecture.reward_support.encode(targets.rewards)
-    reward = cross_entropy(reward_logits.view(steps, batch, -1), reward_hot)
-    consistency = policy.new_zeros(steps, batch)
+    said = Predictions(
+        policy_logits.view(steps + 1, batch, -1),
+        value_logits.view(steps + 1, batch, -1),
+        reward_logits.view(steps, batch, -1),
+    )
+    consistency = features.new_zeros(steps, batch)
     if weights.consistency:
         consistency = _consistency(network, every[batch:], targets.observations[1:]).view(steps, batch)
-    scale = targets.weights / (steps * batch)
-
-    def mean(losses: Tensor, where: Tensor) -> Tensor:
-        return ((losses * where).sum(0) * scale).sum()
-
-    parts = {
-        "policy": mean(policy, counted),
-        "value": mean(value, valued),
-        "reward": mean(reward, valued[:-1]),
-        "consistency": mean(consistency, counted[1:]),
-        "entropy": mean(entropy, counted),
-    }
-    values = support.decode(value_logits[:batch].detach())
-    return Losses(total=total_loss(weights, **parts), values=values, **parts)
+    supports = network.value_support, network.reward_support
+    return window_losses(targets, said, weights, supports, consistency=(consistency, targets.mask[1:]))
 
 
 def _consistency(network: MuZeroNetwork, stepped: Tensor, observations: Tensor) -> Tensor:

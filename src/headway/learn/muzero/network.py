@@ -17,53 +17,32 @@ Heads begin at zero: every action is as likely, every value and reward 0.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from headway.learn.input_scale import InputScale, brightness, require_observation
-from headway.learn.two_hot import Support
+from headway.learn.world_model import WINDOW, Architecture, WorldModel
 
-WINDOW = 4  # cells a side
 SMALLEST_RANGE = 1e-5  # of a latent's features, so that equal ones do not divide by zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class MuZeroArchitecture(Architecture):
     """What a network is made from."""
 
-    observation: tuple[int, ...]
-    """One dimension: a vector. Three: planes [C, height, width]."""
-    num_actions: int
     latent: int = 64
     """Features of a latent; of each cell, where there are cells."""
     hidden: int = 64
     """Width of the layers between."""
     blocks: int = 1
     """Residual blocks of the convolutional encoder and of its dynamics."""
-    windows: int = 0
-    """For boards: features of every window of cells, which everything is read from. 0: no board."""
     projection: int = 64
     """Width of the space in which latents are compared."""
-    normalise: bool = False
-    """Bring the features of a vector to mean 0 and variance 1 first, by what was seen of them."""
-    is_bytes: bool = False
-    """Planes of brightnesses 0..255: they are divided by 255 first."""
-    value_support: Support = field(default_factory=Support)
-    reward_support: Support = field(default_factory=Support)
-
-    def __post_init__(self) -> None:
-        require_observation(self.observation, self.normalise, self.is_bytes)
-        if self.windows < 0 or (self.windows and len(self.observation) != 3):
-            raise ValueError(f"windows are for boards, received windows={self.windows} and {list(self.observation)}")
-        for name in ("num_actions", "latent", "hidden", "blocks", "projection"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
 
 
-def build_network(architecture: Architecture, *, seed: int) -> MuZeroNetwork:
+def build_network(architecture: MuZeroArchitecture, *, seed: int) -> MuZeroNetwork:
     """For vectors layers, for boards cells and windows of them, for other planes convolutions all the way."""
     if len(architecture.observation) == 1:
         return VectorNetwork(architecture, seed=seed)
@@ -77,26 +56,14 @@ def normalise(latents: Tensor) -> Tensor:
     return ((flat - low) / (high - low + SMALLEST_RANGE)).view_as(latents)
 
 
-class MuZeroNetwork(nn.Module, ABC):
+class MuZeroNetwork(WorldModel):
     """What search and learning ask of a network. All first dimensions are rows."""
 
     latent_shape: tuple[int, ...]
-    action: nn.Embedding
-    policy_head: nn.Linear
-    value_head: nn.Linear
-    reward_head: nn.Linear
 
-    def __init__(self, architecture: Architecture) -> None:
-        super().__init__()
+    def __init__(self, architecture: MuZeroArchitecture) -> None:
+        super().__init__(architecture)
         self.architecture = architecture
-        self.inputs = InputScale(architecture.observation[0]) if architecture.normalise else None
-
-    def _brightness(self, planes: Tensor) -> Tensor:
-        return brightness(planes) if self.architecture.is_bytes else planes
-
-    @abstractmethod
-    def encode(self, observations: Tensor) -> Tensor:
-        """Latents [N, ...] of observations [N, ...]."""
 
     @abstractmethod
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,11 +78,10 @@ class MuZeroNetwork(nn.Module, ABC):
         """Reward logits [N, bins] of steps, from the features of where they led and from their traces."""
 
     def judge(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Policy logits [N, A] and value logits [N, bins]."""
         return self.policy_head(features), self.value_head(features)
 
     def predict(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of latents."""
+        """Policy logits [N, A] and value logits [N, bins] of latents."""
         return self.judge(self.look(latents))
 
     def project(self, latents: Tensor) -> Tensor:
@@ -140,24 +106,17 @@ class MuZeroNetwork(nn.Module, ABC):
             nn.Linear(latent, width), nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width)
         )
         self.guesser = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-        random = torch.Generator().manual_seed(seed)  # never the global one: roles are built at the same time
-        heads = {id(head) for head in (self.policy_head, self.value_head, self.reward_head)}
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                if id(module) in heads:
-                    nn.init.zeros_(module.weight)
-                else:
-                    nn.init.kaiming_uniform_(module.weight, nonlinearity="relu", generator=random)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=1.0, generator=random)
+
+        def draw(weight: Tensor, random: torch.Generator) -> None:
+            nn.init.kaiming_uniform_(weight, nonlinearity="relu", generator=random)
+
+        self.begin_weights(seed, draw, self.policy_head, self.value_head, self.reward_head)
 
 
 class VectorNetwork(MuZeroNetwork):
     """Layers on vectors. An action is a vector of its own that is added to what the latent becomes."""
 
-    def __init__(self, architecture: Architecture, *, seed: int) -> None:
+    def __init__(self, architecture: MuZeroArchitecture, *, seed: int) -> None:
         super().__init__(architecture)
         a = architecture
         self.latent_shape = (a.latent,)
@@ -174,8 +133,7 @@ class VectorNetwork(MuZeroNetwork):
         self._finish(seed)
 
     def encode(self, observations: Tensor) -> Tensor:
-        flat = observations.flatten(1)
-        return normalise(self.encoder(flat if self.inputs is None else self.inputs(flat)))
+        return normalise(self.encoder(self.scaled(observations.flatten(1))))
 
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         hidden = torch.relu(self.dynamics_norm(self.dynamics_in(latents) + self.action(actions)))
@@ -197,7 +155,7 @@ class BoardNetwork(MuZeroNetwork):
     too, is read from what the windows show: on a board a reward is for what is there, not for what was done.
     """
 
-    def __init__(self, architecture: Architecture, *, seed: int) -> None:
+    def __init__(self, architecture: MuZeroArchitecture, *, seed: int) -> None:
         super().__init__(architecture)
         a = architecture
         planes, height, width = a.observation
@@ -218,7 +176,7 @@ class BoardNetwork(MuZeroNetwork):
             self.action.weight.copy_(_where(a.num_actions, height, width))
 
     def encode(self, observations: Tensor) -> Tensor:
-        return self._normalise(self.encoder(self._brightness(observations)))
+        return self._normalise(self.encoder(self.scaled(observations)))
 
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         changed = self.dynamics_out(torch.relu(self.dynamics_in(self._beside_actions(latents, actions))))
@@ -250,7 +208,7 @@ class PlanesNetwork(MuZeroNetwork):
     An action is a plane of its own beside those of the latent.
     """
 
-    def __init__(self, architecture: Architecture, *, seed: int) -> None:
+    def __init__(self, architecture: MuZeroArchitecture, *, seed: int) -> None:
         super().__init__(architecture)
         a = architecture
         planes, height, width = a.observation
@@ -272,7 +230,7 @@ class PlanesNetwork(MuZeroNetwork):
         self._finish(seed)
 
     def encode(self, observations: Tensor) -> Tensor:
-        return normalise(self.encoder(self._brightness(observations)))
+        return normalise(self.encoder(self.scaled(observations)))
 
     def step(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         changed = self.dynamics_out(torch.relu(self.dynamics_in(self._beside_actions(latents, actions)) + latents))

@@ -13,22 +13,37 @@ here, so nothing that leaves the learner was ever on that device.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headway.learn.ppo.flat import Adam, flatten
-from headway.learn.ppo.mlp_kernels import MAX_LOG_RATIO, Loss, advantage_moments
+from headway.learn.ppo.mlp_kernels import MAX_LOG_RATIO, advantage_moments
+from headway.learn.ppo.mlp_memory import Loss
+from headway.learn.ppo.network import PPONetwork
 
-Rows = dict[str, Tensor]  # obs, actions and, where there are, masks: [B, ...]
+
+class TensorRows(NamedTuple):
+    """What is learned from, where it is computed."""
+
+    obs: Tensor  # [B, ...]
+    actions: Tensor  # [B, ...]
+    masks: Tensor | None  # [B, A]: which actions were legal, where some are not
+
+    def at(self, index: Tensor | slice) -> TensorRows:
+        return TensorRows(self.obs[index], self.actions[index], None if self.masks is None else self.masks[index])
 
 
 class AutogradStep:
-    """What a network with `values` and `evaluate` does with rows, on `device`. Its tensors become views of `flat`."""
+    """What a network does with rows, on `device`. Its tensors become views of `flat`.
 
-    def __init__(self, network: Any, device: str = "cpu") -> None:
+    `columns` [B, 5] are for each row: anchor (a log-probability), advantage, target of the value, value before, weight
+    of staleness. A sixth is the weight of replay, which the whole loss of a row is multiplied by.
+    """
+
+    def __init__(self, network: PPONetwork, device: str = "cpu") -> None:
         self.flat = flatten(network)
         self.gradient = np.zeros_like(self.flat)
         self._device = device
@@ -42,9 +57,8 @@ class AutogradStep:
             parameter.grad = self._gradient[part].view(parameter.shape)
             begin = part.stop
 
-    def rows(self, obs: np.ndarray, actions: np.ndarray, masks: np.ndarray | None) -> Rows:
-        arrays = {"obs": obs, "actions": actions} | ({} if masks is None else {"masks": masks})
-        return {name: self._send(array) for name, array in arrays.items()}
+    def rows(self, obs: np.ndarray, actions: np.ndarray, masks: np.ndarray | None) -> TensorRows:
+        return TensorRows(self._send(obs), self._send(actions), None if masks is None else self._send(masks))
 
     @torch.no_grad()
     def values(self, obs: np.ndarray) -> np.ndarray:
@@ -54,19 +68,18 @@ class AutogradStep:
         return values
 
     @torch.no_grad()
-    def log_probs(self, rows: Rows, part: slice) -> np.ndarray:
+    def log_probs(self, rows: TensorRows, part: slice) -> np.ndarray:
         """Of the actions in `part` of the rows."""
         self._follow()
-        some = {name: tensor[part] for name, tensor in rows.items()}
-        log_probs, _ = self._network.log_probs_and_entropy(some["obs"], some["actions"], some.get("masks"))
+        log_probs, _ = self._network.log_probs_and_entropy(*rows.at(part))
         result: np.ndarray = log_probs.cpu().numpy()
         return result
 
     def learn(
-        self, rows: Rows, columns: np.ndarray, order: np.ndarray, size: int, loss: Loss, adam: Adam, rate: float
+        self, rows: TensorRows, columns: np.ndarray, order: np.ndarray, size: int, loss: Loss, adam: Adam, rate: float
     ) -> np.ndarray:
         """A pass over `rows` in `order`, `size` rows a step of Adam; the measures of each step."""
-        mixed, numbers = {name: tensor[self._send(order)] for name, tensor in rows.items()}, columns[order]
+        mixed, numbers = rows.at(self._send(order)), columns[order]
         measured, every = [], np.arange(len(order))
         for start in range(0, len(order), size):
             part = every[start : start + size]
@@ -75,32 +88,31 @@ class AutogradStep:
         return np.stack(measured)
 
     def gradient_of(
-        self, rows: Rows, columns: np.ndarray, part: np.ndarray, moments: tuple[float, float], loss: Loss
+        self, rows: TensorRows, columns: np.ndarray, part: np.ndarray, moments: tuple[float, float], loss: Loss
     ) -> np.ndarray:
         """Writes the gradient of the mean loss over the rows in `part` to `gradient`; returns the measures."""
         self._follow()
-        index = self._send(part)
-        here = {name: tensor[index] for name, tensor in rows.items()}
-        anchor, advantages, targets, old_values, weights = self._send(columns[part]).unbind(1)
-        log_probs, entropies, values = self._network.evaluate(here["obs"], here["actions"], here.get("masks"))
+        anchor, advantages, targets, old_values, weights, *replayed = self._send(columns[part]).unbind(1)
+        log_probs, entropies, values = self._network.evaluate(*rows.at(self._send(part)))
         advantages = (advantages - moments[0]) / moments[1]
-        log_ratio = (log_probs - anchor).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        log_ratio = (log_probs - anchor).clamp(-float(MAX_LOG_RATIO), float(MAX_LOG_RATIO))
         ratio = log_ratio.exp()
         if loss.is_plain:
             policy_loss = -(advantages * log_probs).mean()
         else:
             clipped = ratio.clamp(1 - loss.clip, 1 + loss.clip)
+            weights = replayed[0] * weights if replayed else weights
             policy_loss = -(weights * torch.minimum(ratio * advantages, clipped * advantages)).mean()
-        value_loss = _value_loss(values, old_values, targets, loss.value_clip)
-        entropy = entropies.mean()
+        errors = _value_errors(values, old_values, targets, loss.value_clip)
+        value_loss, bonus = ((replayed[0] * each if replayed else each).mean() for each in (errors, entropies))
         self._gradient.zero_()
-        (policy_loss + loss.value_weight * value_loss - loss.entropy_weight * entropy).backward()
+        (policy_loss + loss.value_weight * value_loss - loss.entropy_weight * bonus).backward()
         if self._network is not self._original:
             torch.from_numpy(self.gradient).copy_(self._gradient)
         with torch.no_grad():
             moved = (ratio - 1 - log_ratio).mean()
             clip_fraction = ((ratio - 1).abs() > loss.clip).float().mean()
-            measures = torch.stack([policy_loss, value_loss, entropy, moved, clip_fraction]).double()
+            measures = torch.stack([policy_loss, value_loss, entropies.mean(), moved, clip_fraction]).double()
         result: np.ndarray = measures.cpu().numpy()
         return result
 
@@ -117,9 +129,9 @@ class AutogradStep:
             theirs.copy_(ours)
 
 
-def _value_loss(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:
-    loss = (values - targets) ** 2
+def _value_errors(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:
+    errors = (values - targets) ** 2
     if clip < float("inf"):
         near = old_values + (values - old_values).clamp(-clip, clip)
-        loss = torch.maximum(loss, (near - targets) ** 2)
-    return loss.mean()
+        errors = torch.maximum(errors, (near - targets) ** 2)
+    return errors

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from headway.envs.colorlines.patterns import FEATURES, NUM_PATTERNS, Spots, spots_of
 from headway.envs.colorlines.rules import CELLS, COLOURS, MOVES
+from headway.learn.ppo.network import PPONetwork
 from headway.learn.ppo.policy import load_weights
 
 MASKED = -1e9  # instead of -inf: its log-probability stays finite, and so do gradients
@@ -137,7 +138,7 @@ class _Lines(nn.Module):
         return torch.relu(self.own(features) + context.index_select(0, place))
 
 
-class CellsActorCritic(nn.Module):
+class CellsActorCritic(PPONetwork):
     """Scores of moves, and the value of a position. `width`: features per spot; more see more and cost more."""
 
     normalise = False

@@ -9,13 +9,13 @@ One vector is clipped by one norm, changed in one pass and sent to other ranks i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import nn
 
-from headway.learn.ppo.mlp_kernels import Memory, adam
+from headway.core.types import State
+from headway.learn.ppo.mlp_kernels import adam
+from headway.learn.ppo.mlp_memory import Memory
 
 
 def flatten(network: nn.Module) -> np.ndarray:
@@ -47,9 +47,9 @@ class Adam:
     def apply(self, gradient: np.ndarray, rate: float) -> None:
         adam(self._values, gradient, self.memory, rate)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"steps": int(self.memory.steps[0]), "moments": self.memory.moments.copy()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.memory.steps[0] = state["steps"]
         self.memory.moments[:] = state["moments"]

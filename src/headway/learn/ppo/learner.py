@@ -13,7 +13,6 @@ pi_prox = pi_b and the last three are PPO.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
@@ -22,18 +21,22 @@ import torch
 from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
-from headway.core.types import Batch, LearnReport
+from headway.core.types import Batch, LearnReport, State
+from headway.experience.recent_returns import RecentReturns
+from headway.experience.records import record_of
+from headway.experience.segment import Segment, side_by_side
 from headway.learn.advantages import effective_sample_size, gae, vtrace
 from headway.learn.ppo.autograd_step import AutogradStep
 from headway.learn.ppo.flat import Adam
-from headway.learn.ppo.mlp_kernels import Loss, advantage_moments
-from headway.learn.ppo.policy import ActorCritic, compiled
+from headway.learn.ppo.mlp_kernels import advantage_moments
+from headway.learn.ppo.mlp_memory import Loss
+from headway.learn.ppo.network import PPONetwork
+from headway.learn.ppo.policy import compiled
 from headway.learn.rank import ALONE, Rank
 
 Correction = Literal["none", "clip", "decoupled", "vtrace"]
 MEASURES = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 MAX_LOG_RATIO = 20.0
-EPISODES_AVERAGED = 100  # the reported return is the mean over this many finished episodes
 
 
 class PPOSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
@@ -111,7 +114,7 @@ class PPOLearner:
 
     def __init__(
         self,
-        make_network: Callable[[], ActorCritic],
+        make_network: Callable[[], PPONetwork],
         settings: PPOSettings,
         *,
         seed: int = 0,
@@ -127,22 +130,21 @@ class PPOLearner:
         self._vector = torch.from_numpy(self._step.flat)  # all parameters, for the other ranks
         self._random = np.random.default_rng([seed, 11])
         self._updates = 0
-        self._returns: deque[float] = deque(maxlen=EPISODES_AVERAGED)
+        self._returns = RecentReturns()
         self._moments = _Moments(tuple(self._network.obs_mean.shape)) if self._network.normalise else None
 
     def learn(self, batch: Batch) -> LearnReport:
-        data = _join([rollout.payload for rollout in batch.rollouts])
+        data = side_by_side([record_of(rollout, Segment) for rollout in batch.rollouts])
         if self._moments is not None:
-            self._update_normalisation(data["obs"][:-1][data["valid"]])
+            self._update_normalisation(data.obs[:-1][data.valid])
         rows, columns, anchor = self._prepare(data)
         metrics = self._train(rows, columns)
         ages = [batch.version - r.span.oldest for r in batch.rollouts if r.span is not None]
         metrics |= anchor
         metrics["staleness"] = float(np.mean(ages)) if ages else 0.0
         for rollout in batch.rollouts:
-            self._returns.extend(episode[0] for episode in rollout.info.get("episodes", ()))
-        if self._returns:
-            metrics["return"] = float(np.mean(self._returns))
+            self._returns.see(rollout)
+        metrics |= self._returns.as_metric()
         self._updates += 1
         return LearnReport(metrics, samples=float(len(columns)))
 
@@ -150,45 +152,45 @@ class PPOLearner:
         """Tensors of their own: the network's are views of one vector, which each of them would carry along."""
         return {name: tensor.clone() for name, tensor in self._network.state_dict().items()}
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> State:
         return {
             "network": self.snapshot(),
             "optimizer": self._adam.state_dict(),
             "random": self._random.bit_generator.state,
             "updates": self._updates,
-            "returns": list(self._returns),
+            "returns": self._returns.state(),
             "moments": None if self._moments is None else self._moments.state(),
         }
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._network.load_state_dict(state["network"])
         self._adam.load_state_dict(state["optimizer"])
         self._random.bit_generator.state = state["random"]
         self._updates = state["updates"]
-        self._returns = deque(state["returns"], maxlen=EPISODES_AVERAGED)
+        self._returns.restore(state["returns"])
         if self._moments is not None:
             self._moments.restore(state["moments"])
 
-    def _prepare(self, data: dict[str, np.ndarray]) -> tuple[Any, np.ndarray, dict[str, float]]:
+    def _prepare(self, data: Segment) -> tuple[Any, np.ndarray, dict[str, float]]:
         """Rows [B, ...] without the invalid steps; their advantages and targets under the policy as it is now."""
-        settings, valid = self._settings, data["valid"]
+        settings, valid = self._settings, data.valid
         steps, width = valid.shape
         keep = np.flatnonzero(valid)
-        masks = data["masks"].reshape(steps * width, -1)[keep] if "masks" in data else None
-        rows = self._step.rows(_lines(data["obs"][:-1])[keep], _lines(data["actions"])[keep], masks)
-        every = _lines(data["obs"])
+        masks = None if data.masks is None else data.masks.reshape(steps * width, -1)[keep]
+        rows = self._step.rows(_lines(data.obs[:-1])[keep], _lines(data.actions)[keep], masks)
+        every = _lines(data.obs)
         values = self._spread(len(every), lambda mine: self._step.values(every[mine])).reshape(steps + 1, width)
         proximal = self._spread(len(keep), lambda mine: self._step.log_probs(rows, mine))
-        log_ratios = np.clip(proximal - data["log_probs"].reshape(-1)[keep], -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        log_ratios = np.clip(proximal - data.log_probs.reshape(-1)[keep], -MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratios = np.exp(log_ratios)
-        ends = (data["rewards"], values, data["terminated"], data["truncated"], valid)
+        ends = (data.rewards, values, data.terminated, data.truncated, valid)
         if settings.correction == "vtrace":
             everywhere = np.ones(valid.shape, ratios.dtype)
             everywhere[valid] = ratios
             advantages, targets = vtrace(*ends, everywhere, gamma=settings.gamma, lam=settings.lam)
         else:
             advantages, targets = gae(*ends, gamma=settings.gamma, lam=settings.lam)
-        behaviour, before, after = data["log_probs"][valid], values[:-1][valid], targets[valid]
+        behaviour, before, after = data.log_probs[valid], values[:-1][valid], targets[valid]
         anchor = behaviour if settings.correction == "clip" else behaviour + log_ratios
         is_decoupled = settings.correction == "decoupled"
         weights = np.minimum(ratios, settings.max_importance) if is_decoupled else np.ones_like(ratios)
@@ -286,13 +288,8 @@ class _Moments:
     def scale(self) -> np.ndarray:
         return np.sqrt(self._variance + 1e-8).astype(np.float32)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {"count": self._count, "mean": self._mean, "variance": self._variance}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         self._count, self._mean, self._variance = state["count"], state["mean"], state["variance"]
-
-
-def _join(segments: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Segments side by side: [T, N1 + N2 + ...]."""
-    return {name: np.concatenate([segment[name] for segment in segments], axis=1) for name in segments[0]}

@@ -10,19 +10,20 @@ and the way back, and the two towers never meet: the policy's loss needs one, th
 
 All functions are compiled on first use, release the GIL, and check nothing: their callers do. Sums are taken
 in a fixed order: the same rows give the same bits. They are all in this file because what is kept on disk of one
-is only compiled again when its own file changes. Arrays are written element by element and never made here: what
-numba has for slices and for new arrays takes it longer to compile than all the rest.
+is only compiled again when its own file changes. What they work on is in mlp_memory.py. Arrays are written element
+by element and never made here: what numba has for slices and for new arrays takes it longer to compile than all the
+rest.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-CHUNK = 256
+from headway.learn.ppo.mlp_memory import CHUNK
+
 LANES = 32  # a chunk that is not full is padded to whole vectors
 MASKED = np.float32(-1e9)
 MAX_LOG_RATIO = np.float32(20.0)
@@ -39,57 +40,6 @@ BETAS, EPSILON = (0.9, 0.999), 1e-5  # Adam's
 
 # Reordering and fused multiply-add, but no assumption that numbers are finite: a NaN must stay visible.
 _compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "arcp", "nsz"})
-
-
-class Layout(NamedTuple):
-    """Where what is in the flat vector. Tower 0 acts, tower 1 estimates the value; the last layer is the head."""
-
-    sizes: np.ndarray  # [L + 1] int64: width of the observation and of each hidden layer
-    places: np.ndarray  # [2, L + 1, 2] int64: where weight [out, in] and bias [out] of each layer begin
-    choices: np.ndarray  # [G] int64: options of each choice; none if actions are continuous
-    num_outputs: int
-    log_std: int  # where the log deviations begin, -1: there are none
-    mean: np.ndarray  # [D] of the observations
-    scale: np.ndarray  # [D]
-    normalise: bool
-
-
-class Scratch(NamedTuple):
-    """Memory of one chunk, one row a column."""
-
-    x: np.ndarray  # [D, CHUNK]
-    hidden: np.ndarray  # [L, W, CHUNK] activations
-    change: np.ndarray  # [2, W, CHUNK] their gradients, of this layer and the one below
-    out: np.ndarray  # [A, CHUNK] outputs, then their gradients
-    chances: np.ndarray  # [A, CHUNK] of the choices
-    entropies: np.ndarray  # [CHUNK]
-
-
-class Rows(NamedTuple):
-    """What is learned from."""
-
-    obs: np.ndarray  # [B, D] float32
-    choices: np.ndarray  # [B, G] int64
-    reals: np.ndarray  # [B, A] float32: continuous actions
-    masks: np.ndarray  # [B, A] bool, or [0, A]: everything is legal
-
-
-class Loss(NamedTuple):
-    """The knobs of the loss."""
-
-    clip: float
-    value_weight: float
-    value_clip: float  # inf: not clipped
-    entropy_weight: float
-    is_plain: bool  # policy gradient without a ratio
-
-
-class Memory(NamedTuple):
-    """What Adam remembers."""
-
-    moments: np.ndarray  # [2, P] running mean of the gradient, and of its square
-    steps: np.ndarray  # [1] int64
-    max_norm: float
 
 
 # -------------------------------------------------------------------------------------------------- products

@@ -16,7 +16,7 @@ from torch import nn
 from headway.envs.gymnasium_vector import Continuous, Discrete
 from headway.learn.ppo import mlp_kernels as kernels
 from headway.learn.ppo.flat import Adam, flatten
-from headway.learn.ppo.mlp_kernels import CHUNK, Layout, Loss, Rows, Scratch
+from headway.learn.ppo.mlp_memory import CHUNK, Loss, MLPLayout, MLPRows, Scratch
 
 NUM_MEASURES = 5
 
@@ -59,9 +59,9 @@ class MLPStep:
         """Of observations [B, ...]."""
         return self._outputs(1, obs)[0]
 
-    def log_probs(self, rows: Rows, part: slice) -> np.ndarray:
+    def log_probs(self, rows: MLPRows, part: slice) -> np.ndarray:
         """Of the actions in `part` of the rows."""
-        some = Rows(*(array[part] for array in rows))
+        some = MLPRows(*(array[part] for array in rows))
         entropies, log_probs = np.empty((2, len(some.obs)), np.float32)
         out = self._outputs(0, some.obs)
         memory = (out, np.empty_like(out), np.arange(len(log_probs)))
@@ -75,7 +75,7 @@ class MLPStep:
         return out
 
     def gradient_of(
-        self, rows: Rows, columns: np.ndarray, part: np.ndarray, moments: tuple[float, float], loss: Loss
+        self, rows: MLPRows, columns: np.ndarray, part: np.ndarray, moments: tuple[float, float], loss: Loss
     ) -> np.ndarray:
         """Writes the gradient of the mean loss over the rows in `part` to `gradient`; returns the measures."""
         measures = np.empty(NUM_MEASURES)
@@ -85,7 +85,7 @@ class MLPStep:
         return measures
 
     def learn(
-        self, rows: Rows, columns: np.ndarray, order: np.ndarray, size: int, loss: Loss, adam: Adam, rate: float
+        self, rows: MLPRows, columns: np.ndarray, order: np.ndarray, size: int, loss: Loss, adam: Adam, rate: float
     ) -> np.ndarray:
         """A pass over `rows` in `order`, `size` rows a step of Adam, in one call; the measures of each step."""
         measured = np.empty((-(-len(order) // size), NUM_MEASURES))
@@ -93,10 +93,10 @@ class MLPStep:
         kernels.learn(*weights, loss, rows, columns, order, size, self._scratch, adam.memory, rate, measured)
         return measured
 
-    def rows(self, obs: np.ndarray, actions: np.ndarray, masks: np.ndarray | None) -> Rows:
+    def rows(self, obs: np.ndarray, actions: np.ndarray, masks: np.ndarray | None) -> MLPRows:
         """Arrays [B, ...] in the form the kernels take."""
         num, is_real = len(obs), isinstance(self._action, Continuous)
-        return Rows(
+        return MLPRows(
             obs=np.ascontiguousarray(obs.reshape(num, -1)),
             choices=np.zeros((num, 0), np.int64) if is_real else actions.reshape(num, -1).astype(np.int64),
             reals=np.ascontiguousarray(actions, np.float32) if is_real else np.zeros((num, 0), np.float32),
@@ -111,7 +111,7 @@ def is_tanh_tower(tower: nn.Module) -> bool:
     return [type(layer) for layer in layers[1:]] == known and isinstance(layers[0], nn.Identity | nn.Flatten)
 
 
-def _layout(network: Any) -> Layout:
+def _layout(network: Any) -> MLPLayout:
     begins, begin = {}, 0
     for name, parameter in network.named_parameters():
         begins[name] = begin
@@ -123,7 +123,7 @@ def _layout(network: Any) -> Layout:
     action = network.action
     is_real = isinstance(action, Continuous)
     options = () if is_real else (action.n,) if isinstance(action, Discrete) else action.choices
-    return Layout(
+    return MLPLayout(
         sizes=np.array([network.obs_mean.numel(), *(network.actor[index].out_features for index in hidden)]),
         places=np.array(places),
         choices=np.array(options, np.int64),

@@ -23,18 +23,17 @@ from torch import Tensor, nn
 from headway.envs.gymnasium_vector import ActionSpec, Continuous, Discrete, Spec
 from headway.learn.input_scale import brightness
 from headway.learn.ppo.mlp_step import MLPStep, is_tanh_tower
+from headway.learn.ppo.network import PPONetwork
 
 MASKED = -1e9  # instead of -inf: its log-probability stays finite, and so do gradients
 MAX_NORMALISED = 10.0
 Widths = TypeVar("Widths", bound=Sequence[int])
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(PPONetwork):
     """Two towers of tanh layers, one for acting, one for the value. Pictures have convolutions before both."""
 
     body: nn.Sequential | None
-    obs_mean: Tensor
-    obs_scale: Tensor
 
     def __init__(self, spec: Spec, hidden: Sequence[int] = (64, 64), *, normalise: bool = False, seed: int = 0) -> None:
         super().__init__()

@@ -14,18 +14,19 @@ Both are truncated: w_i by the replay, which divides by the largest. The effecti
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from headway.core.types import Batch, LearnReport
+from headway.experience.feedback import Priorities
+from headway.experience.records import record_of
+from headway.experience.segment import DrawnSegments, Segment
 from headway.learn.advantages import effective_sample_size
-from headway.learn.ppo.autograd_step import AutogradStep, Rows
+from headway.learn.ppo.autograd_step import AutogradStep
 from headway.learn.ppo.learner import MAX_LOG_RATIO, PPOLearner, PPOSettings
-from headway.learn.ppo.mlp_kernels import Loss
+from headway.learn.ppo.network import PPONetwork
 from headway.learn.rank import ALONE, Rank
 
 
@@ -37,7 +38,7 @@ class ReplayedPPOLearner(PPOLearner):
 
     def __init__(
         self,
-        make_network: Callable[[], Any],
+        make_network: Callable[[], PPONetwork],
         settings: PPOSettings,
         *,
         seed: int = 0,
@@ -49,74 +50,40 @@ class ReplayedPPOLearner(PPOLearner):
         super().__init__(make_network, settings, seed=seed, rank=rank, device=device)
         if self._moments is not None:
             raise ValueError("a network that normalises its observations cannot learn from a replay")
-        self._step = WeightedStep(self._network, device)  # over the same vector of parameters
+        self._step = AutogradStep(self._network, device)  # over the same parameters; kernels know no replay
 
     def learn(self, batch: Batch) -> LearnReport:
         (draw,) = batch.rollouts
-        data = draw.payload
+        data = record_of(draw, DrawnSegments)
         rows, columns, metrics = self._prepare(data)
         metrics |= self._train(rows, columns)
         priorities = self._priorities(data)
-        ages = batch.version - data["versions"]
+        ages = batch.version - data.versions
         metrics |= {"staleness": float(ages.mean()), "staleness_max": float(ages.max())}
         metrics["td_error"] = float(priorities.mean())
         self._updates += 1
-        feedback = {"ids": data["ids"], "priorities": priorities}
-        return LearnReport(metrics, samples=float(len(columns)), feedback=feedback)
+        return LearnReport(metrics, samples=float(len(columns)), feedback=Priorities(data.ids, priorities))
 
-    def _prepare(self, data: dict[str, np.ndarray]) -> tuple[Any, np.ndarray, dict[str, float]]:
+    def _prepare(self, data: Segment) -> tuple[Any, np.ndarray, dict[str, float]]:
         """With the weights of replay as a sixth column, and the effective sample size of both weights together."""
+        assert isinstance(data, DrawnSegments)
         rows, columns, metrics = super()._prepare(data)
-        valid, settings = data["valid"], self._settings
-        of_replay = np.broadcast_to(data["weights"], valid.shape)[valid]
+        valid, settings = data.valid, self._settings
+        of_replay = np.broadcast_to(data.weights, valid.shape)[valid]
         proximal = columns[:, 0]
         if settings.correction == "clip":  # which needs no pi_prox otherwise
             proximal = self._spread(len(columns), lambda mine: self._step.log_probs(rows, mine))
-        log_ratios = np.clip(proximal - data["log_probs"][valid], -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        log_ratios = np.clip(proximal - data.log_probs[valid], -MAX_LOG_RATIO, MAX_LOG_RATIO)
         truncated = np.minimum(np.exp(log_ratios), settings.max_importance)
         metrics["ess"] = effective_sample_size(of_replay * truncated)
         return rows, np.column_stack([columns, of_replay.astype(np.float32)]), metrics
 
-    def _priorities(self, data: dict[str, np.ndarray]) -> np.ndarray:
+    def _priorities(self, data: Segment) -> np.ndarray:
         """The mean |td| over the valid moves of each segment [B], with the values as they are now."""
-        obs, valid = data["obs"], data["valid"]
+        obs, valid = data.obs, data.valid
         every = obs.reshape(-1, *obs.shape[2:])
         values = self._spread(len(every), lambda mine: self._step.values(every[mine])).reshape(obs.shape[:2])
-        next_values = np.where(data["terminated"], 0.0, values[1:])
-        errors = np.abs(data["rewards"] + self._settings.gamma * next_values - values[:-1]) * valid
+        next_values = np.where(data.terminated, 0.0, values[1:])
+        errors = np.abs(data.rewards + self._settings.gamma * next_values - values[:-1]) * valid
         means: np.ndarray = errors.sum(axis=0) / np.maximum(valid.sum(axis=0), 1)
         return means
-
-
-class WeightedStep(AutogradStep):
-    """A gradient step in which the whole loss of a row has a weight of its own: the sixth column."""
-
-    def gradient_of(
-        self, rows: Rows, columns: np.ndarray, part: np.ndarray, moments: tuple[float, float], loss: Loss
-    ) -> np.ndarray:
-        self._follow()
-        index = self._send(part)
-        here = {name: tensor[index] for name, tensor in rows.items()}
-        anchor, advantages, targets, old_values, of_staleness, of_replay = self._send(columns[part]).unbind(1)
-        log_probs, entropies, values = self._network.evaluate(here["obs"], here["actions"], here.get("masks"))
-        advantages = (advantages - moments[0]) / moments[1]
-        log_ratio = (log_probs - anchor).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        ratio = log_ratio.exp()
-        clipped = ratio.clamp(1 - loss.clip, 1 + loss.clip)
-        policy_loss = (of_replay * of_staleness * -torch.minimum(ratio * advantages, clipped * advantages)).mean()
-        errors = (values - targets) ** 2
-        if math.isfinite(loss.value_clip):
-            near = old_values + (values - old_values).clamp(-loss.value_clip, loss.value_clip)
-            errors = torch.maximum(errors, (near - targets) ** 2)
-        value_loss = (of_replay * errors).mean()
-        bonus = (of_replay * entropies).mean()
-        self._gradient.zero_()
-        (policy_loss + loss.value_weight * value_loss - loss.entropy_weight * bonus).backward()
-        if self._network is not self._original:
-            torch.from_numpy(self.gradient).copy_(self._gradient)
-        with torch.no_grad():
-            moved = (ratio - 1 - log_ratio).mean()
-            clip_fraction = ((ratio - 1).abs() > loss.clip).float().mean()
-            measures = torch.stack([policy_loss, value_loss, entropies.mean(), moved, clip_fraction]).double()
-        result: np.ndarray = measures.cpu().numpy()
-        return result

@@ -19,16 +19,17 @@ Both give the same numbers up to rounding.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headway.learn.device_calls import DeviceCalls, pack, unpack
+from headway.learn.compiled_layers import Product, array_of, bins_of, no_leaves, norm_of, product_of, room
+from headway.learn.device_calls import DeviceModel, unpack
 from headway.learn.muzero.vector_kernels import announce
-from headway.learn.packed import load_weights, writeable
+from headway.learn.packed import writeable
 from headway.learn.unizero import path_kernels as kernels
 from headway.learn.unizero.network import Block, UniZeroNetwork, turns
 from headway.search.history import Past
@@ -41,21 +42,16 @@ def searchable(network: UniZeroNetwork, *, context_steps: int = 0, device: str =
     return kind(network, context_steps=context_steps, device=device)
 
 
-class UniZeroModel:
+class UniZeroModel(DeviceModel[UniZeroNetwork]):
     """A network to search with. `context_steps`: how many steps before the root it is shown; 0: the root alone."""
 
     def __init__(self, network: UniZeroNetwork, *, context_steps: int = 0, device: str = "cpu") -> None:
         if context_steps < 0:
             raise ValueError(f"context_steps must be >= 0, received {context_steps!r}")
         self.context_steps = context_steps
-        self._network = network.to(device).eval()
+        super().__init__(network, device)
         self._blocks = [block for block in network.blocks if isinstance(block, Block)]
-        self._device = device
-        self._calls = DeviceCalls(device)
         self._shape = (0, 0)
-
-    def load(self, weights: Any) -> None:
-        load_weights(self._network, weights)
 
     @torch.inference_mode()
     def begin(self, obs: np.ndarray, num_nodes: int, past: Past | None = None) -> Leaves:
@@ -73,7 +69,7 @@ class UniZeroModel:
         self._latents[0] = latents[:, -1]
         self._depths[0] = 0
         seen = sequence.seen[:, -1]
-        return unpack(self._judge(seen, seen.new_zeros(num)).cpu())
+        return unpack(self._answer(seen, seen.new_zeros(num)).cpu())
 
     def _sequence(self, obs: np.ndarray, past: Past | None) -> tuple[Tensor, Tensor, Tensor]:
         """Observations [B, C + 1, ...], actions [B, C] and how many of the observations there are [B]."""
@@ -100,10 +96,6 @@ class UniZeroModel:
         slots = torch.arange(steps + 2 - width, steps + 2, device=self._device).clamp(min=0)
         self._paths[0] = slots * num + self._rows[:, None]
 
-    @torch.inference_mode()
-    def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
-        return self._calls.ask(simulation, partial(self._expand, simulation + 1), parents, actions)
-
     def _expand(self, node: int, parents: Tensor, actions: Tensor) -> Tensor:
         network, num = self._network, len(parents)
         at = parents * num + self._rows
@@ -125,7 +117,7 @@ class UniZeroModel:
         slot = (self.context_steps + 1 + node) * num
         self._memory[slot : slot + num] = known[:, own:]
         self._latents[node] = latents
-        return self._judge(seen, network.architecture.reward_support.decode(reward_logits))
+        return self._answer(seen, network.reward_support.decode(reward_logits))
 
     def _token(self, token: Tensor, place: int, phases: Tensor, known: Tensor, bias: Tensor) -> Tensor:
         """What becomes of a token [B, D] that looks at all places up to its own; its keys and values go there."""
@@ -136,22 +128,18 @@ class UniZeroModel:
         last: Tensor = self._network.last(x[:, 0])
         return last
 
-    def _judge(self, seen: Tensor, rewards: Tensor) -> Tensor:
-        logits, value_logits = self._network.judge(seen)
-        return pack(rewards, self._network.architecture.value_support.decode(value_logits), logits)
-
     def _make_room(self, num_nodes: int, num_rows: int) -> None:
         a, slots = self._network.architecture, self.context_steps + 1 + num_nodes
-        room: dict[str, Any] = {"device": self._device}
-        self._memory = torch.zeros(slots * num_rows, 2, a.layers, 2, a.dim, **room)
-        self._bias = torch.zeros(slots * num_rows, 2, **room)
+        zeros = partial(torch.zeros, device=self._device)
+        self._memory = zeros(slots * num_rows, 2, a.layers, 2, a.dim)
+        self._bias = zeros(slots * num_rows, 2)
         self._bias[:num_rows] = -math.inf  # of nothing
-        self._paths = torch.zeros(num_nodes, num_rows, a.attention_steps, dtype=torch.long, **room)
-        self._depths = torch.zeros(num_nodes, num_rows, dtype=torch.long, **room)
-        self._latents = torch.zeros(num_nodes, num_rows, a.dim, **room)
-        self._rows = torch.arange(num_rows, **room)
-        self._ones = torch.ones(num_rows, dtype=torch.long, **room)
-        places = 2 * torch.arange(num_nodes, **room)[:, None] + torch.tensor([-1, 0], **room)
+        self._paths = zeros(num_nodes, num_rows, a.attention_steps, dtype=torch.long)
+        self._depths = zeros(num_nodes, num_rows, dtype=torch.long)
+        self._latents = zeros(num_nodes, num_rows, a.dim)
+        self._rows = torch.arange(num_rows, device=self._device)
+        self._ones = torch.ones(num_rows, dtype=torch.long, device=self._device)
+        places = 2 * torch.arange(num_nodes, device=self._device)[:, None] + torch.tensor([-1, 0], device=self._device)
         self._turns = turns(places, a.head_dim)
         self._calls.make_room(num_rows)
         self._shape = (num_nodes, num_rows)
@@ -172,102 +160,79 @@ class CompiledModel(UniZeroModel):
         super().__init__(network, context_steps=context_steps)
         self._read()
 
-    def load(self, weights: Any) -> None:
+    def load(self, weights: Mapping[str, np.ndarray]) -> None:
         super().load(weights)
         self._read()
 
     def _read(self) -> None:
         """The network's weights as the products want them: [in, out], and what reads the same rows side by side."""
         net, dim = self._network, self._network.architecture.dim
-        self._actions = _array(net.action.weight)
+        self._actions = array_of(net.action.weight)
         self._layers = [
             (
-                *(_norm(block.before), _product(block.ask), _product(block.answer)),
-                *(_norm(block.between), _product(block.inner), _product(block.outer)),
+                *(norm_of(block.before), product_of(block.ask), product_of(block.answer)),
+                *(norm_of(block.between), product_of(block.inner), product_of(block.outer)),
             )
             for block in self._blocks
         ]
-        self._last = _norm(net.last)
-        self._seen = _product(net.seen_layer), _product(net.policy_head, net.value_head)
-        self._done = _product(net.done_layer), _product(net.change_head, net.reward_head)
+        self._last = norm_of(net.last)
+        self._seen = product_of(net.seen_layer), product_of(net.policy_head, net.value_head)
+        self._done = product_of(net.done_layer), product_of(net.change_head, net.reward_head)
         self._plain = np.ones(dim, np.float32), np.zeros(dim, np.float32)
 
     def _make_room(self, num_nodes: int, num_rows: int) -> None:
         super()._make_room(num_nodes, num_rows)
         a = self._network.architecture
-
-        def room(width: int) -> tuple[Tensor, np.ndarray]:
-            tensor = torch.zeros(num_rows, width)
-            return tensor, tensor.numpy()
-
-        self._x, self._before = room(a.dim)[1], room(a.dim)[1]
-        self._normed, self._heard, self._change = room(a.dim), room(a.dim), room(a.dim)
-        self._asked, self._inner, self._hidden = room(3 * a.dim), room(4 * a.dim), room(2 * a.dim)
-        self._judged = room(a.num_actions + a.value_support.num_bins)
-        self._expected = room(a.dim + a.reward_support.num_bins)
+        rows = partial(room, num_rows)
+        self._x, self._before = rows(a.dim).array, rows(a.dim).array
+        self._normed, self._heard, self._change = rows(a.dim), rows(a.dim), rows(a.dim)
+        self._asked, self._inner, self._hidden = rows(3 * a.dim), rows(4 * a.dim), rows(2 * a.dim)
+        self._judged = rows(a.num_actions + a.value_support.num_bins)
+        self._expected = rows(a.dim + a.reward_support.num_bins)
         self._scores = np.zeros(2 * a.attention_steps, np.float32)
         self._tree = self._memory.numpy(), self._bias.numpy(), self._paths.numpy(), self._depths.numpy()
         self._latent_rows = self._latents.numpy()
         self._angles = torch.view_as_real(self._turns).numpy()
-        supports = a.value_support, a.reward_support
-        self._value_bins, self._reward_bins = ((np.float32(of.low), np.float32(of.step)) for of in supports)
-        each = np.zeros(num_rows, np.float32)
-        self._answer = Leaves(each, each.copy(), np.zeros((num_rows, a.num_actions), np.float32))
+        self._value_bins, self._reward_bins = bins_of(a.value_support), bins_of(a.reward_support)
+        self._leaves = no_leaves(num_rows, a.num_actions)
 
     @torch.inference_mode()
     def expand(self, simulation: int, parents: np.ndarray, actions: np.ndarray) -> Leaves:
-        node, x, answer = simulation + 1, self._x, self._answer
+        node, x, answer = simulation + 1, self._x, self._leaves
         _, _, paths, depths = self._tree
         latents = self._latent_rows
         kernels.follow(paths, depths, latents, parents, node, self.context_steps + 1, self._before)
         kernels.look_up(self._actions, actions, x)
         self._pass(node, 0)
-        self._read_off(self._done, self._expected[0])
-        announce(self._expected[1], self._change[1], answer.rewards, *self._reward_bins)
-        kernels.arrive(self._before, self._change[1], *self._plain, latents[node], x)
+        self._read_off(self._done, self._expected.tensor)
+        announce(self._expected.array, self._change.array, answer.rewards, *self._reward_bins)
+        kernels.arrive(self._before, self._change.array, *self._plain, latents[node], x)
         self._pass(node, 1)
-        self._read_off(self._seen, self._judged[0])
-        announce(self._judged[1], answer.logits, answer.values, *self._value_bins)
+        self._read_off(self._seen, self._judged.tensor)
+        announce(self._judged.array, answer.logits, answer.values, *self._value_bins)
         return answer
 
     def _pass(self, node: int, token: int) -> None:
         """What becomes of the token x, normed."""
         memory, bias, paths, depths = self._tree
-        x, (normed, rows), change = self._x, self._normed, self._change
-        self._change[1][:] = 0
+        x, (rows, normed), change = self._x, self._normed, self._change
+        self._change.array[:] = 0
         for layer, (before, ask, answer, between, inner, outer) in enumerate(self._layers):
-            kernels.add_norm(x, change[1], *before, rows)
-            torch.addmm(ask[1], normed, ask[0], out=self._asked[0])
+            kernels.add_norm(x, change.array, *before, rows)
+            torch.addmm(ask[1], normed, ask[0], out=self._asked.tensor)
             kernels.attend(
-                *(self._asked[1], memory, bias, paths, depths, node, token, layer),
-                *(self._angles, self._network.architecture.heads, self._scores, self._heard[1]),
+                *(self._asked.array, memory, bias, paths, depths, node, token, layer),
+                *(self._angles, self._network.architecture.heads, self._scores, self._heard.array),
             )
-            torch.addmm(answer[1], self._heard[0], answer[0], out=change[0])
-            kernels.add_norm(x, change[1], *between, rows)
-            torch.addmm(inner[1], normed, inner[0], out=self._inner[0])
-            kernels.activate(self._inner[1])
-            torch.addmm(outer[1], self._inner[0], outer[0], out=change[0])
-        kernels.add_norm(x, change[1], *self._last, rows)
+            torch.addmm(answer[1], self._heard.tensor, answer[0], out=change.tensor)
+            kernels.add_norm(x, change.array, *between, rows)
+            torch.addmm(inner[1], normed, inner[0], out=self._inner.tensor)
+            kernels.activate(self._inner.array)
+            torch.addmm(outer[1], self._inner.tensor, outer[0], out=change.tensor)
+        kernels.add_norm(x, change.array, *self._last, rows)
 
-    def _read_off(self, heads: tuple[_Product, _Product], out: Tensor) -> None:
+    def _read_off(self, heads: tuple[Product, Product], out: Tensor) -> None:
         first, last = heads
-        torch.addmm(first[1], self._normed[0], first[0], out=self._hidden[0])
-        kernels.activate(self._hidden[1])
-        torch.addmm(last[1], self._hidden[0], last[0], out=out)
-
-
-_Product = tuple[Tensor, Tensor]  # weights [in, out] and bias [out], copied: the network may be loaded meanwhile
-
-
-def _product(*layers: Any) -> _Product:
-    weights = torch.cat([layer.weight.detach() for layer in layers]).T.contiguous()
-    return weights, torch.cat([layer.bias.detach() for layer in layers])
-
-
-def _norm(layer: nn.LayerNorm) -> tuple[np.ndarray, np.ndarray]:
-    return _array(layer.weight), _array(layer.bias)
-
-
-def _array(parameter: Tensor) -> np.ndarray:
-    copied: np.ndarray = parameter.detach().clone().numpy()
-    return copied
+        torch.addmm(first[1], self._normed.tensor, first[0], out=self._hidden.tensor)
+        kernels.activate(self._hidden.array)
+        torch.addmm(last[1], self._hidden.tensor, last[0], out=out)

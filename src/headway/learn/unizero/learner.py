@@ -12,9 +12,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from headway.learn.model_learner import ModelLearner, ModelSettings, Targets
-from headway.learn.unizero.loss import Losses, LossWeights, unizero_losses
+from headway.learn.model_learner import ModelLearner, ModelSettings
+from headway.learn.unizero.loss import UniZeroLossWeights, unizero_losses
 from headway.learn.unizero.network import UniZeroNetwork
+from headway.learn.window_loss import Losses, Targets
 
 
 class UniZeroSettings(ModelSettings):
@@ -34,9 +35,9 @@ class UniZeroSettings(ModelSettings):
     """Learn that after a termination there is nothing to gain, so that the search sees it too."""
 
     @property
-    def weights(self) -> LossWeights:
+    def weights(self) -> UniZeroLossWeights:
         """How much each part of the loss counts."""
-        return LossWeights(
+        return UniZeroLossWeights(
             latent=self.latent_weight,
             value=self.value_weight,
             entropy=self.entropy_weight,
@@ -52,8 +53,7 @@ class UniZeroLearner(ModelLearner[UniZeroNetwork]):
     def _losses(self, targets: Targets) -> Losses:
         return unizero_losses(self._network, self._target, targets, self._settings.weights)
 
-    def _target_values(self, observations: Tensor) -> Tensor:
-        latents = self._target.encode(observations.flatten(0, 1))[:, None]
+    def _target_value_logits(self, observations: Tensor) -> Tensor:
+        latents = self._target.encode(observations)[:, None]
         alone = self._target(latents, torch.zeros(len(latents), 0, dtype=torch.long, device=self._device))
-        _, logits = self._target.judge(alone.seen[:, 0])
-        return self._target.architecture.value_support.decode(logits).view(observations.shape[:2])
+        return self._target.judge(alone.seen[:, 0])[1]

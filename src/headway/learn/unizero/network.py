@@ -18,49 +18,31 @@ action is as likely, every value and reward 0.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headway.learn.input_scale import InputScale, brightness, require_observation
-from headway.learn.muzero.network import WINDOW
-from headway.learn.two_hot import Support
+from headway.learn.world_model import WINDOW, Architecture, WorldModel
 
 SLOWEST_TURN = 1000.0  # tokens per radian of the slowest rotation: far longer than any path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class UniZeroArchitecture(Architecture):
     """What a network is made from."""
 
-    observation: tuple[int, ...]
-    """One dimension: a vector. Three: planes [C, height, width]."""
-    num_actions: int
     dim: int = 64
     """Features of a token, and of a latent."""
     layers: int = 2
     heads: int = 4
     attention_steps: int = 6
     """Nodes that a token sees, its own among them."""
-    normalise: bool = False
-    """Bring the features of a vector to mean 0 and variance 1 first, by what was seen of them."""
-    is_bytes: bool = False
-    """Planes of brightnesses 0..255: they are divided by 255 first."""
-    windows: int = 0
-    """For boards: features of every window of cells, which a latent is made from. 0: no board."""
-    value_support: Support = field(default_factory=Support)
-    reward_support: Support = field(default_factory=Support)
 
     def __post_init__(self) -> None:
-        require_observation(self.observation, self.normalise, self.is_bytes)
-        if self.windows < 0 or (self.windows and len(self.observation) != 3):
-            raise ValueError(f"windows are for boards, received windows={self.windows} and {list(self.observation)}")
-        for name in ("num_actions", "dim", "layers", "heads", "attention_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, received {getattr(self, name)!r}")
+        Architecture.__post_init__(self)
         if self.dim % (2 * self.heads):
             raise ValueError(f"dim must be a multiple of 2 * heads = {2 * self.heads}, received {self.dim!r}")
 
@@ -111,13 +93,12 @@ class Block(nn.Module):
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
-class UniZeroNetwork(nn.Module):
+class UniZeroNetwork(WorldModel):
     """Encoder, transformer and heads."""
 
-    def __init__(self, architecture: Architecture, *, seed: int) -> None:
-        super().__init__()
+    def __init__(self, architecture: UniZeroArchitecture, *, seed: int) -> None:
+        super().__init__(architecture)
         self.architecture = a = architecture
-        self.inputs = InputScale(a.observation[0]) if a.normalise else None
         self.encoder = _encoder(a)
         self.action = nn.Embedding(a.num_actions, a.dim)
         self.blocks = nn.ModuleList(Block(a.dim, a.heads) for _ in range(a.layers))
@@ -128,32 +109,17 @@ class UniZeroNetwork(nn.Module):
         self.done_layer = nn.Linear(a.dim, 2 * a.dim)
         self.change_head = nn.Linear(2 * a.dim, a.dim)
         self.reward_head = nn.Linear(2 * a.dim, a.reward_support.num_bins)
-        self._begin(seed)
 
-    def _begin(self, seed: int) -> None:
-        random = torch.Generator().manual_seed(seed)  # never the global one: roles are built at the same time
-        heads = {id(head) for head in (self.policy_head, self.value_head, self.reward_head, self.change_head)}
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                if id(module) in heads:
-                    nn.init.zeros_(module.weight)
-                else:
-                    fan = module.weight[0].numel()
-                    nn.init.normal_(module.weight, std=fan**-0.5, generator=random)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=1.0, generator=random)
+        def draw(weight: Tensor, random: torch.Generator) -> None:
+            nn.init.normal_(weight, std=weight[0].numel() ** -0.5, generator=random)
+
+        self.begin_weights(seed, draw, self.policy_head, self.value_head, self.reward_head, self.change_head)
 
     # -- from and to tokens -------------------------------------------------------------------------
 
     def encode(self, observations: Tensor) -> Tensor:
         """Latents [N, D] of observations [N, ...]."""
-        if self.inputs is not None:
-            observations = self.inputs(observations.flatten(1))
-        elif self.architecture.is_bytes:
-            observations = brightness(observations)
-        return normalise(self.encoder(observations))
+        return normalise(self.encoder(self.scaled(observations)))
 
     @property
     def ending(self) -> Tensor:
@@ -220,7 +186,7 @@ def turns(positions: Tensor, head_dim: int) -> Tensor:
     return torch.polar(torch.ones_like(angles), angles)
 
 
-def _encoder(a: Architecture) -> nn.Sequential:
+def _encoder(a: UniZeroArchitecture) -> nn.Sequential:
     """Two layers, after convolutions that halve a picture until no side has more than 8 cells."""
     if a.windows:
         return _board_encoder(a)
@@ -237,7 +203,7 @@ def _encoder(a: Architecture) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(2 * a.dim, a.dim))
 
 
-def _board_encoder(a: Architecture) -> nn.Sequential:
+def _board_encoder(a: UniZeroArchitecture) -> nn.Sequential:
     """Cells that see their neighbours, then every window of 4 by 4 of them with the same weights: as MuZero's."""
     planes, height, width = a.observation
     side, channels = min(WINDOW, height, width), max(8, a.dim // 4)

@@ -1,4 +1,4 @@
-"""The ring both replays keep their items in, and the replay that draws from it uniformly.
+"""The ring that a replay keeps its items in.
 
     id      0  1  2 | 3  4  5  6  7  8  9 | 10 ...      ids count the items ever inserted
             gone    | live: the last `capacity` ids | not yet given out
@@ -22,11 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, DTypeLike
+
+from headway.core.types import State
 
 Items = dict[str, np.ndarray]
 Spec = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
@@ -36,7 +38,7 @@ _LINE = 64  # bytes the memory delivers at once
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DrawnItems:
     """What one draw brings: fresh arrays, the caller's to keep."""
 
     ids: np.ndarray  # [B] int64: hand them back to `update`
@@ -85,7 +87,7 @@ def lay_out(spec: Spec) -> tuple[tuple[Field, ...], int]:
     return tuple(fields), offset + -offset % 8
 
 
-class Ring:
+class ItemRing:
     """The last `capacity` items, oldest overwritten first. Its layout comes from `spec` or the first insert."""
 
     def __init__(self, capacity: int, spec: Spec | None = None) -> None:
@@ -182,10 +184,10 @@ class Ring:
             raise ValueError(f"id {wanted[unknown]} at position {unknown} was never given out")
         return slots, late
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"end": self.end, "fields": {name: view[: len(self)].copy() for name, view in self._views.items()}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         fields = dict(state["fields"])
         self.end, self._fields, self._names, self._views = state["end"], (), frozenset(), {}
         if fields:
@@ -257,7 +259,7 @@ def _locate(ids, end, capacity):
     return slots, late, unknown
 
 
-def check_draw(batch_size: int, ring: Ring) -> None:
+def check_draw(batch_size: int, ring: ItemRing) -> None:
     if not 1 <= batch_size <= ring.capacity:
         raise ValueError(f"batch_size must be >= 1 and at most the capacity, {ring.capacity}, received {batch_size!r}")
     if not len(ring):
@@ -266,72 +268,3 @@ def check_draw(batch_size: int, ring: Ring) -> None:
 
 def staleness_of(versions: np.ndarray, version: int | None) -> np.ndarray | None:
     return None if version is None else version - versions
-
-
-class Replay:
-    """Every item is drawn with the same probability, with replacement.
-
-    It takes whatever `PrioritizedReplay` takes, and ignores priorities, so that one can stand for the other.
-    """
-
-    def __init__(self, capacity: int, spec: Spec | None = None, *, seed: int = 0) -> None:
-        self._ring = Ring(capacity, spec)
-        self._random = np.random.default_rng(seed)
-        self._late_updates = 0
-
-    def __len__(self) -> int:
-        return len(self._ring)
-
-    @property
-    def capacity(self) -> int:
-        return self._ring.capacity
-
-    def insert(
-        self, items: Mapping[str, ArrayLike], version: ArrayLike = 0, priorities: ArrayLike | None = None
-    ) -> np.ndarray:
-        """Keep `items`, each field [N, ...], made by policy `version` (one or [N]); their ids [N]."""
-        return self._ring.append(*self._ring.check(items, version))
-
-    def sample(
-        self,
-        batch_size: int,
-        *,
-        beta: float | None = None,
-        progress: float | None = None,
-        version: int | None = None,
-    ) -> Sample:
-        """Draw `batch_size` items; all weights are 1."""
-        check_draw(batch_size, self._ring)
-        ids, items, versions = self._ring.read(self._random.integers(len(self), size=batch_size))
-        return Sample(ids, items, np.ones(batch_size, np.float32), versions, staleness_of(versions, version))
-
-    def update(self, ids: ArrayLike, priorities: ArrayLike) -> None:
-        """Only counts what came late."""
-        self._late_updates += self._ring.locate(ids)[1]
-
-    def statistics(self) -> ReplayStatistics:
-        ring = self._ring
-        return ReplayStatistics(
-            size=len(ring),
-            capacity=ring.capacity,
-            bytes=ring.nbytes,
-            inserted=ring.end,
-            late_updates=self._late_updates,
-            total_priority=float(len(ring)),
-            max_priority=1.0,
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "capacity": self.capacity,
-            "ring": self._ring.state_dict(),
-            "random": self._random.bit_generator.state,
-            "late_updates": self._late_updates,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["capacity"] != self.capacity:
-            raise ValueError(f"saved with capacity {state['capacity']}, cannot continue with {self.capacity}")
-        self._ring.load_state_dict(state["ring"])
-        self._random.bit_generator.state = state["random"]
-        self._late_updates = state["late_updates"]
