@@ -9,7 +9,6 @@ Where the caller's thread has a running event loop (a notebook, asyncio) the coo
 from __future__ import annotations
 
 import asyncio
-import pickle
 import signal
 import sys
 import threading
@@ -34,6 +33,7 @@ from headway.coordinate.functions import (
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.coordinate.system_failures import system_failed, way_back
+from headway.core.events import as_event
 from headway.core.ledger import LedgerStatistics
 from headway.core.naming import unknown
 from headway.core.order import parse_on_stale, parse_order
@@ -47,9 +47,9 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.log_file import TextLog
 from headway.observe.log_parts import go_on_at, log_size
-from headway.observe.metrics import Metrics
+from headway.observe.metrics import Metrics, load_metrics
 from headway.observe.monitor import Monitor, Watch, load_monitor
-from headway.observe.recorder import EventLog, NoRecorder, PrintingRecorder, Recorder, TakesMany, read_events
+from headway.observe.recorder import EventLog, EventSink, NoRecorder, PrintingRecorder, Recorder, read_events
 from headway.observe.samples import SampleLog
 from headway.observe.saying import to_stderr
 from headway.observe.sinks import (
@@ -269,7 +269,7 @@ def launch(
         place = build_runtime(runtime) if isinstance(runtime, str) else runtime
         store = best = samples = state = None
         recorder: Recorder | None = None
-        log_of_events: TakesMany = NoRecorder()
+        log_of_events: EventSink = NoRecorder()
         metrics: Metrics | None = None
         if folder is not None:
             folder.path.mkdir(parents=True, exist_ok=True)
@@ -468,17 +468,13 @@ def _leave_trace(folder: RunFolder) -> None:
 def _metrics_so_far(state: RunState, events: Path) -> Metrics:
     """What the sessions before add up to: as the checkpoint has it, or else from the log. A damaged log costs the
     totals, it does not keep a run from going on."""
-    if state.metrics is not None:
-        try:
-            metrics = pickle.loads(state.metrics)
-        except (AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
-            metrics = None  # of another version of this library
-        if isinstance(metrics, Metrics):
-            return metrics
+    metrics = load_metrics(state.metrics)
+    if metrics is not None:
+        return metrics
     metrics = Metrics()
     try:
         for event in read_events(events):
-            metrics.note(event["t"], event["e"], event)
+            metrics.apply(as_event(event))
     except ValueError as error:
         to_stderr(f"the totals of the metrics start anew: {error}")
         return Metrics()

@@ -27,6 +27,7 @@ from virtual_runs import record, story_of
 
 import headway
 from headway.cli import main
+from headway.core.events import Looked
 from headway.core.types import Ticket
 from headway.observe.activities import CAUSES
 from headway.observe.environment import describe_environment, git_commit
@@ -364,7 +365,7 @@ def test_no_two_causes_have_the_same_colour() -> None:
 def test_memory_is_charted_for_everybody_who_has_some() -> None:
     story = story_of(max_lead=2)
     story.looks = [
-        {"t": float(t), "rss": t * 2**20, "memory": {"collector-0": 2**20, "collector-1": 2**21, "learner": 2**22}}
+        Looked(float(t), 0.0, {}, t * 2**20, {"collector-0": 2**20, "collector-1": 2**21, "learner": 2**22})
         for t in (1, 2, 3)
     ]
     for ticket in story.tickets.values():

@@ -552,7 +552,7 @@ def test_a_status_of_a_long_log_reads_its_end(tmp_path: Path, monkeypatch: pytes
     [
         (None, "is not a run folder: it has no events.jsonl"),
         ('{"t":0,"e":"open","k":0}\n', "is not the log of a run: it begins with 'open'"),
-        ('{"t":0,"e":"run"}\n{"t":1,"e":"start"}\n', "line 2: not a 'start' event of a run (KeyError('k'))"),
+        ('{"t":0,"e":"run"}\n{"t":1,"e":"start"}\n', "line 2: not a 'start' event of a run: it has no 'k'"),
         ('{"t":0,"e":"run"}\n{"t":1,"e":"land","k":7,"v":[0,0],"n":1,"l":1}\n', "line 2: not a 'land' event of a run"),
         ('{"t":0,"e":"run"}\nhello\n{"t":1,"e":"stop"}\n', "line 2: not an event"),
         ("\x00\x01\n", "line 1: not an event"),

@@ -23,12 +23,13 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
+from headway.core.events import Looked, Unknown
 from headway.observe.alarms import Alarms
 from headway.observe.json_lines import JsonLines as JsonLines
 from headway.observe.log_file import Mark
 from headway.observe.metrics import Metrics, Moment, Point
 from headway.observe.points import Points
-from headway.observe.recorder import Brief, InBackground, Recorder, TakesMany, settled
+from headway.observe.recorder import Brief, EventSink, InBackground
 from headway.observe.saying import Say, to_stderr
 
 INTERVAL_S = 1.0
@@ -145,6 +146,8 @@ class Look:
     """Role -> bytes of memory, for roles with processes of their own."""
     cpu_s: float = 0.0
     """Seconds of processor time so far, of this process since the run began and of those of its roles."""
+    others: Mapping[str, float] | None = None
+    """The leads of the other lines."""
 
 
 class MetricsRecorder:
@@ -157,7 +160,7 @@ class MetricsRecorder:
 
     def __init__(
         self,
-        behind: TakesMany,
+        behind: EventSink,
         put: Callable[[Point], None],
         look: Callable[[], Look],
         *,
@@ -171,32 +174,26 @@ class MetricsRecorder:
         if not (math.isfinite(interval_s) and interval_s >= 0):
             raise ValueError(f"metrics_interval_s must be a finite number >= 0, received {interval_s!r}")
         points = Points(behind, put, metrics or Metrics(), aliases=aliases, alarms=alarms, say=say)
-        self._behind: Recorder = points
-        self._pass_on: Callable[[Brief], None] = points.take
-        self.append: Callable[[Brief], None] = points.take
-        if in_background:
-            self._behind = thread = InBackground(points, say=say)
-            self._pass_on, self.append = thread.take, thread.append
+        self._thread = InBackground(points, say=say) if in_background else None
+        self._behind = self._thread or points
+        self.append: Callable[[Brief], None] = self._behind.append
+        """Takes an event in brief."""
         self._look = look
         self._interval_s = interval_s
-        self._publish_every = 1
-        self._is_updated = False  # since the last look
-        self._looked_s = 0.0  # the first event of a session sets it
+        self._looked_s = 0.0  # the beginning of a session sets it
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        if kind == "run":
-            self._publish_every = fields.get("publish_every", 1)
-            self._looked_s = time_s
-        elif kind == "learn":
-            fields = {**fields, "m": settled(fields["m"])}
-            self._is_updated = True
-        elif kind in ("end", "fail"):
-            self._take_look(time_s)
-        self._pass_on((time_s, kind, fields))
-        # Not at the publish of the first version, and not before one that comes at once.
-        is_over = kind == "publish" or (kind == "learn" and fields["u"] % self._publish_every)
-        if is_over and self._is_updated:
-            self.look_if_due(time_s)
+        self.append((time_s, Unknown, (kind, fields)))
+
+    def begin_session(self, time_s: float) -> None:
+        """The first event of a session comes."""
+        self._looked_s = time_s
+        if self._thread is not None:
+            self._thread.start()
+
+    def end_session(self, time_s: float) -> None:
+        """The last event of a session comes."""
+        self._take_look(time_s)
 
     def mark(self) -> Mark:
         return self._behind.mark()
@@ -216,12 +213,8 @@ class MetricsRecorder:
 
     def _take_look(self, time_s: float) -> None:
         seen = self._look()
-        self._record("look", time_s, lead=seen.lead, spent=seen.spent, rss=seen.rss, memory=seen.memory, cpu=seen.cpu_s)
+        self.append((time_s, Looked, (seen.lead, seen.spent, seen.rss, seen.memory, seen.cpu_s, seen.others)))
         self._looked_s = time_s
-        self._is_updated = False
-
-    def _record(self, kind: str, time_s: float, **fields: Any) -> None:
-        self._pass_on((time_s, kind, fields))
 
 
 def resident_bytes_of(pid: int | str) -> int | None:

@@ -7,13 +7,14 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.core.history_records import RoleInterval
 from headway.observe.activities import in_words, were_in_words
-from headway.observe.alarms import Ring
+from headway.observe.alarms import alarm_line
 from headway.observe.console import RoleStatus, Status, duration
 from headway.observe.environment import not_known, process_is_alive
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import log_size
-from headway.observe.run_history import Interval, Story, describe, read_story
+from headway.observe.run_history import Story, describe, read_story
 from headway.observe.tail import TAIL_BYTES, read_end, read_numbers
 from headway.observe.time_report import account
 
@@ -128,7 +129,7 @@ def _roles(story: Story, is_alive: bool | None, silent_s: float) -> tuple[RoleSt
     )
 
 
-def _words(interval: Interval, is_gone: bool) -> str:
+def _words(interval: RoleInterval, is_gone: bool) -> str:
     about = [f"{name} {value}" for name in ("ticket", "update") if (value := getattr(interval, name)) is not None]
     if interval.version is not None and interval.kind == "busy":
         about.append(f"version {interval.version}")
@@ -136,7 +137,5 @@ def _words(interval: Interval, is_gone: bool) -> str:
 
 
 def _raised(story: Story) -> list[str]:
-    last = {alarm["name"]: alarm for alarm in story.alarms}
-    return [
-        Ring(alarm["name"], True, alarm["value"], alarm["threshold"]).line() for alarm in last.values() if alarm["on"]
-    ]
+    last = {alarm.name: alarm for alarm in story.alarms}
+    return [alarm_line(alarm) for alarm in last.values() if alarm.on]

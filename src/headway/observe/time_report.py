@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.core.events import Looked
 from headway.observe.activities import CAUSES
 from headway.observe.run_history import Story
 
@@ -149,7 +150,7 @@ def _roles(story: Story, wall_s: float) -> dict[str, RoleAccount]:
         if interval.kind == "busy":
             by, name = of_role.busy, interval.what
         else:
-            by, name = of_role.blocked, CAUSES[interval.what]
+            by, name = of_role.blocked, CAUSES.get(interval.what, interval.what)
         by[name] = by.get(name, 0.0) + interval.seconds
     return roles
 
@@ -171,14 +172,14 @@ def _last_reports(reports: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def _cores(story: Story) -> float | None:
     began = story.sessions[-1].begin if story.sessions else 0.0
-    looks = [look for look in story.looks if "cpu" in look and look["t"] > began]
-    return looks[-1]["cpu"] / (looks[-1]["t"] - began) if looks else None
+    looks = [(look.cpu_s, look.time_s) for look in story.looks if look.cpu_s is not None and look.time_s > began]
+    return looks[-1][0] / (looks[-1][1] - began) if looks else None
 
 
-def _most_memory(looks: Sequence[dict[str, Any]]) -> dict[str, int]:
+def _most_memory(looks: Sequence[Looked]) -> dict[str, int]:
     most: dict[str, int] = {}
     for look in looks:
-        seen = {"run": look["rss"], **look.get("memory", {})}
+        seen = {"run": look.rss, **look.memory}
         for name, size in seen.items():
             if size is not None:
                 most[name] = max(most.get(name, 0), int(size))

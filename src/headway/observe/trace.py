@@ -20,10 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headway.core.history_records import RoleInterval
 from headway.observe.activities import WAITS_FOR
 from headway.observe.folder import RunFolder
 from headway.observe.marks import marks
-from headway.observe.run_history import Interval, Story, read_story
+from headway.observe.run_history import Story, read_story
 from headway.observe.whole_files import write_whole
 
 Event = dict[str, Any]
@@ -70,7 +71,7 @@ def _us(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _slice(interval: Interval, track: int, scores: dict[int, float | None]) -> Event:
+def _slice(interval: RoleInterval, track: int, scores: dict[int, float | None]) -> Event:
     args: dict[str, Any] = {}
     for name in ("ticket", "version", "update"):
         value = getattr(interval, name)
@@ -79,7 +80,7 @@ def _slice(interval: Interval, track: int, scores: dict[int, float | None]) -> E
     if interval.what == "evaluate" and interval.version in scores:
         args["score"] = scores[interval.version]
     if interval.kind == "blocked":
-        args["waits for"] = WAITS_FOR[interval.what]
+        args["waits for"] = WAITS_FOR.get(interval.what, interval.what)
     return {
         "ph": "X",
         "pid": PROCESS,
@@ -135,10 +136,10 @@ def _counter(name: str, time_s: float, values: dict[str, float]) -> Event:
 
 def _arrows(story: Story, tracks: dict[str, int]) -> Iterator[Event]:
     """Both ends lie inside a slice, which is how they are bound to it."""
-    collected: dict[int, Interval] = {}  # ticket -> its last flight
-    flights: dict[tuple[int, float], Interval] = {}  # ticket and when it took off -> that flight
-    updates: dict[int, Interval] = {}
-    inserts: list[Interval] = []
+    collected: dict[int, RoleInterval] = {}  # ticket -> its last flight
+    flights: dict[tuple[int, float], RoleInterval] = {}  # ticket and when it took off -> that flight
+    updates: dict[int, RoleInterval] = {}
+    inserts: list[RoleInterval] = []
     for interval in story.intervals:
         if interval.ticket is not None:
             flights[interval.ticket, interval.begin] = interval
@@ -173,7 +174,7 @@ def _arrows(story: Story, tracks: dict[str, int]) -> Iterator[Event]:
             yield _arrow("f", number, WEIGHTS, tracks[first.role], _us(first.begin))
 
 
-def _last(interval: Interval) -> int:
+def _last(interval: RoleInterval) -> int:
     """The last microsecond that belongs to it."""
     return max(_us(interval.begin), _us(interval.end) - 1)
 
