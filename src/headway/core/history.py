@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headway.core import events as ev
-from headway.core.history_records import Evaluation, RoleInterval, Session
+from headway.core.history_records import IN_FLIGHT, OPEN, READY, Evaluation, RoleInterval, Session
 from headway.core.line_history import LineHistory, LineListener
 from headway.core.role_history import RoleHistory
 
@@ -74,15 +74,16 @@ class RunHistory:
         if event.time_s > self.time_s:
             self.time_s = event.time_s
 
-    def lines_of(self, index: int) -> Sequence[LineHistory]:
-        """Those in which this ticket is live; the first one, if it is in none."""
+    def lines_of(self, index: int, phase: int) -> Sequence[LineHistory]:
+        """The lines that a flight belongs to: those in which the ticket is live and in this phase."""
         if len(self.lines) == 1:
             return (self.first,)
-        return [line for line in self.lines.values() if index in line.live] or (self.first,)
+        live = [line for line in self.lines.values() if index in line.live]
+        return [line for line in live if line.live[index].phase in (phase, None)] or live or (self.first,)
 
     def _start(self, event: ev.Started) -> None:
         role = None if self.roles is None else self.roles.seat(event.seat)
-        for line in self.lines_of(event.ticket):
+        for line in self.lines_of(event.ticket, OPEN):
             line.start(event, role)
 
     def _begin(self, event: ev.RunBegan) -> None:
@@ -148,11 +149,11 @@ def _in_its_line(step: _Step) -> _Step:
     return apply
 
 
-def _in_all_lines(step: _Step) -> _Step:
-    """The event belongs to a flight, and so to every line in which its ticket is live."""
+def _in_all_lines(step: _Step, phase: int) -> _Step:
+    """The event belongs to a flight or a rollout, and so to every line in which its ticket is in this phase."""
 
     def apply(history: RunHistory, event: Any) -> None:
-        for line in history.lines_of(event.ticket):
+        for line in history.lines_of(event.ticket, phase):
             step(line, event)
 
     return apply
@@ -168,9 +169,9 @@ _STEPS: dict[type[Any], _Step] = {
     ev.Inserted: _in_its_line(LineHistory.insert),
     ev.Published: _in_its_line(LineHistory.publish),
     ev.LeadMoved: _in_its_line(LineHistory.move_lead),
-    ev.Landed: _in_all_lines(LineHistory.land),
-    ev.Reissued: _in_all_lines(LineHistory.reissue),
-    ev.Lost: _in_all_lines(LineHistory.lose),
+    ev.Landed: _in_all_lines(LineHistory.land, IN_FLIGHT),
+    ev.Reissued: _in_all_lines(LineHistory.reissue, IN_FLIGHT),
+    ev.Lost: _in_all_lines(LineHistory.lose, READY),
     ev.Started: RunHistory._start,
     ev.RunBegan: RunHistory._begin,
     ev.Resumed: RunHistory._resume,
