@@ -55,7 +55,7 @@ class TakesBriefs(Protocol):
     It looks at the run when it is told that an update is over, and for the last time when the session is to end.
     """
 
-    append: Callable[[Brief], None]
+    def append(self, brief: Brief, /) -> None: ...
 
     def begin_session(self, time_s: float) -> None: ...
 

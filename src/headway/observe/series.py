@@ -13,7 +13,7 @@ from typing import Any
 
 from headway.core.events import Looked
 from headway.core.history_records import TicketLife
-from headway.observe.run_history import Story
+from headway.observe.run_history import LineStory, Story
 
 MAX_POINTS = 300
 MIB = 2**20
@@ -104,6 +104,12 @@ def learner(story: Story) -> tuple[dict[str, Line], list[str]]:
     first = [name for name in DIAGNOSTICS if name in lines]
     first += [name for name in lines if name not in first and ("kl" in name.split("_") or "clip" in name)]
     return lines, first
+
+
+def ladder(line: LineStory) -> Line:
+    """The newest version of a line over time."""
+    columns = ([one.published for one in line.versions], [float(one.number) for one in line.versions])
+    return dict(zip("ty", thin(*columns), strict=True))
 
 
 def flows(story: Story) -> dict[str, Line]:

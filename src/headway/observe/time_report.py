@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.core.events import Looked
+from headway.core.history_records import TicketLife
 from headway.observe.activities import CAUSES
-from headway.observe.run_history import Story
+from headway.observe.run_history import LineStory, Story
 
 LAST_UPDATES = 100  # what the learner reported over these many
 
@@ -68,6 +69,34 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Ages:
+    """How old the rollouts of a line were when they were taken."""
+
+    staleness: Spread
+    in_flight: float
+    """Mean, in versions: what had come up when the rollout landed."""
+    in_queue: float
+    """Mean, in versions: what came up while it waited for the learner. The two add up to the mean staleness."""
+    counts: Counter[int]
+    """Staleness -> rollouts."""
+
+    @classmethod
+    def of(cls, taken: Sequence[TicketLife]) -> Ages:
+        num = max(1, len(taken))
+        return cls(
+            Spread.of(float(ticket.staleness or 0) for ticket in taken),
+            sum(ticket.stale_in_flight or 0 for ticket in taken) / num,
+            sum(ticket.stale_in_queue or 0 for ticket in taken) / num,
+            Counter(ticket.staleness for ticket in taken if ticket.staleness is not None),
+        )
+
+
+def taken_in(line: LineStory) -> list[TicketLife]:
+    """The rollouts of a line that landed and were taken."""
+    return [ticket for ticket in line.tickets.values() if ticket.ended is not None and ticket.staleness is not None]
+
+
+@dataclass(frozen=True, slots=True)
 class Accounts:
     """A run in numbers. Rates are per second of the wall clock."""
 
@@ -112,18 +141,17 @@ def account(story: Story) -> Accounts:
     """Add up a story."""
     wall_s = sum(session.end - session.begin for session in story.sessions)
     landed = [ticket for ticket in story.tickets.values() if ticket.ended is not None]
-    taken = [ticket for ticket in landed if ticket.staleness is not None]
-    ages = Counter(ticket.staleness for ticket in taken if ticket.staleness is not None)
-    num_taken = max(1, len(taken))
+    taken = taken_in(story.first)
+    ages = Ages.of(taken)
     per_s = 1 / wall_s if wall_s > 0 else 0.0
     given_up = sum(1 for ticket in story.tickets.values() if ticket.reason == "failed")
     return Accounts(
         wall_s=wall_s,
         roles=_roles(story, wall_s),
-        staleness=Spread.of(float(ticket.staleness or 0) for ticket in taken),
-        stale_in_flight=sum(ticket.stale_in_flight or 0 for ticket in taken) / num_taken,
-        stale_in_queue=sum(ticket.stale_in_queue or 0 for ticket in taken) / num_taken,
-        ages=ages,
+        staleness=ages.staleness,
+        stale_in_flight=ages.in_flight,
+        stale_in_queue=ages.in_queue,
+        ages=ages.counts,
         publish_lag_s=Spread.of(v.lag_s for v in story.versions if v.lag_s is not None and v.update is not None),
         queue_s=Spread.of(ticket.queue_s for ticket in taken if ticket.queue_s is not None),
         collect_s=Spread.of(t.ended - t.began for t in landed if t.ended is not None and t.began is not None),
