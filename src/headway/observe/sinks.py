@@ -14,12 +14,10 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -31,6 +29,7 @@ from headway.observe.metrics import Metrics, Moment, Point
 from headway.observe.points import Points
 from headway.observe.recorder import Brief, EventSink, InBackground
 from headway.observe.saying import Say, to_stderr
+from headway.observe.worker import Worker
 
 INTERVAL_S = 1.0
 LOOK_AT_LEAST_EVERY_S = 10.0
@@ -53,49 +52,46 @@ class _Delivery:
         self._sink = sink
         self._say = say
         self._name = type(sink).__name__
-        self._queue: SimpleQueue[Point | None] = SimpleQueue()
         self._sent = self._lost = 0
-        self._is_off = False
-        self._thread = threading.Thread(target=self._write_all, name=f"metrics to {self._name}", daemon=True)
-        self._thread.start()
+        self._worker: Worker[Point] = Worker(f"metrics to {self._name}", self._write, at_end=self._close)
+        self._worker.start()
 
     def put(self, point: Point) -> None:
         """Without waiting. What the sink has no room for is counted."""
-        if self._is_off:
+        if self._worker.is_off:
             return
         self._sent += 1
-        if self._queue.qsize() >= QUEUE_POINTS:
+        if len(self._worker) >= QUEUE_POINTS:
             self._lost += 1
         else:
-            self._queue.put(point)
+            self._worker.put(point)
 
     def finish(self) -> None:
         """No more points will come."""
-        self._queue.put(None)
+        self._worker.close()
 
     def join(self, until: float) -> None:
         """Wait for what is under way, up to a moment of `time.monotonic`."""
-        self._thread.join(max(0.0, until - time.monotonic()))
-        if self._thread.is_alive():
-            self._is_off = True
+        if not self._worker.has_ended(max(0.0, until - time.monotonic())):
+            self._worker.turn_off()
             self._say(f"the metrics sink {self._name} has not ended in time; what it still holds is lost")
         elif self._lost:
             self._say(f"the metrics sink {self._name} was too slow for {self._lost} of {self._sent} points")
 
-    def _write_all(self) -> None:
+    def _write(self, point: Point) -> None:
         try:
-            while (point := self._queue.get()) is not None:
-                self._sink.write(point.moment, point.values)
+            self._sink.write(point.moment, point.values)
         except Exception as error:  # noqa: BLE001 - whatever a sink raises, the run goes on without it
             self._give_up("write", error)
+
+    def _close(self) -> None:
         try:
             self._sink.close()
         except Exception as error:  # noqa: BLE001
             self._give_up("close", error)
 
     def _give_up(self, method: str, error: Exception) -> None:
-        if not self._is_off:
-            self._is_off = True
+        if self._worker.turn_off() is not None:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             self._say(f"the metrics sink {self._name} is off, the run goes on: {method} raised {what}")
 
