@@ -62,11 +62,11 @@ from headway.names.known_names import KNOWN_NAMES, SYSTEMS, KnownName, OtherMean
 from headway.names.nested_names import PATHS, WITHOUT_EFFECT
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
+from headway.observe.messages import to_stderr
 from headway.observe.recorder import read_events
 from headway.observe.run_history import read_story
 from headway.observe.sample_view import show
 from headway.observe.samples import EVAL, TRAIN, choose, read_samples
-from headway.observe.saying import to_stderr
 from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
 from headway.observe.status import glance

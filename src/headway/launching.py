@@ -47,11 +47,11 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.log_file import TextLog
 from headway.observe.log_parts import go_on_at, log_size
+from headway.observe.messages import to_stderr
 from headway.observe.metrics import Metrics, load_metrics
 from headway.observe.monitor import Monitor, Watch, load_monitor
 from headway.observe.recorder import EventLog, EventSink, NoRecorder, PrintingRecorder, Recorder, read_events
 from headway.observe.samples import SampleLog
-from headway.observe.saying import to_stderr
 from headway.observe.sinks import (
     INTERVAL_S,
     Deliveries,

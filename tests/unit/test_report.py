@@ -32,7 +32,7 @@ from headway.core.types import Ticket
 from headway.observe.activities import CAUSES
 from headway.observe.environment import describe_environment, git_commit
 from headway.observe.folder import RunFolder
-from headway.observe.marks import notices
+from headway.observe.notable_moments import notices
 from headway.observe.report import (
     Seen,
     Setting,
@@ -49,8 +49,8 @@ from headway.observe.report import (
 )
 from headway.observe.run_history import read_story, tell
 from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, titles, training
-from headway.observe.slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
 from headway.observe.time_report import account
+from headway.observe.timeline_slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
 from headway.reporting import UP_TO_BYTES, ReportServer, Watch, examine, leave_report, look, see, write_report
 from headway.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 

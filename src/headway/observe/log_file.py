@@ -23,7 +23,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from headway.observe.log_parts import KNOWN_BY_BYTES, begin_of_last_part, close_part, closed_parts, compress
-from headway.observe.saying import Say, to_stderr
+from headway.observe.messages import Say, to_stderr
 from headway.observe.worker import Worker
 
 PART_BYTES = 64 * 2**20

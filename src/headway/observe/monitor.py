@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from headway.core.loading import in_a_line, load_function, shortened
-from headway.observe.saying import to_stderr
+from headway.observe.messages import to_stderr
 from headway.observe.worker import Worker
 
 END_WITHIN_S = 10.0

@@ -28,7 +28,7 @@ from headway.core.events import Event, PartBegan, Unknown, written
 from headway.observe.line_metrics import as_number
 from headway.observe.log_file import LogFile, Mark
 from headway.observe.log_parts import lines_from
-from headway.observe.saying import Say, to_stderr
+from headway.observe.messages import Say, to_stderr
 
 LoggedLine = dict[str, Any]
 """An event as it stands in the log: `t` seconds, `e` kind, and the fields of that kind."""

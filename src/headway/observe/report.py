@@ -20,15 +20,15 @@ from typing import Any
 from headway.core.history_records import settings_of_line
 from headway.observe import series
 from headway.observe.advice import Finding
-from headway.observe.marks import notices
+from headway.observe.notable_moments import notices
 from headway.observe.report_texts import Seen as Seen
 from headway.observe.report_texts import Setting as Setting
 from headway.observe.report_texts import Simulated as Simulated
 from headway.observe.report_texts import as_text, comparison, facts, headline, labels, state
 from headway.observe.run_history import Story
 from headway.observe.samples import Sample, in_words
-from headway.observe.slices import Palette, time_by_role, timeline
 from headway.observe.time_report import Ages, taken_in
+from headway.observe.timeline_slices import Palette, time_by_role, timeline
 
 MAX_AGES = 24  # bars in the histogram
 MAX_TEXT = 2000  # characters of a prompt or a reply

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headway.core.types import SAMPLES, Batch, Score
-from headway.observe.saying import Say, to_stderr
+from headway.observe.messages import Say, to_stderr
 from headway.observe.whole_files import written_beside
 from headway.observe.worker import Worker
 

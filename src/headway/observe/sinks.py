@@ -25,10 +25,10 @@ from headway.core.events import Looked, Unknown
 from headway.observe.alarms import Alarms
 from headway.observe.json_lines import JsonLines as JsonLines
 from headway.observe.log_file import Mark
+from headway.observe.messages import Say, to_stderr
 from headway.observe.metrics import Metrics, Moment, Point
-from headway.observe.points import Points
+from headway.observe.point_maker import Points
 from headway.observe.recorder import Brief, EventSink, InBackground
-from headway.observe.saying import Say, to_stderr
 from headway.observe.worker import Worker
 
 INTERVAL_S = 1.0

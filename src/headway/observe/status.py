@@ -13,9 +13,9 @@ from headway.observe.alarms import alarm_line
 from headway.observe.console import RoleStatus, Status, duration
 from headway.observe.environment import not_known, process_is_alive
 from headway.observe.folder import RunFolder
+from headway.observe.log_end import TAIL_BYTES, read_end, read_numbers
 from headway.observe.log_parts import log_size
 from headway.observe.run_history import Story, describe, read_story
-from headway.observe.tail import TAIL_BYTES, read_end, read_numbers
 from headway.observe.time_report import account
 
 UP_TO_BYTES = 2_000_000  # of a log that is read whole: about a second

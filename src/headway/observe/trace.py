@@ -27,7 +27,7 @@ from headway.core.history_records import PHASES, RoleInterval
 from headway.core.naming import learner_name
 from headway.observe.activities import WAITS_FOR
 from headway.observe.folder import RunFolder
-from headway.observe.marks import marks
+from headway.observe.notable_moments import marks
 from headway.observe.run_history import LineStory, Story, read_story
 from headway.observe.whole_files import write_whole
 

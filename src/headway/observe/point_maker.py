@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from headway.core.events import Event, Looked
 from headway.observe.alarms import Alarms, alarm_line
 from headway.observe.log_file import Mark
+from headway.observe.messages import Say
 from headway.observe.metrics import Metrics, Point, with_aliases
 from headway.observe.recorder import Brief, EventSink, event_of
-from headway.observe.saying import Say
 
 Put = Callable[[Point], None]
 

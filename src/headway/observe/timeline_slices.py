@@ -14,7 +14,7 @@ from typing import Any
 
 from headway.core.history_records import RoleInterval
 from headway.observe.activities import CAUSES
-from headway.observe.marks import marks
+from headway.observe.notable_moments import marks
 from headway.observe.run_history import Story
 
 BUDGET = 16_000
