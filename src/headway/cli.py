@@ -69,7 +69,7 @@ from headway.observe.sample_view import show
 from headway.observe.samples import EVAL, TRAIN, choose, read_samples
 from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
-from headway.observe.status import glance
+from headway.observe.status import read_status
 from headway.observe.trace import write_trace
 from headway.recipes import RECIPES, Recipe, lightzero, load_recipe
 from headway.recipes.config import ConfigError, RunConfig, Said, read_values, understand
@@ -584,7 +584,7 @@ def status(words: list[str]) -> int:
     if words[:1] in (["-h"], ["--help"]):
         OUT.print(status.__doc__, markup=False)
         return 0
-    seen = glance(_one_run("status", words))
+    seen = read_status(_one_run("status", words))
     OUT.print(seen.headline, markup=False)
     OUT.print(seen.status.line(), markup=False)
     OUT.print(seen.status.block_of_roles())

@@ -19,37 +19,39 @@ from headway.observe.alarms import KNOWN, alarm_line
 from headway.observe.run_history import EVALUATOR, Story
 from headway.observe.statistics import seconds
 
-MarkKind = Literal["alarm", "alarm over", "failed evaluation", "restart", "publish retry", "lead"]
+MomentKind = Literal["alarm", "alarm over", "failed evaluation", "restart", "publish retry", "lead"]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class NotableMoment:
     """One moment."""
 
     time_s: float
-    kind: MarkKind
+    kind: MomentKind
     text: str
     role: str | None = None
     """Whom it happened to, if it was not the whole run."""
 
 
-def marks(story: Story) -> list[Mark]:
+def notable_moments(story: Story) -> list[NotableMoment]:
     """All of them, in order."""
-    found = [Mark(a.time_s, "alarm" if a.on else "alarm over", _alarm_line(a)) for a in story.alarms]
+    found = [NotableMoment(a.time_s, "alarm" if a.on else "alarm over", _alarm_line(a)) for a in story.alarms]
     found += [
-        Mark(e.end, "failed evaluation", f"the evaluation of version {e.version} gave no score: {e.error}", EVALUATOR)
+        NotableMoment(
+            e.end, "failed evaluation", f"the evaluation of version {e.version} gave no score: {e.error}", EVALUATOR
+        )
         for e in failed_evaluations(story)
         if e.end is not None
     ]
-    found += [Mark(at, "restart", f"{role} is built anew: {why}", role) for at, role, why in story.restarts]
+    found += [NotableMoment(at, "restart", f"{role} is built anew: {why}", role) for at, role, why in story.restarts]
     found += [
-        Mark(at, "publish retry", f"handing version {version} to {role} failed: {why}", role)
+        NotableMoment(at, "publish retry", f"handing version {version} to {role} failed: {why}", role)
         for at, role, version, why in story.publish_retries
     ]
     found += [
-        Mark(at, "lead", f"lead {before:g} to {lead:g}") for (_, before), (at, lead) in pairwise(story.leads)
+        NotableMoment(at, "lead", f"lead {before:g} to {lead:g}") for (_, before), (at, lead) in pairwise(story.leads)
     ]  # the first is where it began
-    return sorted(found, key=lambda mark: mark.time_s)
+    return sorted(found, key=lambda moment: moment.time_s)
 
 
 def failed_evaluations(story: Story) -> list[Evaluation]:

@@ -1,6 +1,6 @@
 """From events to the log, the metrics and the alarms, wherever that is done.
 
-events ---> Points ---> the event log
+events ---> PointMaker ---> the event log
                    ---> metrics --points--> put
                    ---> alarms  --lines---> say
 """
@@ -20,7 +20,7 @@ from headway.observe.recorder import Brief, EventSink, event_of
 Put = Callable[[Point], None]
 
 
-class Points(EventSink):
+class PointMaker(EventSink):
     """Passes every event on; makes points of them, and looks at the alarms."""
 
     def __init__(

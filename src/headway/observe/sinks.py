@@ -27,7 +27,7 @@ from headway.observe.json_lines import JsonLines as JsonLines
 from headway.observe.log_file import Mark
 from headway.observe.messages import Say, to_stderr
 from headway.observe.metrics import Metrics, Moment, Point
-from headway.observe.point_maker import Points
+from headway.observe.point_maker import PointMaker
 from headway.observe.recorder import Brief, EventSink, InBackground
 from headway.observe.worker import Worker
 
@@ -169,7 +169,7 @@ class MetricsRecorder:
     ) -> None:
         if not (math.isfinite(interval_s) and interval_s >= 0):
             raise ValueError(f"metrics_interval_s must be a finite number >= 0, received {interval_s!r}")
-        points = Points(behind, put, metrics or Metrics(), aliases=aliases, alarms=alarms, say=say)
+        points = PointMaker(behind, put, metrics or Metrics(), aliases=aliases, alarms=alarms, say=say)
         self._thread = InBackground(points, say=say) if in_background else None
         self._behind = self._thread or points
         self.append: Callable[[Brief], None] = self._behind.append

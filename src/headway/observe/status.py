@@ -22,29 +22,29 @@ UP_TO_BYTES = 2_000_000  # of a log that is read whole: about a second
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class RunStatus:
     """A run as its folder shows it."""
 
     headline: str
     status: Status
 
 
-def glance(path: Path) -> Glance:
+def read_status(path: Path) -> RunStatus:
     """What a run does now, or how it ended. Up to a tenth of a second old."""
     run = RunFolder(path)
     is_long = run.events.is_file() and log_size(run.events) > UP_TO_BYTES
-    return (glance_at_end(run) if is_long and run.metrics.is_file() else None) or glance_at_all(run)
+    return (read_end_status(run) if is_long and run.metrics.is_file() else None) or read_whole_status(run)
 
 
-def glance_at_all(run: RunFolder) -> Glance:
+def read_whole_status(run: RunFolder) -> RunStatus:
     """From the whole log."""
     story = read_story(run)
     is_alive = None if story.is_over else process_is_alive(story.environment)
     silent_s = _silent_s(run)
-    return Glance(_headline(story, is_alive, silent_s), _status(story, is_alive, 0.0 if story.is_over else silent_s))
+    return RunStatus(_headline(story, is_alive, silent_s), _status(story, is_alive, 0.0 if story.is_over else silent_s))
 
 
-def glance_at_end(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> Glance | None:
+def read_end_status(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> RunStatus | None:
     """From the end of the log and the numbers beside it, however long it is; None where they do not say enough."""
     numbers = read_numbers(run.metrics)
     story = read_end(run.events, tail_bytes=tail_bytes)
@@ -73,7 +73,7 @@ def glance_at_end(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> Glance | N
         restarts=int(last["run/restarts"]),
         alarms=tuple(_raised(story)),
     )
-    return Glance(_headline(story, is_alive, silent_s), status)
+    return RunStatus(_headline(story, is_alive, silent_s), status)
 
 
 def _silent_s(run: RunFolder) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 from headway.core.history_records import RoleInterval
 from headway.observe.activities import CAUSES
-from headway.observe.notable_moments import marks
+from headway.observe.notable_moments import notable_moments
 from headway.observe.run_history import Story
 
 BUDGET = 16_000
@@ -90,7 +90,7 @@ def timeline(story: Story, palette: Palette, *, budget: int = BUDGET) -> dict[st
         notes.append(f"{len(left_out)} of {len(collectors)} collectors are not shown")
     if shortest:
         notes.append(f"what is shorter than {1000 * shortest:.3g} ms is put together")
-    found = [mark for mark in marks(story) if mark.kind != "lead"]  # that has steps of its own
+    found = [mark for mark in notable_moments(story) if mark.kind != "lead"]  # that has steps of its own
     shown_marks = found[:: -(-len(found) // MAX_MARKS)] if found else []
     if len(shown_marks) < len(found):
         notes.append(f"{len(found) - len(shown_marks)} of {len(found)} marks are not shown")

@@ -27,7 +27,7 @@ from headway.core.history_records import PHASES, RoleInterval
 from headway.core.naming import learner_name
 from headway.observe.activities import WAITS_FOR
 from headway.observe.folder import RunFolder
-from headway.observe.notable_moments import marks
+from headway.observe.notable_moments import notable_moments
 from headway.observe.run_history import LineStory, Story, read_story
 from headway.observe.whole_files import write_whole
 
@@ -118,7 +118,7 @@ def _versions(line: LineStory, track: int, end_s: float) -> Iterator[Event]:
 
 def _instants(story: Story, tracks: dict[str, int]) -> Iterator[Event]:
     """On the track of whom it happened to; what happened to the whole run goes through all of them."""
-    for mark in marks(story):
+    for mark in notable_moments(story):
         lanes = (track for role, track in tracks.items() if mark.role in (role, role.partition("/")[0]))
         track = next(lanes, None)
         yield {
