@@ -66,10 +66,13 @@ class RunHistory:
 
     def apply(self, event: ev.Event) -> None:
         """Take in the next event. KeyError: it is about a ticket that is not live."""
-        step = _STEPS.get(type(event))
-        if step is not None:
-            step(self, event)
-        if self.roles is not None and (of_role := _OF_A_ROLE.get(type(event))) is not None:
+        kind = type(event)
+        if (of_line := _OF_A_LINE.get(kind)) is not None:
+            line: str = event.line  # type: ignore[union-attr]  # the table says so
+            of_line(self.lines.get(line) or self.line(line), event)
+        elif (of_run := _OF_THE_RUN.get(kind)) is not None:
+            of_run(self, event)
+        if self.roles is not None and (of_role := _OF_A_ROLE.get(kind)) is not None:
             of_role(self.roles, event)
         if event.time_s > self.time_s:
             self.time_s = event.time_s
@@ -140,15 +143,6 @@ class RunHistory:
 _Step = Callable[[Any, Any], None]
 
 
-def _in_its_line(step: _Step) -> _Step:
-    """The event belongs to one line."""
-
-    def apply(history: RunHistory, event: Any) -> None:
-        step(history.lines.get(event.line) or history.line(event.line), event)
-
-    return apply
-
-
 def _in_all_lines(step: _Step, phase: int) -> _Step:
     """The event belongs to a flight or a rollout, and so to every line in which its ticket is in this phase."""
 
@@ -159,20 +153,22 @@ def _in_all_lines(step: _Step, phase: int) -> _Step:
     return apply
 
 
-_STEPS: dict[type[Any], _Step] = {
-    ev.Opened: _in_its_line(LineHistory.open),
-    ev.Requeued: _in_its_line(LineHistory.requeue),
-    ev.Dropped: _in_its_line(LineHistory.drop),
-    ev.Settled: _in_its_line(LineHistory.settle),
-    ev.UpdateBegan: _in_its_line(LineHistory.begin_update),
-    ev.Updated: _in_its_line(LineHistory.update),
-    ev.Inserted: _in_its_line(LineHistory.insert),
-    ev.Published: _in_its_line(LineHistory.publish),
-    ev.LeadMoved: _in_its_line(LineHistory.move_lead),
+_OF_A_LINE: dict[type[Any], _Step] = {
+    ev.Opened: LineHistory.open,
+    ev.Requeued: LineHistory.requeue,
+    ev.Dropped: LineHistory.drop,
+    ev.Settled: LineHistory.settle,
+    ev.UpdateBegan: LineHistory.begin_update,
+    ev.Updated: LineHistory.update,
+    ev.Inserted: LineHistory.insert,
+    ev.Published: LineHistory.publish,
+    ev.LeadMoved: LineHistory.move_lead,
+}
+_OF_THE_RUN: dict[type[Any], _Step] = {
+    ev.Started: RunHistory._start,
     ev.Landed: _in_all_lines(LineHistory.land, IN_FLIGHT),
     ev.Reissued: _in_all_lines(LineHistory.reissue, IN_FLIGHT),
     ev.Lost: _in_all_lines(LineHistory.lose, READY),
-    ev.Started: RunHistory._start,
     ev.RunBegan: RunHistory._begin,
     ev.Resumed: RunHistory._resume,
     ev.GapFound: RunHistory._miss,
@@ -195,4 +191,4 @@ _OF_A_ROLE: dict[type[Any], _Step] = {
     ev.EvaluationBegan: RoleHistory.begin_evaluation,
     ev.Scored: RoleHistory.end_evaluation,
 }
-"""What an event means for the run and for its roles. Those that are in no table mean nothing for its state."""
+"""What an event means for its line, for the run and for its roles. Those in no table mean nothing for its state."""

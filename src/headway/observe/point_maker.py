@@ -47,6 +47,9 @@ class PointMaker(EventSink):
 
     def take(self, events: Sequence[Event]) -> None:
         """An alarm stands in the log right after its look."""
+        if Looked not in map(type, events):
+            self._take(events)
+            return
         begin = 0
         for place, event in enumerate(events, 1):
             if isinstance(event, Looked):
@@ -56,8 +59,9 @@ class PointMaker(EventSink):
 
     def _take(self, events: Sequence[Event]) -> None:
         self._behind.take(events)
+        apply = self._metrics.apply
         for event in events:
-            point = self._metrics.apply(event)
+            point = apply(event)
             if point is not None:
                 self._put(Point(point.moment, with_aliases(point.values)) if self._aliases else point)
                 if isinstance(event, Looked) and self._alarms is not None:

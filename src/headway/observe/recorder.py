@@ -24,7 +24,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
-from headway.core.events import Event, PartBegan, Unknown, written
+from headway.core.events import Event, PartBegan, RunBegan, Unknown, written
 from headway.observe.line_metrics import as_number
 from headway.observe.log_file import LogFile, Mark
 from headway.observe.log_parts import lines_from
@@ -32,7 +32,7 @@ from headway.observe.messages import Say, to_stderr
 
 LoggedLine = dict[str, Any]
 """An event as it stands in the log: `t` seconds, `e` kind, and the fields of that kind."""
-Brief = tuple[float, Callable[..., Event], Sequence[Any]]
+Brief = tuple[float, type[Any], Sequence[Any]]
 """The time of an event, its class and the values of its fields; the last ones may be left out."""
 
 
@@ -96,7 +96,8 @@ class _GivesNames:
 def event_of(brief: Brief) -> Event:
     """The event, at a time that is as exact as the log."""
     time_s, kind, fields = brief
-    return kind(round(time_s, 6), *fields)
+    event: Event = kind(round(time_s, 6), *fields)
+    return event
 
 
 class EventSink:
@@ -117,7 +118,7 @@ class EventSink:
         """No more events will come."""
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        self.take((Unknown(time_s, kind, fields),))
+        self.take((Unknown(round(time_s, 6), kind, fields),))
         self.write()
 
     def mark(self) -> Mark:
@@ -253,13 +254,16 @@ class InBackground:
     def _pass_on_some(self, briefs: Sequence[Brief | Mark]) -> None:
         events: list[Event] = []
         for brief in briefs:
-            if isinstance(brief, Mark):
+            if isinstance(brief, tuple):
+                events.append(event_of(brief))
+            else:
                 self._behind.take(events)
                 self._behind.put_mark(brief)
                 events = []
-            else:
-                events.append(event_of(brief))
         self._behind.take(events)
+
+
+_MAY_BEGIN_A_SESSION = frozenset((RunBegan, Unknown))
 
 
 class EventLog(EventSink):
@@ -272,11 +276,10 @@ class EventLog(EventSink):
         self._run: LoggedLine | None = None  # the last event that says with which settings a session began
 
     def take(self, events: Sequence[Event]) -> None:
-        for event in events:
-            line = written(event)
-            if line["e"] == "run":
-                self._run = line
-            self._lines.append(line_of(line))
+        self._lines += [line_of(written(event)) for event in events]
+        if not _MAY_BEGIN_A_SESSION.isdisjoint(map(type, events)):
+            for line in map(written, events):
+                self._run = line if line["e"] == "run" else self._run
 
     def write(self) -> None:
         self._file.write(b"".join(self._lines))
