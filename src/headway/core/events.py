@@ -527,7 +527,7 @@ def read_event(line: Mapping[str, Any]) -> Event:
 
 def as_event(event: Event | Mapping[str, Any]) -> Event:
     """The same event, whether it is one already or a line of the log."""
-    return read_event(event) if isinstance(event, Mapping) else event
+    return event if isinstance(event, tuple) else read_event(event)
 
 
 def written_kind(event: Event) -> str:

@@ -336,9 +336,8 @@ class _Teller:
     def tell(self, event: LoggedEvent, where: str) -> None:
         """The next event of the log `where`."""
         story = self.story
-        kind = event["e"] if isinstance(event, Mapping) else ev.written_kind(event)
-        if not story.num_events and kind not in ("run", "gap"):
-            raise ValueError(f"{where} is not the log of a run: it begins with {kind!r}")
+        if not story.num_events and _kind(event) not in ("run", "gap"):
+            raise ValueError(f"{where} is not the log of a run: it begins with {_kind(event)!r}")
         try:
             typed = ev.as_event(event)
             self._history.apply(typed)
@@ -348,8 +347,8 @@ class _Teller:
         except ValueError as error:
             raise ValueError(f"{where}, line {story.num_events + 1}: {error}") from None
         except (KeyError, TypeError, IndexError) as error:
-            line = story.num_events + 1
-            raise ValueError(f"{where}, line {line}: not a {kind!r} event of a run ({error!r})") from None
+            what = f"not a {_kind(event)!r} event of a run ({error!r})"
+            raise ValueError(f"{where}, line {story.num_events + 1}: {what}") from None
         story.num_events += 1
 
     def finish(self) -> None:
@@ -371,6 +370,10 @@ class _Teller:
         if self._unfinished:
             del self.story.intervals[-self._unfinished :]
             self._unfinished = 0
+
+
+def _kind(event: LoggedEvent) -> str:
+    return ev.written_kind(event) if isinstance(event, tuple) else event["e"]
 
 
 def _keep_requeued(story: Story, event: ev.Requeued) -> None:
