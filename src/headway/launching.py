@@ -49,7 +49,7 @@ from headway.observe.log_file import TextLog
 from headway.observe.log_parts import go_on_at, log_size
 from headway.observe.messages import to_stderr
 from headway.observe.metrics import Metrics, load_metrics
-from headway.observe.monitor import Monitor, Watch, load_monitor
+from headway.observe.monitor import Monitor, MonitorThread, load_monitor
 from headway.observe.recorder import EventLog, EventSink, NoRecorder, PrintingRecorder, Recorder, read_events
 from headway.observe.samples import SampleLog
 from headway.observe.sinks import (
@@ -388,7 +388,7 @@ def _leave_summary(folder: RunFolder, ended: Sequence[RunResult]) -> None:
         to_stderr(f"no summary: {refusal(error)}{way_back(folder.path)}")
 
 
-def _watch(coordinator: Coordinator, monitor: Monitor, log: TextLog | None) -> Watch:
+def _watch(coordinator: Coordinator, monitor: Monitor, log: TextLog | None) -> MonitorThread:
     """The monitor's thread; what it has to say goes to standard error and into the log."""
 
     def note(line: str) -> None:
@@ -396,7 +396,7 @@ def _watch(coordinator: Coordinator, monitor: Monitor, log: TextLog | None) -> W
         if log is not None:
             log.write(f"{line}\n")
 
-    return Watch(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=note)
+    return MonitorThread(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=note)
 
 
 async def _look_by_the_clock(

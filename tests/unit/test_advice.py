@@ -12,7 +12,7 @@ from virtual_runs import record, story_of
 
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Retries
-from headway.core.history_records import Update
+from headway.core.history_records import FinishedUpdate
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
 from headway.observe.advice import Finding, advise, bottleneck
@@ -65,7 +65,7 @@ def test_a_run_that_has_only_begun_gets_no_advice() -> None:
 # -- learning ---------------------------------------------------------------------------------------
 
 
-def with_updates(story: Story, updates: list[Update]) -> Story:
+def with_updates(story: Story, updates: list[FinishedUpdate]) -> Story:
     return replace(story, lines={**story.lines, "": replace(story.first, updates=updates)})
 
 

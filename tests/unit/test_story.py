@@ -35,7 +35,7 @@ from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder, read_events
 from headway.observe.run_history import Story, StoryReader, read_story, role_order, tell
 from headway.observe.status import read_end_status, read_status, read_whole_status
-from headway.observe.time_report import Spread, account
+from headway.observe.time_report import Distribution, account
 from headway.observe.trace import trace_text, write_trace
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedEvaluator, SimulatedLearner
@@ -247,7 +247,7 @@ def test_staleness_is_split_at_the_landing_and_lags_and_queues_are_measured() ->
     assert (last.number, last.update, last.publish_s, last.first_ticket, last.lag_s) == (4, 1, 0.25, 1, 0.75)
     assert story.tickets[1].how == "in flight"
     sums = account(story)
-    assert sums.publish_lag_s == Spread(1, 0.75, 0.75, 0.75)
+    assert sums.publish_lag_s == Distribution(1, 0.75, 0.75, 0.75)
     assert sums.queue_s.mean == 2.0
     assert sums.learner == {"ess": 0.5}
     assert sums.updates_per_s == pytest.approx(1 / 5.75)

@@ -22,7 +22,7 @@ from typing import Any
 
 from headway.coordinate.coordinator import Coordinator, RunResult
 from headway.observe.log_file import TextLog
-from headway.observe.monitor import Statistics, Watch
+from headway.observe.monitor import MonitorThread, Statistics
 
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 
@@ -109,7 +109,7 @@ class Reports:
         *,
         log: TextLog | None = None,
         log_every_s: float = math.inf,
-        watch: Watch | None = None,
+        watch: MonitorThread | None = None,
         watch_every_s: float = math.inf,
     ) -> None:
         self._coordinator = coordinator

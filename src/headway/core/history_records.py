@@ -91,7 +91,7 @@ class RoleInterval:
 
 
 @dataclass(slots=True)
-class Update:
+class FinishedUpdate:
     """One learn call."""
 
     number: int

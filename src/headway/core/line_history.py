@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from headway.core import events as ev
-from headway.core.history_records import IN_FLIGHT, OPEN, READY, TAKEN, TicketLife, Update, Version
+from headway.core.history_records import IN_FLIGHT, OPEN, READY, TAKEN, FinishedUpdate, TicketLife, Version
 
 
 class LineListener:
@@ -37,7 +37,7 @@ class LineListener:
 
     def ticket_settled(self, ticket: TicketLife) -> None: ...
 
-    def update_ended(self, update: Update) -> None: ...
+    def update_ended(self, update: FinishedUpdate) -> None: ...
 
     def version_published(self, version: Version) -> None: ...
 
@@ -185,7 +185,7 @@ class LineHistory:
         self.learned_s, self.updates = event.time_s, event.update
         self._take(begin, event.time_s, event.tickets, event.version, event.update)
         self._listener.update_ended(
-            Update(event.update, begin, event.time_s, event.version, list(event.tickets), dict(event.metrics))
+            FinishedUpdate(event.update, begin, event.time_s, event.version, list(event.tickets), dict(event.metrics))
         )
 
     def insert(self, event: ev.Inserted) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.core.history_records import READY, TicketLife, Update, Version
+from headway.core.history_records import READY, FinishedUpdate, TicketLife, Version
 from headway.core.line_history import LineHistory, LineListener
 from headway.observe.metric_names import MEANINGS
 
@@ -183,7 +183,7 @@ class LineMetrics(LineListener):
         if ticket.waits_since is not None:
             self._bytes -= ticket.num_bytes
 
-    def update_ended(self, update: Update) -> None:
+    def update_ended(self, update: FinishedUpdate) -> None:
         self._updates.add(update.seconds, update.metrics)
 
     def version_published(self, version: Version) -> None:

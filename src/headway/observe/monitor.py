@@ -41,7 +41,7 @@ def load_monitor(spec: str) -> Monitor:
     return load_function(spec, "monitor", ("statistics",), by_name=False)
 
 
-class Watch:
+class MonitorThread:
     """A monitor and its thread, until `end`."""
 
     def __init__(

@@ -4,7 +4,7 @@
                                                  (plain JSON)           (page/page.html, page.css, page.js)
 
 The page needs no network and no library, and works from a file. Its size is bounded: lines and slices are thinned
-(`series.py`, `slices.py`), so a run of a day makes a page no larger than one of an hour.
+(`series.py`, `timeline_slices.py`), so a run of a day makes a page no larger than one of an hour.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from typing import Any
 
 from headway.core import events as ev
 from headway.core.history import FIRST_LINE, RunHistory, RunListener
-from headway.core.history_records import Evaluation, RoleInterval, Session, TicketLife, Update, Version
+from headway.core.history_records import Evaluation, FinishedUpdate, RoleInterval, Session, TicketLife, Version
 from headway.core.line_history import LineListener
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import crc_before, lines_from
@@ -47,7 +47,7 @@ class LineStory(LineListener):
     """What happened in one line of a run: it keeps whatever the history tells."""
 
     tickets: dict[int, TicketLife] = field(default_factory=dict)
-    updates: list[Update] = field(default_factory=list)
+    updates: list[FinishedUpdate] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     queue: list[tuple[float, int, int, int, int]] = field(default_factory=list)
     """(time, open, in flight, ready, taken) after each change."""
@@ -73,7 +73,7 @@ class LineStory(LineListener):
         if ticket.reason is not None:
             self.drops[ticket.reason] += 1
 
-    def update_ended(self, update: Update) -> None:
+    def update_ended(self, update: FinishedUpdate) -> None:
         self.updates.append(update)
 
     def version_published(self, version: Version) -> None:
@@ -151,7 +151,7 @@ class Story(RunListener):
         return self.first.tickets
 
     @property
-    def updates(self) -> list[Update]:
+    def updates(self) -> list[FinishedUpdate]:
         return self.first.updates
 
     @property

@@ -51,7 +51,7 @@ class RoleAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Distribution:
     """Many values in three. All are 0 if there is none."""
 
     count: int
@@ -60,7 +60,7 @@ class Spread:
     max: float
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
+    def of(cls, values: Iterable[float]) -> Distribution:
         ordered = sorted(values)
         if not ordered:
             return cls(0, 0.0, 0.0, 0.0)
@@ -72,7 +72,7 @@ class Spread:
 class Ages:
     """How old the rollouts of a line were when they were taken."""
 
-    staleness: Spread
+    staleness: Distribution
     in_flight: float
     """Mean, in versions: what had come up when the rollout landed."""
     in_queue: float
@@ -84,7 +84,7 @@ class Ages:
     def of(cls, taken: Sequence[TicketLife]) -> Ages:
         num = max(1, len(taken))
         return cls(
-            Spread.of(float(ticket.staleness or 0) for ticket in taken),
+            Distribution.of(float(ticket.staleness or 0) for ticket in taken),
             sum(ticket.stale_in_flight or 0 for ticket in taken) / num,
             sum(ticket.stale_in_queue or 0 for ticket in taken) / num,
             Counter(ticket.staleness for ticket in taken if ticket.staleness is not None),
@@ -102,20 +102,20 @@ class Accounts:
 
     wall_s: float
     roles: dict[str, RoleAccount]
-    staleness: Spread
+    staleness: Distribution
     stale_in_flight: float
     """Mean, in versions: what had come up when the rollout landed."""
     stale_in_queue: float
     """Mean, in versions: what came up while it waited for the learner. The two add up to the mean staleness."""
     ages: Counter[int]
     """Staleness -> rollouts."""
-    publish_lag_s: Spread
+    publish_lag_s: Distribution
     """From the end of an update to the first rollout that took off with its version."""
-    queue_s: Spread
+    queue_s: Distribution
     """How long rollouts waited for the learner."""
-    collect_s: Spread
-    learn_s: Spread
-    evaluate_s: Spread
+    collect_s: Distribution
+    learn_s: Distribution
+    evaluate_s: Distribution
     length_bias: float
     """How much shorter the trained rollouts are than the offered ones."""
     updates_per_s: float
@@ -152,11 +152,11 @@ def account(story: Story) -> Accounts:
         stale_in_flight=ages.in_flight,
         stale_in_queue=ages.in_queue,
         ages=ages.counts,
-        publish_lag_s=Spread.of(v.lag_s for v in story.versions if v.lag_s is not None and v.update is not None),
-        queue_s=Spread.of(ticket.queue_s for ticket in taken if ticket.queue_s is not None),
-        collect_s=Spread.of(t.ended - t.began for t in landed if t.ended is not None and t.began is not None),
-        learn_s=Spread.of(update.seconds for update in story.updates),
-        evaluate_s=Spread.of(e.end - e.begin for e in story.evaluations if e.end is not None),
+        publish_lag_s=Distribution.of(v.lag_s for v in story.versions if v.lag_s is not None and v.update is not None),
+        queue_s=Distribution.of(ticket.queue_s for ticket in taken if ticket.queue_s is not None),
+        collect_s=Distribution.of(t.ended - t.began for t in landed if t.ended is not None and t.began is not None),
+        learn_s=Distribution.of(update.seconds for update in story.updates),
+        evaluate_s=Distribution.of(e.end - e.begin for e in story.evaluations if e.end is not None),
         length_bias=_length_bias([t.length for t in taken], [t.length for t in landed]),
         updates_per_s=len(story.updates) * per_s,
         rollouts_per_s=(len(landed) + len(story.requeued) + len(story.lost)) * per_s,
