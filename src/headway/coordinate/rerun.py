@@ -67,8 +67,9 @@ def replay(
     A function in place of stations builds them for each session from the recipe's settings, as the log has them (None
     in a log that does not say). Stations as they are serve the whole run.
     """
+    recorded = list(events)
     try:
-        script = [ev.as_event(event) for event in events]
+        script = [ev.as_event(event) for event in recorded]
     except ValueError as error:
         raise ReplayError(f"the log cannot be read: {error}") from None
     gap = next((event for event in script if isinstance(event, ev.GapFound)), None)
