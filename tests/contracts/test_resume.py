@@ -27,6 +27,7 @@ from headway.core.rules import ReplayRatio
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.log_file import Mark
+from headway.observe.log_parts import go_on_at
 from headway.observe.recorder import EventLog, read_events
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Constant, Lognormal, SteadyWorkload
@@ -44,7 +45,9 @@ def session(
     )
     store = CheckpointStore(folder / "checkpoints")
     state = store.load() if store.all() else None
-    log = EventLog(folder / "events.jsonl", position=state.events_position if state else None)
+    if state is not None:
+        go_on_at(folder / "events.jsonl", state.events_position, None)
+    log = EventLog(folder / "events.jsonl")
     stopper = StopAfter(stop_after)
     coordinator = Coordinator(
         stations or toy_stations(None if runtime == "virtual" else Pause(0.002)),

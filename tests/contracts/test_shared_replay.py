@@ -29,6 +29,7 @@ from headway.launching import build_runtime
 from headway.learn.with_replay import WithReplay
 from headway.observe.fingerprint import fingerprint
 from headway.observe.log_file import Mark
+from headway.observe.log_parts import go_on_at
 from headway.observe.recorder import EventLog, MemoryRecorder, read_events
 from headway.runtime.processes import Processes
 from headway.runtime.virtual import Fault, Virtual
@@ -276,7 +277,9 @@ def session(
     place = build_runtime(runtime)
     store = CheckpointStore(folder / "checkpoints")
     state = store.load() if store.all() else None
-    log = StopAt(EventLog(folder / "events.jsonl", position=state.events_position if state else None), stop_at)
+    if state is not None:
+        go_on_at(folder / "events.jsonl", state.events_position, None)
+    log = StopAt(EventLog(folder / "events.jsonl"), stop_at)
     coordinator = Coordinator(
         stations or toy_replay_stations(Pause(0.002)),
         settings,

@@ -71,7 +71,7 @@ def test_noise_on_the_engines_weights_rings_at_every_lead_and_a_clean_engine_doe
 ) -> None:
     config = config_of(folder, max_lead=max_lead)
     noisy = told(config, tmp_path / "noisy", NoisyCollector)
-    assert [alarm["name"] for alarm in noisy.alarms] == ["engine_mismatch"]
+    assert [alarm.name for alarm in noisy.alarms] == ["engine_mismatch"]
     assert examine(tmp_path / "noisy").startswith("1. Engine and trainer compute different policies")
     clean = told(config, tmp_path / "clean")
     assert clean.alarms == []

@@ -31,6 +31,6 @@ def test_a_run_whose_replies_are_all_worth_the_same_rings_and_is_diagnosed(
     assert main(["run", "grpo", "--config", "config.yaml", "--quiet"]) == 0
     assert "ALARM: nothing_to_learn is 1, above 0.99" in capsys.readouterr().err
     (run,) = (tmp_path / "runs").iterdir()
-    assert [(alarm["name"], alarm["on"]) for alarm in read_story(run).alarms] == [("nothing_to_learn", True)]
+    assert [(alarm.name, alarm.on) for alarm in read_story(run).alarms] == [("nothing_to_learn", True)]
     assert main(["doctor", str(run)]) == 0
     assert capsys.readouterr().out.startswith("1. Nothing to learn from: every reply is worth the same")

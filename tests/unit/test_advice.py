@@ -12,6 +12,7 @@ from virtual_runs import record, story_of
 
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Retries
+from headway.core.history_records import FinishedUpdate
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
 from headway.observe.advice import Finding, advise, bottleneck
@@ -64,9 +65,13 @@ def test_a_run_that_has_only_begun_gets_no_advice() -> None:
 # -- learning ---------------------------------------------------------------------------------------
 
 
+def with_updates(story: Story, updates: list[FinishedUpdate]) -> Story:
+    return replace(story, lines={**story.lines, "": replace(story.first, updates=updates)})
+
+
 def reporting(story: Story, **metrics: float) -> Story:
     """As if its learner had reported these numbers in every update."""
-    return replace(story, updates=[replace(one, metrics={**one.metrics, **metrics}) for one in story.updates])
+    return with_updates(story, [replace(one, metrics={**one.metrics, **metrics}) for one in story.updates])
 
 
 def test_what_keeps_a_run_from_learning_comes_before_what_makes_it_slow() -> None:
@@ -85,7 +90,7 @@ def test_what_keeps_a_run_from_learning_comes_before_what_makes_it_slow() -> Non
 def test_only_the_newest_updates_say_whether_a_run_learns() -> None:
     story = reporting(story_of(1.0, 1.0, max_lead=1, updates=40), without_signal=1.0, reward_std=0.0)
     late = [replace(one, metrics={**one.metrics, "without_signal": 0.2}) for one in story.updates[-10:]]
-    assert "nothing to learn" not in findings(replace(story, updates=[*story.updates[:-10], *late]))
+    assert "nothing to learn" not in findings(with_updates(story, [*story.updates[:-10], *late]))
 
 
 def test_replies_that_are_all_cut_off_call_for_more_tokens() -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 import headway
 from headway.cli import main
+from headway.core.events import Alarmed, written
 from headway.core.types import Ticket
-from headway.observe.alarms import DEFAULT_ALARMS, KNOWN, Alarms, Ring, check_alarms
+from headway.observe.alarms import DEFAULT_ALARMS, KNOWN, Alarms, check_alarms
 from headway.observe.metrics import MEANINGS
 from headway.observe.recorder import read_events
 from headway.observe.run_history import read_story
@@ -90,7 +91,7 @@ def test_rings_come_in_turns_and_only_past_the_threshold(
     values: list[float], threshold: float, name: str, looks: int
 ) -> None:
     alarms = Alarms({name: threshold}, looks=looks, after_looks=0)
-    heard: list[Ring] = []
+    heard: list[Alarmed] = []
     for value in values:
         heard += alarms.note({KNOWN[name].metric: value})
     assert [ring.on for ring in heard] == [place % 2 == 0 for place in range(len(heard))]
@@ -183,7 +184,7 @@ def test_an_alarm_is_in_the_log_the_sinks_the_metrics_and_on_standard_error(
         ("effective_sample_size", False),
         ("effective_sample_size", True),
     ]
-    assert read_story(tmp_path).alarms == events
+    assert list(map(written, read_story(tmp_path).alarms)) == events
     told = [
         values["alarms/effective_sample_size"] for values in kept.values if "alarms/effective_sample_size" in values
     ]

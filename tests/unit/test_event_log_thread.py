@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import patient, wait_until
 
-from headway.core.events import KINDS
+from headway.core.events import KINDS, Opened, written
 from headway.observe.log_file import LogFile, Mark
 from headway.observe.log_parts import closed_parts, crc_before, cut, go_on_at, lines_from, log_size
-from headway.observe.recorder import EventLog, InBackground, MemoryRecorder, line_of, read_events, whole
+from headway.observe.recorder import EventLog, InBackground, MemoryRecorder, event_of, line_of, read_events
 
 ENOUGH_S = patient(30)
 
@@ -60,9 +60,8 @@ def test_a_line_holds_what_the_event_says_whatever_that_is(time_s: float, fields
 
 def test_what_comes_with_every_ticket_gets_its_names_from_its_order() -> None:
     for kind, (brief, fields) in BRIEF.items():
-        assert whole((1.5, KINDS[kind], brief)) == {"t": 1.5, "e": kind, **fields}
-        assert whole((1.5, kind, fields)) == {"t": 1.5, "e": kind, **fields}
-    assert whole((1.23456789, KINDS["open"], (3,)))["t"] == 1.234568
+        assert written(event_of((1.5, KINDS[kind], brief))) == {"t": 1.5, "e": kind, **fields}
+    assert event_of((1.23456789, Opened, (3,))).time_s == 1.234568
 
 
 def test_what_is_not_finite_can_be_read_again(tmp_path: Path) -> None:
@@ -97,28 +96,30 @@ def test_events_come_through_in_order_and_marks_stand_where_they_were_put(tmp_pa
 
 def test_events_are_on_disk_within_a_moment_without_a_mark(tmp_path: Path) -> None:
     recorder = InBackground(EventLog(tmp_path / "events.jsonl"))
-    recorder.record(0.0, "open", {"k": 0})
+    recorder.start()
+    recorder.append((0.0, Opened, (0,)))
     wait_until(lambda: (tmp_path / "events.jsonl").read_bytes() == b'{"t":0.0,"e":"open","k":0}\n')
     recorder.close()
 
 
-def test_nothing_starts_a_thread_before_the_first_event() -> None:
+def test_nothing_starts_a_thread_before_it_is_told_to() -> None:
     recorder = InBackground(MemoryRecorder())
     assert "recording" not in [thread.name for thread in threading.enumerate()]
     recorder.close()
 
 
 class Broken(MemoryRecorder):
-    def record_many(self, events: Any) -> None:
+    def take(self, events: Any) -> None:
         raise RuntimeError("a bug")
 
 
 def test_recording_that_breaks_is_said_once_and_nobody_who_records_hears_of_it() -> None:
     said: list[str] = []
     recorder = InBackground(Broken(), say=said.append)
-    recorder.record(0.0, "open", {"k": 0})
+    recorder.start()
+    recorder.append((0.0, Opened, (0,)))
     wait_until(lambda: bool(said))
-    recorder.record(0.0, "open", {"k": 1})
+    recorder.append((0.0, Opened, (1,)))
     assert recorder.mark().wait(ENOUGH_S).position is None, "a checkpoint hears that there is no place in the log"
     recorder.close()
     assert said == ["recording is off, the run goes on without it: RuntimeError: a bug"]
@@ -133,7 +134,8 @@ def test_without_a_further_thread_recording_is_off_and_the_run_goes_on(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     said: list[str] = []
     recorder = InBackground(EventLog(tmp_path / "events.jsonl", say=said.append), say=said.append)
-    recorder.record(0.0, "open", {"k": 0})
+    recorder.start()
+    recorder.append((0.0, Opened, (0,)))
     assert recorder.mark().wait(ENOUGH_S).position is None
     recorder.close()
     log = EventLog(tmp_path / "other.jsonl", say=said.append)
@@ -224,12 +226,14 @@ def test_a_disk_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path) -> Non
 KILLED = """
 import sys, time
 from pathlib import Path
+from headway.core.events import Opened
 from headway.observe.recorder import EventLog, InBackground
 recorder = InBackground(EventLog(Path(sys.argv[1])))
+recorder.start()
 began = time.monotonic()
 while True:
     now = time.monotonic() - began
-    recorder.record(now, "open", {"k": 0})
+    recorder.append((now, Opened, (0,)))
     print(now, flush=True)
     time.sleep(0.0005)
 """

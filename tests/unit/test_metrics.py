@@ -18,6 +18,7 @@ from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.core.events import read_event
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
@@ -167,7 +168,7 @@ def test_what_sends_a_ticket_back_is_counted_and_takes_its_length_along() -> Non
         (1.0, "lose", {"k": 1, "why": "the node is gone"}),
         (1.0, "open", {"k": 2}),
         (1.0, "start", {"k": 2, "c": 0, "v": 0}),
-        (1.0, "reissue", {"k": 2, "c": 0, "why": "died"}),
+        (1.0, "reissue", {"k": 2, "c": 0, "a": 1, "why": "died"}),
         *life(3, start=1.0, land=2.0, born=0, length=10.0),
         *life(4, start=1.0, land=2.0, born=0, length=30.0),
         *learned(2.0, 1, 3),
@@ -248,7 +249,7 @@ def test_what_the_learner_reports_is_a_number_or_left_out() -> None:
 
 
 def test_kinds_of_events_nobody_knows_change_nothing() -> None:
-    assert Metrics().note(0.0, "flux", {"k": 1}) is None
+    assert Metrics().apply(read_event({"t": 0.0, "e": "flux", "k": 1})) is None
 
 
 # -- names known from elsewhere ---------------------------------------------------------------------

@@ -20,7 +20,7 @@ from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import HEALTH, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
-from headway.observe.monitor import StopRun, Watch, load_monitor
+from headway.observe.monitor import MonitorThread, StopRun, load_monitor
 from headway.recipes.config import ConfigError, RunConfig, read_values
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Constant, SteadyWorkload
@@ -127,7 +127,7 @@ def test_a_slow_monitor_misses_looks_and_holds_up_nothing() -> None:
         began.set()
         assert go_on.wait(patient(20))
 
-    watch = Watch(slow, lambda why: None)
+    watch = MonitorThread(slow, lambda why: None)
     watch.look({"look": {"number": 1}})
     assert began.wait(patient(20))
     for number in range(2, 100):
@@ -139,7 +139,7 @@ def test_a_slow_monitor_misses_looks_and_holds_up_nothing() -> None:
 
 def test_a_monitor_that_never_returns_does_not_keep_the_run_from_ending() -> None:
     said: list[str] = []
-    watch = Watch(lambda statistics: threading.Event().wait(600) and None, lambda why: None, say=said.append,
+    watch = MonitorThread(lambda statistics: threading.Event().wait(600) and None, lambda why: None, say=said.append,
                   end_within_s=0.05)  # fmt: skip
     watch.look({})
     watch.end({})

@@ -20,6 +20,7 @@ from waiting import patient
 from headway.observe.console import RoleStatus, Status, StatusDisplay
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder, write_whole
+from headway.observe.log_parts import go_on_at
 from headway.observe.recorder import EventLog, MemoryRecorder, NoRecorder, PrintingRecorder, read_events
 from headway.observe.statistics import WIDTH, seconds, side_by_side, statistics_block
 
@@ -68,7 +69,8 @@ def test_a_resumed_log_goes_on_at_its_position_and_keeps_the_tail_aside(tmp_path
     log.record(1, "open", {"k": 1})
     log.close()
     for session in range(2):  # two sessions that crash after the same checkpoint
-        log = EventLog(path, position=position)
+        go_on_at(path, position, None)
+        log = EventLog(path)
         log.record(2, "resume", {"session": session})
         log.close()
     assert [event["e"] for event in read_events(path)] == ["open", "resume"]
@@ -82,8 +84,9 @@ def test_a_log_that_ends_at_its_position_has_nothing_to_set_aside(tmp_path: Path
     log.record(0, "open", {})
     position = log.mark().position
     log.close()
-    EventLog(path, position=position).close()
-    EventLog(tmp_path / "new.jsonl", position=0).close()
+    for file, end in ((path, position), (tmp_path / "new.jsonl", 0)):
+        go_on_at(file, end, None)
+        EventLog(file).close()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["events.jsonl", "new.jsonl"]
 
 

@@ -30,11 +30,12 @@ from headway.cli import main
 from headway.cli.doctor import examine
 from headway.cli.report_page import UP_TO_BYTES, leave_report, look, see, write_report
 from headway.cli.report_server import LiveReport, ReportServer
+from headway.core.events import Looked
 from headway.core.types import Ticket
 from headway.observe.activities import CAUSES
 from headway.observe.environment import describe_environment, git_commit
 from headway.observe.folder import RunFolder
-from headway.observe.marks import notices
+from headway.observe.notable_moments import notices
 from headway.observe.report import (
     Seen,
     Setting,
@@ -51,8 +52,8 @@ from headway.observe.report import (
 )
 from headway.observe.run_history import read_story, tell
 from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, titles, training
-from headway.observe.slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
 from headway.observe.time_report import account
+from headway.observe.timeline_slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
 from headway.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 
 Output = pytest.CaptureFixture[str]
@@ -366,7 +367,7 @@ def test_no_two_causes_have_the_same_colour() -> None:
 def test_memory_is_charted_for_everybody_who_has_some() -> None:
     story = story_of(max_lead=2)
     story.looks = [
-        {"t": float(t), "rss": t * 2**20, "memory": {"collector-0": 2**20, "collector-1": 2**21, "learner": 2**22}}
+        Looked(float(t), 0.0, {}, t * 2**20, {"collector-0": 2**20, "collector-1": 2**21, "learner": 2**22})
         for t in (1, 2, 3)
     ]
     for ticket in story.tickets.values():

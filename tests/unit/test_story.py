@@ -35,8 +35,8 @@ from headway.observe.console import duration
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder, read_events
 from headway.observe.run_history import Story, StoryReader, read_story, role_order, tell
-from headway.observe.status import glance, glance_at_all, glance_at_end
-from headway.observe.time_report import Spread, account
+from headway.observe.status import read_end_status, read_status, read_whole_status
+from headway.observe.time_report import Distribution, account
 from headway.observe.trace import trace_text, write_trace
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedEvaluator, SimulatedLearner
@@ -248,7 +248,7 @@ def test_staleness_is_split_at_the_landing_and_lags_and_queues_are_measured() ->
     assert (last.number, last.update, last.publish_s, last.first_ticket, last.lag_s) == (4, 1, 0.25, 1, 0.75)
     assert story.tickets[1].how == "in flight"
     sums = account(story)
-    assert sums.publish_lag_s == Spread(1, 0.75, 0.75, 0.75)
+    assert sums.publish_lag_s == Distribution(1, 0.75, 0.75, 0.75)
     assert sums.queue_s.mean == 2.0
     assert sums.learner == {"ess": 0.5}
     assert sums.updates_per_s == pytest.approx(1 / 5.75)
@@ -383,7 +383,7 @@ def test_a_killed_run_has_a_story_a_trace_and_metrics_up_to_its_last_event(
     assert len(json.loads((folder / "trace.json").read_text())["traceEvents"]) > 200
     points = list(metrics_of(read_events(events)))
     assert points[-1].moment.update <= len(story.updates)
-    gone = glance(folder)
+    gone = read_status(folder)
     assert f"its process is gone after {duration(story.end_s)}; to go on: headway resume {folder}" in gone.headline
     assert {interval.role for interval in story.intervals} >= {"learner", "collector-0"}
     assert {role.role for role in gone.status.roles} == set(story.under_way), "a kill may come between two activities"
@@ -514,7 +514,7 @@ def test_a_status_from_the_end_of_a_log_is_the_one_of_all_of_it(tmp_path: Path) 
         run.metrics.write_bytes(
             b"".join(one for one in numbers.splitlines(keepends=True) if json.loads(one)["time_s"] <= until)
         )
-        whole, end = glance_at_all(run), glance_at_end(run, tail_bytes=4000)
+        whole, end = read_whole_status(run), read_end_status(run, tail_bytes=4000)
         assert end is not None
         assert end.headline.partition(" for ")[0] == whole.headline.partition(" for ")[0]  # then comes the clock
         told, known = end.status, whole.status
@@ -539,10 +539,10 @@ def quick_train(weights: float, rollouts: list[float]) -> float:
 
 def test_a_status_of_a_long_log_reads_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     headway.run(quick, quick_train, weights=0.0, updates=20, folder=tmp_path)
-    known = glance(tmp_path).status
+    known = read_status(tmp_path).status
     monkeypatch.setattr("headway.observe.status.UP_TO_BYTES", 100)
-    monkeypatch.setattr("headway.observe.status.glance_at_all", None)
-    assert glance(tmp_path).status.done == known.done == 20
+    monkeypatch.setattr("headway.observe.status.read_whole_status", None)
+    assert read_status(tmp_path).status.done == known.done == 20
 
 
 # -- what is no run ---------------------------------------------------------------------------------
@@ -553,7 +553,7 @@ def test_a_status_of_a_long_log_reads_its_end(tmp_path: Path, monkeypatch: pytes
     [
         (None, "is not a run folder: it has no events.jsonl"),
         ('{"t":0,"e":"open","k":0}\n', "is not the log of a run: it begins with 'open'"),
-        ('{"t":0,"e":"run"}\n{"t":1,"e":"start"}\n', "line 2: not a 'start' event of a run (KeyError('k'))"),
+        ('{"t":0,"e":"run"}\n{"t":1,"e":"start"}\n', "line 2: not a 'start' event of a run: it has no 'k'"),
         ('{"t":0,"e":"run"}\n{"t":1,"e":"land","k":7,"v":[0,0],"n":1,"l":1}\n', "line 2: not a 'land' event of a run"),
         ('{"t":0,"e":"run"}\nhello\n{"t":1,"e":"stop"}\n', "line 2: not an event"),
         ("\x00\x01\n", "line 1: not an event"),

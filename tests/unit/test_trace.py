@@ -18,6 +18,7 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
+from headway.core.events import Alarmed
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.observe.recorder import MemoryRecorder
@@ -216,7 +217,7 @@ def test_versions_queue_and_lead_are_there() -> None:
 
 def test_what_happened_at_one_moment_is_an_instant_on_the_track_of_whom_it_happened_to() -> None:
     plain = STORIES["batches and lanes"]()
-    plain.alarms = [{"t": 2.0, "name": "error_rate", "on": True, "value": 0.3, "threshold": 0.1}]
+    plain.alarms = [Alarmed(2.0, "error_rate", True, 0.3, 0.1)]
     plain.restarts = [(3.0, "collector-1", "it was late")]
     plain.publish_retries = [(4.0, "learner", 2, "no answer")]
     failed = plain.evaluations[0]

@@ -18,7 +18,7 @@ from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown
 from headway.core.refusals import refusal
-from headway.observe.saying import to_stderr
+from headway.observe.messages import to_stderr
 
 COMMANDS = {
     "demo": "trains CartPole without and with a lead, side by side",

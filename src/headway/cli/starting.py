@@ -23,7 +23,7 @@ from headway.launching import Recording, build_sinks, launch, statistics_rows
 from headway.launching.metric_sinks import has_tensorboard
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
-from headway.observe.saying import to_stderr
+from headway.observe.messages import to_stderr
 from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
 from headway.recipes import Recipe

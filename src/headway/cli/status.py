@@ -5,12 +5,12 @@ from __future__ import annotations
 from headway.cli import output
 from headway.cli.output import say
 from headway.cli.words import one_run
-from headway.observe.status import glance
+from headway.observe.status import read_status
 
 
 def command(words: list[str]) -> int:
     """The command."""
-    seen = glance(one_run("status", words))
+    seen = read_status(one_run("status", words))
     say(seen.headline)
     say(seen.status.line())
     output.OUT.print(seen.status.block_of_roles())

@@ -23,7 +23,7 @@ from typing import Any
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.observe.log_file import TextLog
-from headway.observe.monitor import Statistics, Watch
+from headway.observe.monitor import MonitorThread, Statistics
 
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 
@@ -110,7 +110,7 @@ class Reports:
         *,
         log: TextLog | None = None,
         log_every_s: float = math.inf,
-        watch: Watch | None = None,
+        watch: MonitorThread | None = None,
         watch_every_s: float = math.inf,
     ) -> None:
         self._coordinator = coordinator

@@ -9,24 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
-from headway.core.events import (
-    Event,
-    Landed,
-    Opened,
-    Published,
-    RoleBusy,
-    RoleWaits,
-    Settled,
-    Started,
-    UpdateBegan,
-    Updated,
-    written_fields,
-)
+from headway.core.events import Ended, Event, Failed, RunBegan
 from headway.observe.log_file import Mark
-from headway.observe.recorder import NoRecorder, Recorder, in_brief
+from headway.observe.recorder import NoRecorder, Recorder, takes_briefs
 
 Fields = ParamSpec("Fields")
-WITH_EVERY_TICKET = frozenset((Opened, Started, Landed, UpdateBegan, Updated, Published, Settled, RoleWaits, RoleBusy))
+ENDS_OF_A_SESSION = frozenset((RunBegan, Ended, Failed))
 
 
 class Journal:
@@ -35,8 +23,8 @@ class Journal:
     def __init__(self, recorder: Recorder | None, now: Callable[[], float], *, begin_s: float = 0.0) -> None:
         """`begin_s` is what the clock of the log says now."""
         self.is_on = recorder is not None
-        self._recorder = recorder or NoRecorder()
-        self._append, self._look_if_due = in_brief(self._recorder)
+        self._recorder = takes_briefs(recorder or NoRecorder())
+        self._append = self._recorder.append
         self._now = now
         self._offset_s = begin_s - now()
 
@@ -54,11 +42,9 @@ class Journal:
             self._pass_on(self._now() + self._offset_s, kind, fields)
 
     def _pass_on(self, time_s: float, kind: Any, fields: tuple[Any, ...]) -> None:
-        if kind in WITH_EVERY_TICKET:
-            self._append((time_s, kind, fields))
-        else:
-            line = written_fields(time_s, kind, fields)
-            self._recorder.record(time_s, line.pop("e"), {name: line[name] for name in line if name != "t"})
+        if kind in ENDS_OF_A_SESSION:
+            (self._recorder.begin_session if kind is RunBegan else self._recorder.end_session)(time_s)
+        self._append((time_s, kind, fields))
 
     def write_at(
         self,
@@ -74,7 +60,7 @@ class Journal:
 
     def look_if_due(self) -> None:
         """An update is over: the recorder may look at the run now."""
-        self._look_if_due(self._now() + self._offset_s)
+        self._recorder.look_if_due(self._now() + self._offset_s)
 
     def mark(self) -> Mark:
         """A mark behind everything written so far: the position to resume from, once it is known."""

@@ -18,6 +18,9 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
     run           a session begins; if its settings are others, the stations are built anew and get the states
 
 Evaluations change nothing and are left out. Attempts that failed left no trace in any state but that.
+
+A run with several lines has a `_LineAgain` for each: what an event does to a learner, its replay and its versions is
+done in the line that the event names, and a rollout is handed to every line that has opened its ticket.
 """
 
 from __future__ import annotations
@@ -30,8 +33,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.coordinate.roles import CollectorRole, LearnerRole, ReanalyzerRole, ReplayRole, Stations
+from headway.core import events as ev
 from headway.core.lent import Lent, taken
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, anew_seed, derive_seed
+
+FIRST_LINE = ""
 
 
 class ReplayError(ValueError):
@@ -51,122 +57,164 @@ StationsFor = Callable[[Mapping[str, Any] | None], Stations]
 
 
 def replay(
-    stations: Stations | StationsFor, events: Iterable[dict[str, Any]], *, until_version: int | None = None
+    stations: Stations | StationsFor,
+    events: Iterable[ev.Event | Mapping[str, Any]],
+    *,
+    until_version: int | None = None,
 ) -> Replayed:
     """Execute the work of a recorded run in this thread, in order; stop early at `until_version`.
 
     A function in place of stations builds them for each session from the recipe's settings, as the log has them (None
     in a log that does not say). Stations as they are serve the whole run.
     """
-    script = list(events)
-    gap = next((event for event in script if event["e"] == "gap"), None)
+    recorded = list(events)
+    try:
+        script = [ev.as_event(event) for event in recorded]
+    except ValueError as error:
+        raise ReplayError(f"the log cannot be read: {error}") from None
+    gap = next((event for event in script if isinstance(event, ev.GapFound)), None)
     if gap is not None:
-        raise ReplayError(f"a part of the log is missing: {gap['why']}")
-    if not script or script[0]["e"] != "run":
+        raise ReplayError(f"a part of the log is missing: {gap.why}")
+    if not script or not isinstance(script[0], ev.RunBegan):
         raise ReplayError("the log does not begin with a run")
     make = (lambda config: stations) if isinstance(stations, Stations) else stations
-    return _Replayer(make, script, until_version).run()
+    return _Rerun(make, script, until_version).run()
 
 
-class _Replayer:
-    """The state a run has: stations, snapshots, rollouts."""
+class _LineAgain:
+    """One line: its learner, its replay, its versions, and the rollouts that wait for it."""
 
-    def __init__(self, make: StationsFor, script: Sequence[dict[str, Any]], until: int | None) -> None:
-        self._make = make
-        self._config = script[0].get("config")
-        self._script = script
-        self._until = until
-        self._seed = script[0]["seed"]
-        self._build(make(self._config))
-        self._work: tuple[Rollout | None, Snapshot] | None = None  # with the reanalyzer, and the weights it has
+    def __init__(self, name: str, stations: Stations, last_use: Mapping[int, int]) -> None:
+        self._name = name
+        self.build(stations)
+        self.snapshots: dict[int, Snapshot] = {}
+        self.version = -1
+        self.updates = 0
+        self._last_use = last_use  # version -> the event at which it is used for the last time
+        self._open: set[int] = set()
+        self._rollouts: dict[int, Rollout] = {}
         self._draws: deque[Rollout] = deque()  # made and not yet trained on: two where one was made ahead
         self._reports: deque[LearnReport] = deque()  # whose feedback the replay has not seen
         self._delivered = 0  # those that it has seen, in this session
-        self._collectors: dict[int, CollectorRole] = {}
-        self._applied: dict[int, int] = {}  # collector -> version, for those that hold weights
-        self._num_collectors = script[0]["collectors"]
-        self._snapshots: dict[int, Snapshot] = {}
-        self._flights: dict[int, tuple[int, int, Snapshot | None]] = {}  # ticket -> (seat, version, its weights)
-        self._rollouts: dict[int, Rollout] = {}
-        self._attempts: Counter[int] = Counter()
-        self._last_use = _last_uses(script)
-        self._version = -1
-        self._updates = 0
 
-    def run(self) -> Replayed:
-        steps: dict[str, Callable[[dict[str, Any]], None]] = {
-            "run": self._begin_session,
-            "publish": self._publish,
-            "restage": self._publish,
-            "start": self._start,
-            "reissue": self._reissue,
-            "land": self._land,
-            "anew": self._begin_anew,
-            "learn": self._learn,
-            "insert": self._insert,
-            "draw": self._draw,
-            "work": self._give_work,
-            "refresh": self._refresh,
-            "resume": self._resume,
-            "drop": self._forget,
-            "requeue": self._forget,
-            "lose": self._lose,
-        }
-        for at, event in enumerate(self._script):
-            step = steps.get(event["e"])
-            if step is not None:
-                try:
-                    step(event)
-                except KeyError as missing:
-                    raise ReplayError(f"event {at} ({event['e']}) refers to {missing}, which is not there") from None
-            if event["e"] == "publish" and self._version == self._until:
-                break
-            for version in [v for v in self._snapshots if v != self._version and self._last_use.get(v, -1) <= at]:
-                del self._snapshots[version]
-        if self._version < 0:
-            raise ReplayError("the log has no published version")
-        return Replayed(self._snapshots[self._version].payload, self._version, self._updates)
+    def build(self, stations: Stations) -> None:
+        """The stations of the line. Those of another line than the first are to be found in the stations here."""
+        if self._name != FIRST_LINE:
+            raise ReplayError(f"the log has a line {self._name!r}, and the stations have none of that name")
+        self.learner = LearnerRole(stations.learner)
+        self.replay = None if stations.replay is None else ReplayRole(stations.replay)
 
-    def _build(self, stations: Stations) -> None:
-        self._stations = stations
-        self._learner = LearnerRole(stations.learner)
-        self._replay = None if stations.replay is None else ReplayRole(stations.replay)
-        self._reanalyzer = None if stations.reanalyzer is None else ReanalyzerRole(stations.reanalyzer)
+    def build_anew(self, stations: Stations) -> None:
+        """Other stations go on with the states of these."""
+        self.deliver()  # as before a checkpoint
+        learner, replay = self.learner, self.replay
+        self.build(stations)
+        self.learner.restore(learner.state())
+        if replay is not None and self.replay is not None:
+            self.replay.restore(replay.state())
 
-    def _begin_session(self, event: dict[str, Any]) -> None:
-        self._num_collectors = event["collectors"]
-        config = event.get("config")
-        if config == self._config:
-            return
-        self._config = config
-        self._deliver()  # as before a checkpoint
-        learner, replay, collectors = self._learner, self._replay, self._collectors
-        self._build(self._make(config))
-        self._learner.restore(learner.state())
-        if replay is not None and self._replay is not None:
-            self._replay.restore(replay.state())
-        self._collectors = {}
-        self._applied = {}
-        for number, before in collectors.items():
-            carried = before.state()
-            if carried is not None:
-                self._collector(number).restore(carried)
+    @property
+    def keeper(self) -> LearnerRole | ReplayRole:
+        """Who has the replay."""
+        return self.learner if self.replay is None else self.replay
 
-    def _publish(self, event: dict[str, Any]) -> None:
-        self._version = event["v"]
-        staged = self._learner.snapshot(self._version).payload
-        self._snapshots[self._version] = Snapshot(self._version, copy.deepcopy(taken(staged)))
+    def publish(self, event: ev.Published | ev.Restaged) -> None:
+        self.version = event.version
+        staged = self.learner.snapshot(self.version).payload
+        self.snapshots[self.version] = Snapshot(self.version, copy.deepcopy(taken(staged)))
         if isinstance(staged, Lent):
             staged.give_back()
 
-    def _start(self, event: dict[str, Any]) -> None:
-        self._flights[event["k"]] = (event["c"], event["v"], self._snapshots.get(event["v"]))
+    def forget_versions(self, at: int) -> None:
+        """After event `at`, those that nobody uses any more."""
+        for version in [v for v in self.snapshots if v != self.version and self._last_use.get(v, -1) <= at]:
+            del self.snapshots[version]
 
-    def _reissue(self, event: dict[str, Any]) -> None:
-        self._attempts[event["k"]] = event["a"]
+    def open(self, event: ev.Opened) -> None:
+        self._open.add(event.ticket)
 
-    def _land(self, event: dict[str, Any]) -> None:
-        index, (oldest, newest) = event["k"], event["v"]
+    def offer(self, index: int, rollout: Rollout) -> None:
+        """A rollout has been collected."""
+        if index in self._open:
+            self._rollouts[index] = rollout
+
+    def lose(self, index: int) -> bool:
+        return self._rollouts.pop(index, None) is not None
+
+    def forget(self, event: ev.Dropped | ev.Requeued) -> None:
+        self._rollouts.pop(event.ticket, None)
+        if isinstance(event, ev.Dropped):
+            self._open.discard(event.ticket)
+
+    def settle(self, event: ev.Settled) -> None:
+        self._open.difference_update(event.tickets)
+
+    def learn(self, event: ev.Updated) -> None:
+        rollouts = tuple(self._rollouts.pop(index) for index in event.tickets)
+        if self.replay is not None:
+            if not self._draws:
+                raise ReplayError(f"update {event.update} has no draw in the log")
+            rollouts = (self._draws.popleft(),)
+        report, _, _ = self.learner.learn(Batch(event.version, rollouts), None)
+        if self.replay is not None and report.feedback is not None:
+            self._reports.append(report)
+        self.updates = event.update
+
+    def insert(self, event: ev.Inserted) -> None:
+        self.deliver()
+        self.keeper.insert(Batch(event.version, tuple(self._rollouts.pop(index) for index in event.tickets)))
+
+    def draw(self, event: ev.Drawn) -> None:
+        if self.replay is None:
+            raise ReplayError("the log has draws of a replay in its own role, and the stations have none")
+        self.deliver()
+        self._draws.append(self.replay.sample(event.version))
+
+    def deliver(self, until: float | None = None) -> None:
+        """Feedback reaches the replay before the next call, unless that one had begun when the update ended."""
+        until = math.inf if until is None else until
+        while self.replay is not None and self._reports and self._delivered < until:
+            self.replay.update(self._reports.popleft())
+            self._delivered += 1
+
+    def resume(self) -> None:
+        self.deliver()
+        self._delivered = 0
+        self._draws.clear()  # one made ahead of the checkpoint was not kept
+
+
+class _CollectorsAgain:
+    """The collectors and what is in flight."""
+
+    def __init__(self, stations: Stations, seed: int) -> None:
+        self._stations = stations
+        self._seed = seed
+        self.num = 1
+        self._roles: dict[int, CollectorRole] = {}
+        self._applied: dict[int, int] = {}  # collector -> version, for those that hold weights
+        self._flights: dict[int, tuple[int, int, Snapshot | None]] = {}  # ticket -> (seat, version, its weights)
+        self.attempts: Counter[int] = Counter()
+
+    def build_anew(self, stations: Stations) -> None:
+        """Other stations go on with the states of these."""
+        before, self._roles, self._applied = self._roles, {}, {}
+        self._stations = stations
+        for number, role in before.items():
+            carried = role.state()
+            if carried is not None:
+                self._role(number).restore(carried)
+
+    def _role(self, number: int) -> CollectorRole:
+        if number not in self._roles:
+            self._roles[number] = CollectorRole(lambda: self._stations.collector(number))
+        return self._roles[number]
+
+    def start(self, event: ev.Started, snapshot: Snapshot | None) -> None:
+        self._flights[event.ticket] = (event.seat, event.version, snapshot)
+
+    def land(self, event: ev.Landed) -> Rollout:
+        """The rollout is collected now."""
+        index, (oldest, newest) = event.ticket, event.span
         seat, version, snapshot = self._flights.pop(index)
         if snapshot is None:
             raise KeyError(f"version {version}")
@@ -175,96 +223,163 @@ class _Replayer:
                 f"ticket {index} was made by versions {oldest} to {newest}: which token or step by which is not in the "
                 "log, so a run with on_publish=partial cannot be replayed"
             )
-        ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, self._attempts[index])
-        number = seat % self._num_collectors
-        collector = self._collector(number)
+        ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, self.attempts[index])
+        number = seat % self.num
+        collector = self._role(number)
         if collector.traits().holds_weights and self._applied.get(number) != version:
             collector.apply(snapshot)
             self._applied[number] = version
         rollout, _ = collector.collect(ticket, snapshot)
-        if rollout.steps != event["n"]:
+        if rollout.steps != event.steps:
             raise ReplayError(
-                f"ticket {index} had {event['n']} steps when it was recorded and has {rollout.steps} now: its "
+                f"ticket {index} had {event.steps} steps when it was recorded and has {rollout.steps} now: its "
                 f"collector depends on something besides ticket, snapshot and its own state"
             )
-        self._rollouts[index] = rollout
+        return rollout
 
-    def _collector(self, number: int) -> CollectorRole:
-        if number not in self._collectors:
-            self._collectors[number] = CollectorRole(lambda: self._stations.collector(number))
-        return self._collectors[number]
-
-    def _begin_anew(self, event: dict[str, Any]) -> None:
-        number = event["c"] % self._num_collectors
-        self._collector(number).begin_anew(anew_seed(derive_seed(self._seed, "ticket", event["k"]), event["a"]))
+    def begin_anew(self, event: ev.BegunAnew) -> None:
+        number = event.seat % self.num
+        self._role(number).begin_anew(anew_seed(derive_seed(self._seed, "ticket", event.ticket), event.attempt))
         self._applied.pop(number, None)
 
-    def _learn(self, event: dict[str, Any]) -> None:
-        rollouts = tuple(self._rollouts.pop(index) for index in event["k"])
-        if self._replay is not None:
-            if not self._draws:
-                raise ReplayError(f"update {event['u']} has no draw in the log")
-            rollouts = (self._draws.popleft(),)
-        report, _, _ = self._learner.learn(Batch(event["v"], rollouts), None)
-        if self._replay is not None and report.feedback is not None:
-            self._reports.append(report)
-        self._updates = event["u"]
 
-    def _deliver(self, until: float = math.inf) -> None:
-        """Feedback reaches the replay before the next call, unless that one had begun when the update ended."""
-        while self._replay is not None and self._reports and self._delivered < until:
-            self._replay.update(self._reports.popleft())
-            self._delivered += 1
+class _Rerun:
+    """A run that is done again: its lines, its collectors, its reanalyzer."""
 
-    def _insert(self, event: dict[str, Any]) -> None:
-        self._deliver()
-        keeper = self._learner if self._replay is None else self._replay
-        keeper.insert(Batch(event["v"], tuple(self._rollouts.pop(index) for index in event["k"])))
+    def __init__(self, make: StationsFor, script: Sequence[ev.Event], until: int | None) -> None:
+        began = script[0]
+        assert isinstance(began, ev.RunBegan)
+        self._make = make
+        self._script = script
+        self._until = until
+        self._config = began.config
+        self._last_uses = _last_uses(script)
+        stations = make(began.config)
+        self._stations = stations
+        self._lines = {FIRST_LINE: _LineAgain(FIRST_LINE, stations, self._last_uses.get(FIRST_LINE, {}))}
+        self._collectors = _CollectorsAgain(stations, began.settings["seed"])
+        self._reanalyzer = None if stations.reanalyzer is None else ReanalyzerRole(stations.reanalyzer)
+        self._work: tuple[Rollout | None, Snapshot] | None = None  # with the reanalyzer, and the weights it has
 
-    def _draw(self, event: dict[str, Any]) -> None:
-        if self._replay is None:
-            raise ReplayError("the log has draws of a replay in its own role, and the stations have none")
-        self._deliver()
-        self._draws.append(self._replay.sample(event["v"]))
+    def run(self) -> Replayed:
+        first = self._lines[FIRST_LINE]
+        for at, event in enumerate(self._script):
+            try:
+                self._do(event)
+            except KeyError as missing:
+                kind = ev.written_kind(event)
+                raise ReplayError(f"event {at} ({kind}) refers to {missing}, which is not there") from None
+            if isinstance(event, ev.Published) and first.version == self._until:
+                break
+            for line in self._lines.values():
+                line.forget_versions(at)
+        if first.version < 0:
+            raise ReplayError("the log has no published version")
+        return Replayed(first.snapshots[first.version].payload, first.version, first.updates)
 
-    def _give_work(self, event: dict[str, Any]) -> None:
-        self._deliver(event.get("f", math.inf))
-        self._work = self._keeper.oldest(event["v"]), self._snapshots[self._version]
+    def _do(self, event: ev.Event) -> None:
+        in_line = _IN_A_LINE.get(type(event))
+        if in_line is not None:
+            in_line(self._line(event.line), event)  # type: ignore[union-attr]  # the table says so
+        in_run = _IN_THE_RUN.get(type(event))
+        if in_run is not None:
+            in_run(self, event)
 
-    def _refresh(self, event: dict[str, Any]) -> None:
+    def _line(self, name: str) -> _LineAgain:
+        if name not in self._lines:
+            self._lines[name] = _LineAgain(name, self._stations, self._last_uses.get(name, {}))
+        return self._lines[name]
+
+    def _begin_session(self, event: ev.RunBegan) -> None:
+        self._collectors.num = event.settings["collectors"]
+        if event.config == self._config:
+            return
+        self._config = event.config
+        self._stations = stations = self._make(event.config)
+        for line in self._lines.values():
+            line.build_anew(stations)
+        self._collectors.build_anew(stations)
+        self._reanalyzer = None if stations.reanalyzer is None else ReanalyzerRole(stations.reanalyzer)
+
+    def _start(self, event: ev.Started) -> None:
+        """With one line a collector is given its snapshot. What it is given of the other lines would be added here."""
+        self._collectors.start(event, self._lines[FIRST_LINE].snapshots.get(event.version))
+
+    def _land(self, event: ev.Landed) -> None:
+        rollout = self._collectors.land(event)
+        for line in self._lines.values():
+            line.offer(event.ticket, rollout)
+
+    def _reissue(self, event: ev.Reissued) -> None:
+        self._collectors.attempts[event.ticket] = event.attempt
+
+    def _begin_anew(self, event: ev.BegunAnew) -> None:
+        self._collectors.begin_anew(event)
+
+    def _lose(self, event: ev.Lost) -> None:
+        if not sum(line.lose(event.ticket) for line in self._lines.values()):
+            raise KeyError(event.ticket)
+        self._collectors.attempts[event.ticket] += 1
+
+    def _forget(self, event: ev.Dropped | ev.Requeued) -> None:
+        self._collectors.attempts.pop(event.ticket, None)
+
+    def _give_work(self, event: ev.WorkGiven) -> None:
+        line = self._lines[FIRST_LINE]
+        line.deliver(event.feedback)
+        self._work = line.keeper.oldest(event.version), line.snapshots[line.version]
+
+    def _refresh(self, event: ev.Refreshed) -> None:
         work, snapshot = self._work or (None, None)
         if self._reanalyzer is None or work is None or snapshot is None:
             raise ReplayError("the log has reanalyzed targets, and the stations have no reanalyzer or no work for it")
-        self._deliver(event.get("f", math.inf))
-        self._keeper.refresh(self._reanalyzer.reanalyze_work(snapshot, work))
+        line = self._lines[FIRST_LINE]
+        line.deliver(event.feedback)
+        line.keeper.refresh(self._reanalyzer.reanalyze_work(snapshot, work))
 
-    @property
-    def _keeper(self) -> LearnerRole | ReplayRole:
-        return self._learner if self._replay is None else self._replay
-
-    def _resume(self, event: dict[str, Any]) -> None:
-        self._deliver()
-        self._delivered = 0
-        self._draws.clear()  # one made ahead of the checkpoint was not kept
-
-    def _lose(self, event: dict[str, Any]) -> None:
-        del self._rollouts[event["k"]]
-        self._attempts[event["k"]] += 1
-
-    def _forget(self, event: dict[str, Any]) -> None:
-        self._rollouts.pop(event["k"], None)
-        self._attempts.pop(event["k"], None)
+    def _resume(self, event: ev.Resumed) -> None:
+        for line in self._lines.values():
+            line.resume()
 
 
-def _last_uses(script: Sequence[dict[str, Any]]) -> dict[int, int]:
-    """For each version, the event at which it is used for the last time, to collect or to reanalyze."""
-    flights: dict[int, int] = {}
-    last: dict[int, int] = {}
+_IN_A_LINE: dict[type[Any], Callable[[_LineAgain, Any], None]] = {
+    ev.Opened: _LineAgain.open,
+    ev.Published: _LineAgain.publish,
+    ev.Restaged: _LineAgain.publish,
+    ev.Updated: _LineAgain.learn,
+    ev.Inserted: _LineAgain.insert,
+    ev.Drawn: _LineAgain.draw,
+    ev.Dropped: _LineAgain.forget,
+    ev.Requeued: _LineAgain.forget,
+    ev.Settled: _LineAgain.settle,
+}
+_IN_THE_RUN: dict[type[Any], Callable[[_Rerun, Any], None]] = {
+    ev.RunBegan: _Rerun._begin_session,
+    ev.Started: _Rerun._start,
+    ev.Reissued: _Rerun._reissue,
+    ev.Landed: _Rerun._land,
+    ev.BegunAnew: _Rerun._begin_anew,
+    ev.Dropped: _Rerun._forget,
+    ev.Requeued: _Rerun._forget,
+    ev.Lost: _Rerun._lose,
+    ev.WorkGiven: _Rerun._give_work,
+    ev.Refreshed: _Rerun._refresh,
+    ev.Resumed: _Rerun._resume,
+}
+
+
+def _last_uses(script: Sequence[ev.Event]) -> dict[str, dict[int, int]]:
+    """For each line and version, the event at which it is used for the last time, to collect or to reanalyze."""
+    flights: dict[int, dict[str, int]] = {}
+    last: dict[str, dict[int, int]] = {}
     for at, event in enumerate(script):
-        if event["e"] == "start":
-            flights[event["k"]] = event["v"]
-        elif event["e"] == "land" and event["k"] in flights:
-            last[flights.pop(event["k"])] = at
-        elif event["e"] == "refresh":
-            last[event["v"]] = at
+        used: Mapping[str, int] = {}
+        if isinstance(event, ev.Started):
+            flights[event.ticket] = {FIRST_LINE: event.version, **(event.others or {})}
+        elif isinstance(event, ev.Landed):
+            used = flights.pop(event.ticket, {})
+        elif isinstance(event, ev.Refreshed):
+            used = {FIRST_LINE: event.version}
+        for line, version in used.items():
+            last.setdefault(line, {})[version] = at
     return last

@@ -12,7 +12,8 @@ Events are named tuples: they cannot be changed, and making one costs little, fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 Metrics = Mapping[str, Any]
@@ -66,7 +67,7 @@ class Requeued(NamedTuple):
 
     time_s: float
     ticket: int
-    reason: str
+    reason: str = "stale"
     line: str = ""
 
 
@@ -455,26 +456,44 @@ _NAMES: dict[type[Any], tuple[str, ...]] = {
     event: ("t", "e", *row[1:], *(name for name in event._fields if name in _OPTIONAL))
     for event, row in WRITTEN.items()
 }
-_DIGITS = 6  # of a second
+_REQUIRED = object()
+_DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {
+    event: tuple(
+        (name, event._field_defaults.get(field, _REQUIRED))
+        for name, field in zip(names[2:], event._fields[1:], strict=True)
+    )
+    for event, names in _NAMES.items()
+    if event is not RunBegan
+}
+_GETTERS: dict[type[Any], tuple[itemgetter[Any], int]] = {
+    event: (itemgetter("t", *row[1:]), 1 + len(row)) for event, row in WRITTEN.items() if len(row) > 1
+}
+
+
+def _writer(word: str, *names: str) -> Callable[[Any], dict[str, Any]]:
+    """A function that gives the fields of an event their written names: compiled, for it runs with every event."""
+    fields = "".join(f", {name!r}: event[{place}]" for place, name in enumerate(names, 1))
+    write: Callable[[Any], dict[str, Any]] = eval(f"lambda event: {{'t': event[0], 'e': {word!r}{fields}}}")
+    return write
+
+
+_WRITERS = {event: _writer(*row) for event, row in WRITTEN.items() if event is not RunBegan}
 
 
 def written(event: Event) -> dict[str, Any]:
     """The event as it stands in the log."""
-    return written_fields(event[0], type(event), event[1:])
-
-
-def written_fields(time_s: float, kind: type[Any], fields: Sequence[Any]) -> dict[str, Any]:
-    """The same from the values of its fields, for whoever has not made the event; the last ones may be left out."""
-    if kind is RunBegan:
-        told = {"config": dict(fields[1])} if len(fields) > 1 and fields[1] is not None else {}
-        return {"t": round(time_s, _DIGITS), "e": "run", **fields[0], **told}
-    if kind is Unknown:
-        return {"t": round(time_s, _DIGITS), "e": fields[0], **fields[1]}
-    names = _NAMES[kind]
-    line = dict(zip(names, (round(time_s, _DIGITS), WRITTEN[kind][0], *fields), strict=False))
-    if names[-1] in _OPTIONAL and not line.get(names[-1], True):
-        del line[names[-1]]
-    return line
+    kind = type(event)
+    write = _WRITERS.get(kind)
+    if write is not None:
+        line = write(event)
+        if event[-1] and kind._fields[-1] in _OPTIONAL:
+            line[kind._fields[-1]] = event[-1]
+        return line
+    if isinstance(event, RunBegan):
+        told = {} if event.config is None else {"config": dict(event.config)}
+        return {"t": event.time_s, "e": "run", **event.settings, **told}
+    assert isinstance(event, Unknown)
+    return {"t": event.time_s, "e": event.kind, **event.fields}
 
 
 def read_event(line: Mapping[str, Any]) -> Event:
@@ -488,11 +507,29 @@ def read_event(line: Mapping[str, Any]) -> Event:
         if kind is None:
             return Unknown(time_s, line["e"], fields)
         return RunBegan(time_s, fields, fields.pop("config", None))
-    values: dict[str, Any] = {}
-    for name, field in zip(_NAMES[kind][2:], kind._fields[1:], strict=True):
-        if name in line:
-            values[field] = line[name]
-        elif field not in kind._field_defaults:
+    get_all, num = _GETTERS[kind]
+    event: Event
+    if len(line) == num:  # nothing is left out and nothing is added, which is what most lines are like
+        try:
+            event = kind(*get_all(line))
+            return event
+        except KeyError:
+            pass
+    values = [time_s]
+    for name, default in _DEFAULTS[kind]:
+        value = line.get(name, default)
+        if value is _REQUIRED:
             raise ValueError(f"not a {line['e']!r} event of a run: it has no {name!r}")
-    event: Event = kind(time_s, **values)
+        values.append(value)
+    event = kind(*values)
     return event
+
+
+def as_event(event: Event | Mapping[str, Any]) -> Event:
+    """The same event, whether it is one already or a line of the log."""
+    return event if isinstance(event, tuple) else read_event(event)
+
+
+def written_kind(event: Event) -> str:
+    """The kind that an event is written as."""
+    return event.kind if isinstance(event, Unknown) else WRITTEN[type(event)][0]

@@ -18,3 +18,8 @@ def seat_name(seat: int, collectors: int, lanes: int) -> str:
     """`collector-0`; with several lanes `collector-0/3`. Seats go round the collectors."""
     name = f"collector-{seat % collectors}"
     return name if lanes == 1 else f"{name}/{seat // collectors}"
+
+
+def learner_name(line: str) -> str:
+    """`learner`; of another line than the first `learner-<line>`."""
+    return f"learner-{line}" if line else "learner"

@@ -7,7 +7,6 @@ However the session ends, its log is closed, a trace is written, and a run that 
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,16 +20,17 @@ from headway.coordinate.checkpointing import check_same_run
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
 from headway.coordinate.system_failures import way_back
+from headway.core.events import as_event
 from headway.core.refusals import refusal
 from headway.launching.recording import Recording
 from headway.launching.run_summary import summary_of
 from headway.observe.environment import describe_environment
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import go_on_at, log_size
-from headway.observe.metrics import Metrics
+from headway.observe.messages import to_stderr
+from headway.observe.metrics import Metrics, load_metrics
 from headway.observe.recorder import EventLog, read_events
 from headway.observe.samples import SampleLog
-from headway.observe.saying import to_stderr
 from headway.observe.sinks import JsonLines
 from headway.observe.trace import write_trace
 
@@ -145,17 +145,13 @@ def _best_weights(folder: RunFolder) -> BestWeights:
 def _metrics_so_far(state: RunState, events: Path) -> Metrics:
     """What the sessions before add up to: as the checkpoint has it, or else from the log. A damaged log costs the
     totals, it does not keep a run from going on."""
-    if state.metrics is not None:
-        try:
-            metrics = pickle.loads(state.metrics)
-        except (AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
-            metrics = None  # of another version of this library
-        if isinstance(metrics, Metrics):
-            return metrics
+    metrics = load_metrics(state.metrics)
+    if metrics is not None:
+        return metrics
     metrics = Metrics()
     try:
         for event in read_events(events):
-            metrics.note(event["t"], event["e"], event)
+            metrics.apply(as_event(event))
     except ValueError as error:
         to_stderr(f"the totals of the metrics start anew: {error}")
         return Metrics()

@@ -30,9 +30,9 @@ from headway.observe.alarms import Alarms
 from headway.observe.console import StatusDisplay
 from headway.observe.folder import RunFolder
 from headway.observe.log_file import TextLog
-from headway.observe.monitor import Monitor, Watch, load_monitor
-from headway.observe.recorder import NoRecorder, PrintingRecorder, Recorder, TakesMany
-from headway.observe.saying import to_stderr
+from headway.observe.messages import to_stderr
+from headway.observe.monitor import Monitor, MonitorThread, load_monitor
+from headway.observe.recorder import EventSink, NoRecorder, PrintingRecorder, Recorder
 from headway.observe.sinks import Deliveries, MetricsRecorder, Sink
 from headway.runtime.own_thread import has_running_loop, run_in_own_thread
 
@@ -114,7 +114,7 @@ def _recorder(
     print_events: bool,
 ) -> Recorder | None:
     """Who is told every event: the log, the terminal, and the metrics, as far as there are any."""
-    log: TakesMany = NoRecorder() if files is None else files.events
+    log: EventSink = NoRecorder() if files is None else files.events
     if print_events:
         log = PrintingRecorder(log)
     if not deliveries:
@@ -166,7 +166,7 @@ def _with_company(
     return whole
 
 
-def _watch(coordinator: Coordinator, monitor: Monitor, log: TextLog | None) -> Watch:
+def _watch(coordinator: Coordinator, monitor: Monitor, log: TextLog | None) -> MonitorThread:
     """The monitor's thread; what it has to say goes to standard error and into the log."""
 
     def note(line: str) -> None:
@@ -174,7 +174,7 @@ def _watch(coordinator: Coordinator, monitor: Monitor, log: TextLog | None) -> W
         if log is not None:
             log.write(f"{line}\n")
 
-    return Watch(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=note)
+    return MonitorThread(monitor, lambda why: coordinator.call_soon(lambda: coordinator.request_stop(why)), say=note)
 
 
 @contextmanager

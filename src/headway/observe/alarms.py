@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from headway.core.events import Alarmed
 from headway.core.naming import unknown
 
 
@@ -75,20 +76,12 @@ DEFAULT_ALARMS = {
 implementations in bfloat16 are 0.01 to 0.05 apart; beyond that they compute something else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """An alarm is raised (`on`), or all is well again."""
-
-    name: str
-    on: bool
-    value: float
-    threshold: float
-
-    def line(self) -> str:
-        watched = KNOWN[self.name]
-        if not self.on:
-            return f"alarm over: {self.name} is {self.value:.3g} (threshold {self.threshold:g})"
-        return f"ALARM: {self.name} is {self.value:.3g}, {watched.rings} {self.threshold:g} ({watched.meaning})"
+def alarm_line(alarm: Alarmed) -> str:
+    """What to say about an alarm that is raised (`on`), or that is over."""
+    watched = KNOWN[alarm.name]
+    if not alarm.on:
+        return f"alarm over: {alarm.name} is {alarm.value:.3g} (threshold {alarm.threshold:g})"
+    return f"ALARM: {alarm.name} is {alarm.value:.3g}, {watched.rings} {alarm.threshold:g} ({watched.meaning})"
 
 
 def check_alarms(thresholds: Mapping[str, float]) -> dict[str, float]:
@@ -122,10 +115,11 @@ class Alarms:
 
     def lines(self) -> list[str]:
         """What to say about each that is raised, now."""
-        return [Ring(name, True, value, self._thresholds[name]).line() for name, value in list(self.raised.items())]
+        raised = list(self.raised.items())
+        return [alarm_line(Alarmed(0.0, name, True, value, self._thresholds[name])) for name, value in raised]
 
-    def note(self, values: Mapping[str, float]) -> list[Ring]:
-        """One look. A number it does not have changes nothing."""
+    def note(self, values: Mapping[str, float], time_s: float = 0.0) -> list[Alarmed]:
+        """The alarms that turn at a look with these numbers. One that it does not have changes nothing."""
         if self._wait > 0:
             self._wait -= 1
             return []
@@ -146,7 +140,7 @@ class Alarms:
                 del self.raised[name]
             else:
                 self.raised[name] = value
-            rings.append(Ring(name, not is_raised, value, threshold))
+            rings.append(Alarmed(time_s, name, not is_raised, value, threshold))
         return rings
 
     def _is_past(self, name: str, value: float, threshold: float) -> bool:

@@ -18,13 +18,13 @@ import sys
 import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 
 from headway.observe.log_parts import KNOWN_BY_BYTES, begin_of_last_part, close_part, closed_parts, compress
-from headway.observe.saying import Say, to_stderr
+from headway.observe.messages import Say, to_stderr
+from headway.observe.worker import Worker
 
 PART_BYTES = 64 * 2**20
 HOLD_BYTES = 64 * 2**20
@@ -86,16 +86,17 @@ class LogFile:
         self._position = begin + size  # as far as lines were handed over
         self._part_begins = begin
         self._last_bytes = _last_bytes(path, size)  # of this part: where one begins, the check covers less
-        self._pending: deque[bytes | Mark | _Item] = deque()
-        self._num_pending = 0
+        self._worker: Worker[bytes | Mark | _Item] = Worker(
+            f"writes {path.name}", self._work, at_end=lambda: os.close(self._file)
+        )
+        self._lock = threading.RLock()
+        self._num_bytes = 0  # that wait, or are being written
         self._answered = time.monotonic()  # when the disk last did, or nothing was asked of it
-        self._change = threading.Condition()
-        self._is_over = self._is_off = self._is_held_back = False
-        self._thread: threading.Thread | None = None
+        self._is_held_back = False
 
     def write(self, lines: bytes) -> None:
         """Hand whole lines over."""
-        if not lines or self._is_off:
+        if not lines or self._worker.is_off:
             return
         if self._position - self._part_begins >= self._limits[0]:
             self._part_begins, self._last_bytes = self._position, b""
@@ -107,7 +108,7 @@ class LogFile:
 
     def sync(self, mark: Mark) -> None:
         """Tell the mark where it is now, and later that everything before it is on the disk."""
-        if self._is_off:
+        if self._worker.is_off:
             mark.is_durable.set()
             return
         mark.position = self._position
@@ -117,77 +118,57 @@ class LogFile:
     def close(self, within_s: float | None = None) -> None:
         """Everything is on the disk, or the time is up and it was said that the rest is lost."""
         within_s = CLOSE_WITHIN_S if within_s is None else within_s
-        if self._is_over:
+        if self._worker.is_over:
             return
-        if self._thread is None:
-            self._is_over = True
+        if self._worker.has_begun:
+            self.sync(Mark())
+        self._worker.close()
+        if not self._worker.has_begun:
             os.close(self._file)
-            return
-        self.sync(Mark())
-        with self._change:
-            self._is_over = True
-            self._change.notify()
-        self._thread.join(within_s)
-        if self._thread.is_alive():
+        elif not self._worker.has_ended(within_s):
             self._turn_off(f"the disk has not answered within {within_s:g} s")
 
     def _hand_over(self, item: bytes | Mark | _Item) -> None:
         _, hold_bytes, silent_s = self._limits
-        with self._change:
-            if not self._pending:
-                self._answered = max(self._answered, time.monotonic() if self._num_pending == 0 else 0.0)
-            self._pending.append(item)
-            self._num_pending += len(item) if isinstance(item, bytes) else 0
-            if self._num_pending > hold_bytes:
-                self._turn_off(f"{self._num_pending / 2**20:.0f} MiB of it wait to be written")
+        with self._lock:
+            now = time.monotonic()
+            if not self._worker and not self._num_bytes:
+                self._answered = max(self._answered, now)
+            self._num_bytes += len(item) if isinstance(item, bytes) else 0
+            why = ""
+            try:
+                self._worker.put(item)
+            except RuntimeError as error:  # no further thread
+                why = str(error)
+            if self._num_bytes > hold_bytes:
+                why = f"{self._num_bytes / 2**20:.0f} MiB of it wait to be written"
             elif time.monotonic() - self._answered > silent_s:
-                self._turn_off(f"the disk has not answered for {silent_s:g} s")
-            elif self._thread is None:
-                self._start()
-            else:
-                self._change.notify()
-
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._write_all, name=f"writes {self.path.name}", daemon=True)
-        try:
-            thread.start()
-            self._thread = thread
-        except RuntimeError as error:  # no further thread
-            self._turn_off(str(error))
+                why = f"the disk has not answered for {silent_s:g} s"
+        if why:
+            self._turn_off(why)
 
     def _turn_off(self, why: str) -> None:
-        with self._change:
-            if self._is_off:
-                return
-            self._is_off = True
-            for item in self._pending:
-                if isinstance(item, Mark):
-                    item.position = item.check = None
-                    item.is_durable.set()
-            self._pending.clear()
-            self._change.notify()
+        waiting = self._worker.turn_off()
+        if waiting is None:
+            return
+        for item in waiting:
+            if isinstance(item, Mark):
+                item.position = item.check = None
+                item.is_durable.set()
         self._say(f"{self.path} is off, the run goes on without it: {why}")
 
     # -- the thread -----------------------------------------------------------------------------------
 
-    def _write_all(self) -> None:
-        try:
-            while (item := self._next()) is not None:
-                if isinstance(item, bytes):
-                    self._write(item)
-                elif isinstance(item, Mark):
-                    self._until_it_works(lambda: os.fsync(self._file))
-                    item.is_durable.set()
-                else:
-                    self._until_it_works(self._begin_part)
-        finally:
-            os.close(self._file)
-
-    def _next(self) -> bytes | Mark | _Item | None:
-        with self._change:
-            while not self._pending and not self._is_over and not self._is_off:
-                self._change.wait()
-            return self._pending.popleft() if self._pending else None
+    def _work(self, item: bytes | Mark | _Item) -> None:
+        if isinstance(item, bytes):
+            self._write(item)
+        elif isinstance(item, Mark):
+            self._until_it_works(lambda: os.fsync(self._file))
+            if self._worker.is_off:
+                item.position = item.check = None
+            item.is_durable.set()
+        else:
+            self._until_it_works(self._begin_part)
 
     def _write(self, lines: bytes) -> None:
         rest = memoryview(lines)
@@ -198,11 +179,11 @@ class LogFile:
                 rest = rest[os.write(self._file, rest) :]
 
         self._until_it_works(once)
-        with self._change:
-            self._num_pending -= len(lines)
+        with self._lock:
+            self._num_bytes -= len(lines)
 
     def _until_it_works(self, work: Callable[[], None]) -> None:
-        while not self._is_off:
+        while not self._worker.is_off:
             try:
                 work()
             except OSError as error:
@@ -216,14 +197,14 @@ class LogFile:
                 return
 
     def _hold_back(self, error: OSError) -> None:
-        if self._is_over:  # nobody would be there to try again
+        if self._worker.is_over:  # nobody would be there to try again
             self._turn_off(str(error.strerror))
+        if self._worker.is_off:
             return
         if not self._is_held_back:
             self._is_held_back = True
             self._say(f"cannot write {self.path}: {error.strerror}; the run goes on, and this is tried again")
-        with self._change:
-            self._change.wait_for(lambda: self._is_over or self._is_off, AGAIN_EVERY_S)
+        self._worker.pause(AGAIN_EVERY_S)
 
     def _begin_part(self) -> None:
         """May be called again if it failed on the way."""

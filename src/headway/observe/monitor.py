@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from queue import SimpleQueue
 from typing import Any, Protocol
 
 from headway.core.one_line import in_a_line, shortened
-from headway.observe.saying import to_stderr
+from headway.observe.messages import to_stderr
 from headway.observe.user_functions import load_function
+from headway.observe.worker import Worker
 
 END_WITHIN_S = 10.0
 Statistics = Mapping[str, Mapping[str, Any]]
@@ -42,7 +42,7 @@ def load_monitor(spec: str) -> Monitor:
     return load_function(spec, "monitor", ("statistics",), by_name=False)
 
 
-class Watch:
+class MonitorThread:
     """A monitor and its thread, until `end`."""
 
     def __init__(
@@ -58,32 +58,29 @@ class Watch:
         self._say = say
         self._end_within_s = end_within_s
         self._name = getattr(monitor, "__name__", type(monitor).__name__)
-        self._queue: SimpleQueue[Statistics | None] = SimpleQueue()
         self._under_way = threading.Semaphore()  # one look at a time
         self._is_off = False
-        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
-        self._thread.start()
+        self._worker: Worker[Statistics] = Worker("monitor", self._call)
+        self._worker.start()
 
     def look(self, statistics: Statistics) -> None:
         """Without waiting: while the monitor is still at the look before, this one is left out."""
         if not self._is_off and self._under_way.acquire(blocking=False):
-            self._queue.put(statistics)
+            self._worker.put(statistics)
 
     def end(self, statistics: Statistics) -> None:
         """The last look, whatever became of the run; then the thread ends."""
-        self._queue.put(statistics)
-        self._queue.put(None)
-        self._thread.join(self._end_within_s)
-        if self._thread.is_alive():
+        self._worker.put(statistics)
+        self._worker.close()
+        if not self._worker.has_ended(self._end_within_s):
             self._say(f"the monitor {self._name} has not ended within {self._end_within_s:g} s")
 
-    def _run(self) -> None:
-        while (statistics := self._queue.get()) is not None:
-            if not self._is_off:
-                self._call(statistics)
-            self._under_way.release()
-
     def _call(self, statistics: Statistics) -> None:
+        if not self._is_off:
+            self._ask(statistics)
+        self._under_way.release()
+
+    def _ask(self, statistics: Statistics) -> None:
         try:
             said = self._monitor(statistics)
         except StopRun as reason:

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from headway.observe.metrics import MEANINGS, TOTALS, Moment
+from headway.observe.metric_names import MEANINGS, TOTALS, name_in_line
+from headway.observe.metrics import Moment
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -73,10 +74,11 @@ def exposition(values: Mapping[str, float], *, run: str = "") -> str:
             f'headway_run_info{{run="{_escaped(run, quotes=True)}"}} 1.0\n'
         )
     for name, value in values.items():
-        is_total = name.startswith((*TOTALS, "run/updates", "run/steps"))
+        known = name_in_line(name)
+        is_total = known.startswith((*TOTALS, "run/updates", "run/steps"))
         kind, ending = ("counter", "_total") if is_total else ("gauge", "")
         theirs = "headway_" + re.sub(r"[^a-zA-Z0-9_]", "_", name) + ending
-        meaning = _escaped(MEANINGS.get(name, name))
+        meaning = _escaped(MEANINGS.get(known, name))
         lines[theirs] = f"# HELP {theirs} {meaning}\n# TYPE {theirs} {kind}\n{theirs} {_as_text(value)}\n"
     return "".join(lines.values())
 

@@ -4,7 +4,7 @@
                                                  (plain JSON)           (page/page.html, page.css, page.js)
 
 The page needs no network and no library, and works from a file. Its size is bounded: lines and slices are thinned
-(`series.py`, `slices.py`), so a run of a day makes a page no larger than one of an hour.
+(`series.py`, `timeline_slices.py`), so a run of a day makes a page no larger than one of an hour.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+from headway.core.history_records import settings_of_line
 from headway.observe import series
 from headway.observe.advice import Finding
-from headway.observe.environment import not_known
-from headway.observe.marks import notices
-from headway.observe.run_history import LEARNER, Story
+from headway.observe.notable_moments import notices
+from headway.observe.report_texts import Seen as Seen
+from headway.observe.report_texts import Setting as Setting
+from headway.observe.report_texts import Simulated as Simulated
+from headway.observe.report_texts import as_text, comparison, facts, headline, labels, state
+from headway.observe.run_history import Story
 from headway.observe.samples import Sample, in_words
-from headway.observe.slices import Palette, time_by_role, timeline
-from headway.observe.statistics import seconds
-from headway.observe.time_report import Accounts, RoleAccount
+from headway.observe.time_report import Ages, taken_in
+from headway.observe.timeline_slices import Palette, time_by_role, timeline
 
 MAX_AGES = 24  # bars in the histogram
 MAX_TEXT = 2000  # characters of a prompt or a reply
@@ -37,53 +39,6 @@ TICKETS = {
     "live": "not ended",
     "reissued": "flown again",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """What the simulator says about a run, in plain values."""
-
-    rows: Sequence[Mapping[str, Any]] = ()
-    """lead, updates_per_s, speedup, staleness_mean, staleness_max, learner_idle, is_best."""
-    serial_updates_per_s: float | None = None
-    """At lead 0."""
-    own_updates_per_s: float | None = None
-    """At the run's own lead."""
-    is_shared: bool = False
-    """The roles computed on the same cores, where work that overlaps takes longer than it would alone."""
-    recommendation: str = ""
-    caption: str = ""
-    fit: str = ""
-    note: str = ""
-    """What the model leaves out; or why there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A setting's default and what it does, as far as the recipe says."""
-
-    standard: Any = None
-    what: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Everything a report says about one run."""
-
-    name: str
-    story: Story
-    accounts: Accounts
-    findings: Sequence[Finding] = ()
-    bottleneck: str = ""
-    simulated: Simulated = field(default_factory=Simulated)
-    settings: Mapping[str, Setting] = field(default_factory=dict)
-    samples: Sequence[Sample] = ()
-    is_alive: bool | None = None
-    """Of a run whose log has no end: does its process run? None: it is not known here."""
-
-    @property
-    def may_go_on(self) -> bool:
-        return not self.story.is_over and self.is_alive is not False
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -149,6 +104,7 @@ def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> dict
             "in_flight": series.finite(accounts.stale_in_flight),
             "in_queue": series.finite(accounts.stale_in_queue),
         },
+        **_lines(story),
         "drops": dict(accounts.drops),
         "tickets": _tickets(story),
         "length_bias": series.finite(accounts.length_bias),
@@ -165,187 +121,6 @@ def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> dict
             "note": run.simulated.note,
         },
     }
-
-
-NOT_COMPARED = ("staleness_bound", "queue_capacity", "report", "log_level")
-"""What follows from other settings, or makes no difference to a run."""
-MAX_DIFFERENCES = 3
-
-
-def labels(runs: Sequence[Seen]) -> list[str]:
-    """What a run is called beside others: the settings in which it differs from them. Alone: its name."""
-    names = [run.name for run in runs]
-    if len(runs) < 2:
-        return names
-    has_config = all(run.story.config for run in runs)
-    given = [run.story.config if has_config else run.story.settings for run in runs]
-    common = [name for name in given[0] if name not in NOT_COMPARED and all(name in values for values in given)]
-    differ = [name for name in common if len({_plain(values[name]) for values in given}) > 1]
-    differ.sort(key=lambda name: name == "seed")  # what was meant to differ comes first
-    has_recipes = len({run.story.recipe for run in runs}) > 1
-    told = [
-        ", ".join(
-            [run.story.recipe or "run"] * has_recipes
-            + [f"{name}={_plain(values[name]) or 'none'}" for name in differ[:MAX_DIFFERENCES]]
-        )
-        for run, values in zip(runs, given, strict=True)
-    ]
-    counts = Counter(told)
-    return [
-        label if label and counts[label] == 1 else f"{label} ({name})" if label else name
-        for label, name in zip(told, names, strict=True)
-    ]
-
-
-def comparison(run: Seen) -> list[list[str]]:
-    """The numbers of a run that are compared with those of others."""
-    story, accounts = run.story, run.accounts
-    learner = accounts.roles.get(LEARNER)
-    values = [e.value for e in story.evaluations if e.value is not None]
-    serial, own = run.simulated.serial_updates_per_s, run.simulated.own_updates_per_s
-    at_most = "at most " if run.simulated.is_shared else ""
-    return [
-        ["State", _state_in_a_word(run)],
-        ["Updates", str(len(story.updates))],
-        ["Updates per second", f"{len(story.updates) / _working_s(story):.4g}" if story.updates else "-"],
-        ["Speed-up over lead 0, simulated", f"{at_most}{own / serial:.2f}x" if serial and own else "-"],
-        ["Staleness, mean / largest", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
-        ["Learner waited for rollouts", "-" if learner is None else _share(learner, learner.blocked.get("data", 0.0))],
-        ["Dropped", str(sum(accounts.drops.values()))],
-        ["Score, last / best", f"{values[-1]:.4g} / {max(values):.4g}" if values else "-"],
-        ["Wall clock", seconds(accounts.wall_s)],
-    ]
-
-
-def _state_in_a_word(run: Seen) -> str:
-    if not run.story.sessions:
-        return "empty"
-    if run.story.is_over:
-        return "failed" if run.story.sessions[-1].how == "fail" else "ended"
-    return {True: "running", False: "cut off", None: "no end"}[run.is_alive]
-
-
-def _share(learner: RoleAccount, spent_s: float) -> str:
-    """Of the time between start and end, as in the sentence about the bottleneck."""
-    active_s = learner.wall_s - learner.blocked.get("starting", 0.0) - learner.blocked.get("ending", 0.0)
-    if active_s <= 0:
-        return "-"
-    share = spent_s / active_s
-    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
-
-
-# -- in words ---------------------------------------------------------------------------------------
-
-
-def state(story: Story, is_alive: bool | None = None) -> str:
-    """How it ended, or that it has not. `is_alive`: does its process run, where that is known?"""
-    if not story.sessions:
-        return "nothing is recorded yet"
-    last = story.sessions[-1]
-    if last.how == "fail":
-        return f"failed after {seconds(story.end_s)}: {last.why}"
-    if last.how == "end":
-        return f"ended: {last.why}"
-    valid = f"Valid up to its last event, at {seconds(story.end_s)}."
-    if is_alive:
-        return f"running. {valid}"
-    if is_alive is False:
-        to_go_on = f" To go on: headway resume {story.folder}" if story.recipe else ""
-        return f"cut off: its process is gone. {valid}{to_go_on}"
-    return f"no end in the log: still running, or cut off; {not_known(story.environment)}. {valid}"
-
-
-def headline(run: Seen) -> list[str]:
-    """What the overlap bought and what it cost."""
-    story, accounts = run.story, run.accounts
-    if not story.updates:
-        return ["No update is finished yet."]
-    lead = story.settings.get("max_lead", 0)
-    busy_s = _working_s(story)
-    said = [
-        f"{len(story.updates)} updates in {seconds(busy_s)} with max_lead={_lead(lead)} "
-        f"({story.settings.get('runtime', '?')}): {len(story.updates) / busy_s:.4g} updates/s."
-    ]
-    serial, own = run.simulated.serial_updates_per_s, run.simulated.own_updates_per_s
-    at_most = "at most " if run.simulated.is_shared else ""
-    if serial and own and lead != 0:
-        factor = own / serial
-        said.append(
-            f"What the overlap bought: without a lead the same work would have taken {at_most}"
-            f"{seconds(busy_s * factor)} (simulated from this run's durations); the run was {at_most}{factor:.2f} "
-            f"times as fast.{_sharing(run)}"
-        )
-    elif serial:
-        best = next((row for row in run.simulated.rows if row["is_best"]), None)
-        if best is not None and best["lead"] != "0":
-            said.append(
-                f"This run had no lead. With max_lead={best['lead']} the same work would be {at_most}"
-                f"{best['speedup']:.2f} times as fast (simulated from this run's durations), on data "
-                f"{best['staleness_mean']:.2f} versions old.{_sharing(run)}"
-            )
-    ess = accounts.learner.get("ess")
-    size = "" if ess is None else f"; effective sample size {ess:.2f} over the last updates"
-    said.append(
-        f"What it cost: the data were {accounts.staleness.mean:.2f} versions old on average, at most "
-        f"{accounts.staleness.max:g}{_bound(story)}{size}."
-    )
-    if run.bottleneck:
-        said.append(f"{run.bottleneck[0].upper()}{run.bottleneck[1:]}.")
-    return said
-
-
-def _sharing(run: Seen) -> str:
-    if not run.simulated.is_shared:
-        return ""
-    cpus, cores = run.story.environment.get("cpus"), run.accounts.cores
-    used = "" if cores is None else f" (they used {cores:.1f} of {cpus})"
-    return f" Its roles shared cores{used}, and work that overlaps there takes longer than it would alone."
-
-
-def _bound(story: Story) -> str:
-    bound = story.settings.get("staleness_bound")
-    return " (no bound)" if bound is None else f" (bound {bound})"
-
-
-def _lead(lead: Any) -> str:
-    return lead if isinstance(lead, str) else f"{lead:g}"
-
-
-def _working_s(story: Story) -> float:
-    """From the first ticket to the last update or score."""
-    begin = min((ticket.opened for ticket in story.tickets.values()), default=story.begin_s)
-    ends = [update.end for update in story.updates] + [e.end for e in story.evaluations if e.end is not None]
-    return max(max(ends, default=begin) - begin, 1e-9)
-
-
-def facts(run: Seen) -> list[list[str]]:
-    """The numbers that are looked for first."""
-    story, accounts = run.story, run.accounts
-    learner = accounts.roles.get(LEARNER)
-    values = [e.value for e in story.evaluations if e.value is not None]
-    worked = "-" if learner is None else _share(learner, learner.busy.get("learn", 0.0))
-    told = [
-        ["Wall clock", seconds(accounts.wall_s)],
-        ["Updates", str(len(story.updates))],
-        ["Version", str(story.version)],
-        ["Staleness, mean / max", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
-        ["Learner worked", worked],
-        ["Dropped", str(sum(accounts.drops.values()))],
-        ["Publish lag", seconds(accounts.publish_lag_s.mean)],
-        ["Steps per second", _count(accounts.steps_per_s)],
-    ]
-    if values:
-        told.insert(3, ["Score, last / best", f"{values[-1]:.4g} / {max(values):.4g}"])
-    if accounts.cores is not None:
-        cpus = story.environment.get("cpus")
-        told.append(["Cores in use", f"{accounts.cores:.1f}" + (f" of {cpus}" if cpus else "")])
-    if accounts.restarts or accounts.errors:
-        told.append(["Restarts / errors", f"{accounts.restarts} / {accounts.errors}"])
-    return told
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _finding(found: Finding) -> dict[str, Any]:
@@ -381,6 +156,29 @@ def histogram(ages: Mapping[int, int], step: int = 1) -> dict[str, int]:
     return bars
 
 
+def _lines(story: Story) -> dict[str, Any]:
+    """The lines of a run that has several: versions, updates and ages of each."""
+    if len(story.lines) < 2:
+        return {}
+    told = []
+    for name, line in story.lines.items():
+        ages = Ages.of(taken_in(line))
+        told.append(
+            {
+                "name": name or "first line",
+                "updates": len(line.updates),
+                "version": line.version,
+                "lead": line.leads[-1][1] if line.leads else None,
+                "ladder": series.ladder(line),
+                "staleness": histogram(ages.counts),
+                "mean": series.finite(ages.staleness.mean),
+                "max": series.finite(ages.staleness.max),
+                "bound": settings_of_line(story.settings, name).get("staleness_bound"),
+            }
+        )
+    return {"lines": told}
+
+
 def _tickets(story: Story) -> dict[str, int]:
     ended = [ticket.how for ticket in story.tickets.values()]
     learned, dropped = ended.count("learned"), ended.count("dropped")
@@ -402,10 +200,10 @@ def configuration(story: Story, settings: Mapping[str, Setting]) -> list[dict[st
         rows.append(
             {
                 "name": name,
-                "value": _plain(value),
-                "standard": "" if known is None else _plain(known.standard),
+                "value": as_text(value),
+                "standard": "" if known is None else as_text(known.standard),
                 "what": "" if known is None else known.what,
-                "is_changed": known is None or _plain(value) != _plain(known.standard),
+                "is_changed": known is None or as_text(value) != as_text(known.standard),
             }
         )
     return rows
@@ -416,19 +214,11 @@ def environment(story: Story) -> dict[str, str]:
     told: dict[str, str] = {}
     for name, value in story.environment.items():
         if isinstance(value, Mapping):
-            told |= {f"{inner}": _plain(one) for inner, one in value.items()}
+            told |= {f"{inner}": as_text(one) for inner, one in value.items()}
         elif name == "gpus":
             told[name] = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(value).items())
         elif name not in ("began_at", "sessions"):
-            told[name.replace("_", " ")] = _plain(value)
+            told[name.replace("_", " ")] = as_text(value)
     if story.began_at is not None:
         told["began"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(story.began_at))
     return told
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return f"{value:g}"
-    if isinstance(value, list | tuple):
-        return " ".join(map(str, value))
-    return "" if value is None else str(value)

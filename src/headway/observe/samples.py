@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from headway.core.types import SAMPLES, Batch, Score
-from headway.observe.saying import Say, to_stderr
+from headway.observe.messages import Say, to_stderr
 from headway.observe.whole_files import written_beside
+from headway.observe.worker import Worker
 
 TRAIN, EVAL = "train", "eval"
 LIMIT_BYTES = 16 * 2**20
@@ -42,9 +41,7 @@ class SampleLog:
         self._path = path
         self._limit_bytes = limit_bytes
         self._say = say
-        self._is_off = False
-        self._pending: SimpleQueue[list[Sample] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._worker: Worker[list[Sample]] = Worker("samples", self._write_or_turn_off)
 
     def __enter__(self) -> SampleLog:
         return self
@@ -54,12 +51,9 @@ class SampleLog:
 
     def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
         """Everything is written, or the time is up."""
-        if self._thread is not None:
-            self._pending.put(None)
-            self._thread.join(within_s)
-            if self._thread.is_alive():
-                self._turn_off(f"the disk has not answered within {within_s:g} s")
-            self._thread = None
+        self._worker.close()
+        if not self._worker.has_ended(within_s):
+            self._turn_off(f"the disk has not answered within {within_s:g} s")
 
     def go_on(self, updates: int, evaluated: Collection[int]) -> None:
         """Cut off what came after a checkpoint with so many updates and these versions evaluated: it comes again."""
@@ -79,32 +73,23 @@ class SampleLog:
         self._put([{"split": EVAL, "version": score.version, "age": 0, **sample} for sample in score.samples])
 
     def _put(self, lines: list[Sample]) -> None:
-        if not lines or self._is_off:
+        if not lines:
             return
-        if self._thread is None:
-            thread = threading.Thread(target=self._write_all, name="samples", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # no further thread
-                self._turn_off(str(error))
-                return
-            self._thread = thread
-        self._pending.put(lines)
-        if self._pending.qsize() > MAX_PENDING:
+        try:
+            self._worker.put(lines)
+        except RuntimeError as error:  # no further thread
+            self._turn_off(str(error))
+        if len(self._worker) > MAX_PENDING:
             self._turn_off("the disk does not answer")
 
-    def _write_all(self) -> None:
-        while (lines := self._pending.get()) is not None:
-            if self._is_off:
-                continue
-            try:
-                self._write(lines)
-            except OSError as error:
-                self._turn_off(error.strerror or str(error))
+    def _write_or_turn_off(self, lines: list[Sample]) -> None:
+        try:
+            self._write(lines)
+        except OSError as error:
+            self._turn_off(error.strerror or str(error))
 
     def _turn_off(self, why: str) -> None:
-        if not self._is_off:
-            self._is_off = True
+        if self._worker.turn_off() is not None:
             self._say(f"{self._path} is off, the run goes on without it: {why}")
 
     def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:

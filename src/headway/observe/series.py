@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from headway.observe.run_history import Story, Ticket
+from headway.core.events import Looked
+from headway.core.history_records import TicketLife
+from headway.observe.run_history import LineStory, Story
 
 MAX_POINTS = 300
 MIB = 2**20
@@ -104,6 +106,12 @@ def learner(story: Story) -> tuple[dict[str, Line], list[str]]:
     return lines, first
 
 
+def ladder(line: LineStory) -> Line:
+    """The newest version of a line over time."""
+    columns = ([one.published for one in line.versions], [float(one.number) for one in line.versions])
+    return dict(zip("ty", thin(*columns), strict=True))
+
+
 def flows(story: Story) -> dict[str, Line]:
     """Throughput, queue, lead and age over time."""
     begin = min((ticket.opened for ticket in story.tickets.values()), default=story.begin_s)
@@ -148,18 +156,18 @@ def titles(lines: Iterable[Mapping[str, Line]]) -> list[tuple[str, str]]:
     return [*FLOWS.items(), *kinds.items()]
 
 
-def _memory(looks: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
+def _memory(looks: Sequence[Looked]) -> dict[str, Line]:
     """The coordinator's process, and the processes of each kind of role."""
-    parts: dict[str, list[float | None]] = {"memory": [look["rss"] / MIB for look in looks]}
+    parts: dict[str, list[float | None]] = {"memory": [look.rss / MIB for look in looks]}
     for place, look in enumerate(looks):
-        for role, size in look.get("memory", {}).items():
+        for role, size in look.memory.items():
             part = parts.setdefault(MEMORY + role.partition("-")[0], [None] * len(looks))
             part[place] = (part[place] or 0.0) + size / MIB
-    times = [look["t"] for look in looks]
+    times = [look.time_s for look in looks]
     return {name: dict(zip("ty", thin(times, part), strict=True)) for name, part in parts.items()}
 
 
-def _bytes_waiting(landed: Iterable[Ticket]) -> list[tuple[float, float]]:
+def _bytes_waiting(landed: Iterable[TicketLife]) -> list[tuple[float, float]]:
     """(time, MiB) after each change: from its landing until it is taken, or thrown away."""
     changes = []
     for ticket in landed:

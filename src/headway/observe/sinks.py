@@ -14,22 +14,22 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
+from headway.core.events import Looked, Unknown
 from headway.observe.alarms import Alarms
 from headway.observe.json_lines import JsonLines as JsonLines
 from headway.observe.log_file import Mark
+from headway.observe.messages import Say, to_stderr
 from headway.observe.metrics import Metrics, Moment, Point
-from headway.observe.points import Points
-from headway.observe.recorder import Brief, InBackground, Recorder, TakesMany, settled
-from headway.observe.saying import Say, to_stderr
+from headway.observe.point_maker import PointMaker
+from headway.observe.recorder import Brief, EventSink, InBackground
+from headway.observe.worker import Worker
 
 INTERVAL_S = 1.0
 LOOK_AT_LEAST_EVERY_S = 10.0
@@ -52,49 +52,46 @@ class _Delivery:
         self._sink = sink
         self._say = say
         self._name = type(sink).__name__
-        self._queue: SimpleQueue[Point | None] = SimpleQueue()
         self._sent = self._lost = 0
-        self._is_off = False
-        self._thread = threading.Thread(target=self._write_all, name=f"metrics to {self._name}", daemon=True)
-        self._thread.start()
+        self._worker: Worker[Point] = Worker(f"metrics to {self._name}", self._write, at_end=self._close)
+        self._worker.start()
 
     def put(self, point: Point) -> None:
         """Without waiting. What the sink has no room for is counted."""
-        if self._is_off:
+        if self._worker.is_off:
             return
         self._sent += 1
-        if self._queue.qsize() >= QUEUE_POINTS:
+        if len(self._worker) >= QUEUE_POINTS:
             self._lost += 1
         else:
-            self._queue.put(point)
+            self._worker.put(point)
 
     def finish(self) -> None:
         """No more points will come."""
-        self._queue.put(None)
+        self._worker.close()
 
     def join(self, until: float) -> None:
         """Wait for what is under way, up to a moment of `time.monotonic`."""
-        self._thread.join(max(0.0, until - time.monotonic()))
-        if self._thread.is_alive():
-            self._is_off = True
+        if not self._worker.has_ended(max(0.0, until - time.monotonic())):
+            self._worker.turn_off()
             self._say(f"the metrics sink {self._name} has not ended in time; what it still holds is lost")
         elif self._lost:
             self._say(f"the metrics sink {self._name} was too slow for {self._lost} of {self._sent} points")
 
-    def _write_all(self) -> None:
+    def _write(self, point: Point) -> None:
         try:
-            while (point := self._queue.get()) is not None:
-                self._sink.write(point.moment, point.values)
+            self._sink.write(point.moment, point.values)
         except Exception as error:  # noqa: BLE001 - whatever a sink raises, the run goes on without it
             self._give_up("write", error)
+
+    def _close(self) -> None:
         try:
             self._sink.close()
         except Exception as error:  # noqa: BLE001
             self._give_up("close", error)
 
     def _give_up(self, method: str, error: Exception) -> None:
-        if not self._is_off:
-            self._is_off = True
+        if self._worker.turn_off() is not None:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             self._say(f"the metrics sink {self._name} is off, the run goes on: {method} raised {what}")
 
@@ -145,6 +142,8 @@ class Look:
     """Role -> bytes of memory, for roles with processes of their own."""
     cpu_s: float = 0.0
     """Seconds of processor time so far, of this process since the run began and of those of its roles."""
+    others: Mapping[str, float] | None = None
+    """The leads of the other lines."""
 
 
 class MetricsRecorder:
@@ -157,7 +156,7 @@ class MetricsRecorder:
 
     def __init__(
         self,
-        behind: TakesMany,
+        behind: EventSink,
         put: Callable[[Point], None],
         look: Callable[[], Look],
         *,
@@ -170,33 +169,27 @@ class MetricsRecorder:
     ) -> None:
         if not (math.isfinite(interval_s) and interval_s >= 0):
             raise ValueError(f"metrics_interval_s must be a finite number >= 0, received {interval_s!r}")
-        points = Points(behind, put, metrics or Metrics(), aliases=aliases, alarms=alarms, say=say)
-        self._behind: Recorder = points
-        self._pass_on: Callable[[Brief], None] = points.take
-        self.append: Callable[[Brief], None] = points.take
-        if in_background:
-            self._behind = thread = InBackground(points, say=say)
-            self._pass_on, self.append = thread.take, thread.append
+        points = PointMaker(behind, put, metrics or Metrics(), aliases=aliases, alarms=alarms, say=say)
+        self._thread = InBackground(points, say=say) if in_background else None
+        self._behind = self._thread or points
+        self.append: Callable[[Brief], None] = self._behind.append
+        """Takes an event in brief."""
         self._look = look
         self._interval_s = interval_s
-        self._publish_every = 1
-        self._is_updated = False  # since the last look
-        self._looked_s = 0.0  # the first event of a session sets it
+        self._looked_s = 0.0  # the beginning of a session sets it
 
     def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        if kind == "run":
-            self._publish_every = fields.get("publish_every", 1)
-            self._looked_s = time_s
-        elif kind == "learn":
-            fields = {**fields, "m": settled(fields["m"])}
-            self._is_updated = True
-        elif kind in ("end", "fail"):
-            self._take_look(time_s)
-        self._pass_on((time_s, kind, fields))
-        # Not at the publish of the first version, and not before one that comes at once.
-        is_over = kind == "publish" or (kind == "learn" and fields["u"] % self._publish_every)
-        if is_over and self._is_updated:
-            self.look_if_due(time_s)
+        self.append((time_s, Unknown, (kind, fields)))
+
+    def begin_session(self, time_s: float) -> None:
+        """The first event of a session comes."""
+        self._looked_s = time_s
+        if self._thread is not None:
+            self._thread.start()
+
+    def end_session(self, time_s: float) -> None:
+        """The last event of a session comes."""
+        self._take_look(time_s)
 
     def mark(self) -> Mark:
         return self._behind.mark()
@@ -216,12 +209,8 @@ class MetricsRecorder:
 
     def _take_look(self, time_s: float) -> None:
         seen = self._look()
-        self._record("look", time_s, lead=seen.lead, spent=seen.spent, rss=seen.rss, memory=seen.memory, cpu=seen.cpu_s)
+        self.append((time_s, Looked, (seen.lead, seen.spent, seen.rss, seen.memory, seen.cpu_s, seen.others)))
         self._looked_s = time_s
-        self._is_updated = False
-
-    def _record(self, kind: str, time_s: float, **fields: Any) -> None:
-        self._pass_on((time_s, kind, fields))
 
 
 def resident_bytes_of(pid: int | str) -> int | None:

@@ -7,43 +7,44 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.core.history_records import RoleInterval
 from headway.observe.activities import in_words, were_in_words
-from headway.observe.alarms import Ring
+from headway.observe.alarms import alarm_line
 from headway.observe.console import RoleStatus, Status, duration
 from headway.observe.environment import not_known, process_is_alive
 from headway.observe.folder import RunFolder
+from headway.observe.log_end import TAIL_BYTES, read_end, read_numbers
 from headway.observe.log_parts import log_size
-from headway.observe.run_history import Interval, Story, describe, read_story
-from headway.observe.tail import TAIL_BYTES, read_end, read_numbers
+from headway.observe.run_history import Story, describe, read_story
 from headway.observe.time_report import account
 
 UP_TO_BYTES = 2_000_000  # of a log that is read whole: about a second
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class RunStatus:
     """A run as its folder shows it."""
 
     headline: str
     status: Status
 
 
-def glance(path: Path) -> Glance:
+def read_status(path: Path) -> RunStatus:
     """What a run does now, or how it ended. Up to a tenth of a second old."""
     run = RunFolder(path)
     is_long = run.events.is_file() and log_size(run.events) > UP_TO_BYTES
-    return (glance_at_end(run) if is_long and run.metrics.is_file() else None) or glance_at_all(run)
+    return (read_end_status(run) if is_long and run.metrics.is_file() else None) or read_whole_status(run)
 
 
-def glance_at_all(run: RunFolder) -> Glance:
+def read_whole_status(run: RunFolder) -> RunStatus:
     """From the whole log."""
     story = read_story(run)
     is_alive = None if story.is_over else process_is_alive(story.environment)
     silent_s = _silent_s(run)
-    return Glance(_headline(story, is_alive, silent_s), _status(story, is_alive, 0.0 if story.is_over else silent_s))
+    return RunStatus(_headline(story, is_alive, silent_s), _status(story, is_alive, 0.0 if story.is_over else silent_s))
 
 
-def glance_at_end(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> Glance | None:
+def read_end_status(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> RunStatus | None:
     """From the end of the log and the numbers beside it, however long it is; None where they do not say enough."""
     numbers = read_numbers(run.metrics)
     story = read_end(run.events, tail_bytes=tail_bytes)
@@ -72,7 +73,7 @@ def glance_at_end(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> Glance | N
         restarts=int(last["run/restarts"]),
         alarms=tuple(_raised(story)),
     )
-    return Glance(_headline(story, is_alive, silent_s), status)
+    return RunStatus(_headline(story, is_alive, silent_s), status)
 
 
 def _silent_s(run: RunFolder) -> float:
@@ -128,7 +129,7 @@ def _roles(story: Story, is_alive: bool | None, silent_s: float) -> tuple[RoleSt
     )
 
 
-def _words(interval: Interval, is_gone: bool) -> str:
+def _words(interval: RoleInterval, is_gone: bool) -> str:
     about = [f"{name} {value}" for name in ("ticket", "update") if (value := getattr(interval, name)) is not None]
     if interval.version is not None and interval.kind == "busy":
         about.append(f"version {interval.version}")
@@ -136,7 +137,5 @@ def _words(interval: Interval, is_gone: bool) -> str:
 
 
 def _raised(story: Story) -> list[str]:
-    last = {alarm["name"]: alarm for alarm in story.alarms}
-    return [
-        Ring(alarm["name"], True, alarm["value"], alarm["threshold"]).line() for alarm in last.values() if alarm["on"]
-    ]
+    last = {alarm.name: alarm for alarm in story.alarms}
+    return [alarm_line(alarm) for alarm in last.values() if alarm.on]

@@ -15,8 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.core.events import Looked
+from headway.core.history_records import TicketLife
 from headway.observe.activities import CAUSES
-from headway.observe.run_history import Story
+from headway.observe.run_history import LineStory, Story
 
 LAST_UPDATES = 100  # what the learner reported over these many
 
@@ -49,7 +51,7 @@ class RoleAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Distribution:
     """Many values in three. All are 0 if there is none."""
 
     count: int
@@ -58,7 +60,7 @@ class Spread:
     max: float
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
+    def of(cls, values: Iterable[float]) -> Distribution:
         ordered = sorted(values)
         if not ordered:
             return cls(0, 0.0, 0.0, 0.0)
@@ -67,25 +69,53 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Ages:
+    """How old the rollouts of a line were when they were taken."""
+
+    staleness: Distribution
+    in_flight: float
+    """Mean, in versions: what had come up when the rollout landed."""
+    in_queue: float
+    """Mean, in versions: what came up while it waited for the learner. The two add up to the mean staleness."""
+    counts: Counter[int]
+    """Staleness -> rollouts."""
+
+    @classmethod
+    def of(cls, taken: Sequence[TicketLife]) -> Ages:
+        num = max(1, len(taken))
+        return cls(
+            Distribution.of(float(ticket.staleness or 0) for ticket in taken),
+            sum(ticket.stale_in_flight or 0 for ticket in taken) / num,
+            sum(ticket.stale_in_queue or 0 for ticket in taken) / num,
+            Counter(ticket.staleness for ticket in taken if ticket.staleness is not None),
+        )
+
+
+def taken_in(line: LineStory) -> list[TicketLife]:
+    """The rollouts of a line that landed and were taken."""
+    return [ticket for ticket in line.tickets.values() if ticket.ended is not None and ticket.staleness is not None]
+
+
+@dataclass(frozen=True, slots=True)
 class Accounts:
     """A run in numbers. Rates are per second of the wall clock."""
 
     wall_s: float
     roles: dict[str, RoleAccount]
-    staleness: Spread
+    staleness: Distribution
     stale_in_flight: float
     """Mean, in versions: what had come up when the rollout landed."""
     stale_in_queue: float
     """Mean, in versions: what came up while it waited for the learner. The two add up to the mean staleness."""
     ages: Counter[int]
     """Staleness -> rollouts."""
-    publish_lag_s: Spread
+    publish_lag_s: Distribution
     """From the end of an update to the first rollout that took off with its version."""
-    queue_s: Spread
+    queue_s: Distribution
     """How long rollouts waited for the learner."""
-    collect_s: Spread
-    learn_s: Spread
-    evaluate_s: Spread
+    collect_s: Distribution
+    learn_s: Distribution
+    evaluate_s: Distribution
     length_bias: float
     """How much shorter the trained rollouts are than the offered ones."""
     updates_per_s: float
@@ -111,23 +141,22 @@ def account(story: Story) -> Accounts:
     """Add up a story."""
     wall_s = sum(session.end - session.begin for session in story.sessions)
     landed = [ticket for ticket in story.tickets.values() if ticket.ended is not None]
-    taken = [ticket for ticket in landed if ticket.staleness is not None]
-    ages = Counter(ticket.staleness for ticket in taken if ticket.staleness is not None)
-    num_taken = max(1, len(taken))
+    taken = taken_in(story.first)
+    ages = Ages.of(taken)
     per_s = 1 / wall_s if wall_s > 0 else 0.0
     given_up = sum(1 for ticket in story.tickets.values() if ticket.reason == "failed")
     return Accounts(
         wall_s=wall_s,
         roles=_roles(story, wall_s),
-        staleness=Spread.of(float(ticket.staleness or 0) for ticket in taken),
-        stale_in_flight=sum(ticket.stale_in_flight or 0 for ticket in taken) / num_taken,
-        stale_in_queue=sum(ticket.stale_in_queue or 0 for ticket in taken) / num_taken,
-        ages=ages,
-        publish_lag_s=Spread.of(v.lag_s for v in story.versions if v.lag_s is not None and v.update is not None),
-        queue_s=Spread.of(ticket.queue_s for ticket in taken if ticket.queue_s is not None),
-        collect_s=Spread.of(t.ended - t.began for t in landed if t.ended is not None and t.began is not None),
-        learn_s=Spread.of(update.seconds for update in story.updates),
-        evaluate_s=Spread.of(e.end - e.begin for e in story.evaluations if e.end is not None),
+        staleness=ages.staleness,
+        stale_in_flight=ages.in_flight,
+        stale_in_queue=ages.in_queue,
+        ages=ages.counts,
+        publish_lag_s=Distribution.of(v.lag_s for v in story.versions if v.lag_s is not None and v.update is not None),
+        queue_s=Distribution.of(ticket.queue_s for ticket in taken if ticket.queue_s is not None),
+        collect_s=Distribution.of(t.ended - t.began for t in landed if t.ended is not None and t.began is not None),
+        learn_s=Distribution.of(update.seconds for update in story.updates),
+        evaluate_s=Distribution.of(e.end - e.begin for e in story.evaluations if e.end is not None),
         length_bias=_length_bias([t.length for t in taken], [t.length for t in landed]),
         updates_per_s=len(story.updates) * per_s,
         rollouts_per_s=(len(landed) + len(story.requeued) + len(story.lost)) * per_s,
@@ -149,7 +178,7 @@ def _roles(story: Story, wall_s: float) -> dict[str, RoleAccount]:
         if interval.kind == "busy":
             by, name = of_role.busy, interval.what
         else:
-            by, name = of_role.blocked, CAUSES[interval.what]
+            by, name = of_role.blocked, CAUSES.get(interval.what, interval.what)
         by[name] = by.get(name, 0.0) + interval.seconds
     return roles
 
@@ -171,14 +200,14 @@ def _last_reports(reports: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def _cores(story: Story) -> float | None:
     began = story.sessions[-1].begin if story.sessions else 0.0
-    looks = [look for look in story.looks if "cpu" in look and look["t"] > began]
-    return looks[-1]["cpu"] / (looks[-1]["t"] - began) if looks else None
+    looks = [(look.cpu_s, look.time_s) for look in story.looks if look.cpu_s is not None and look.time_s > began]
+    return looks[-1][0] / (looks[-1][1] - began) if looks else None
 
 
-def _most_memory(looks: Sequence[dict[str, Any]]) -> dict[str, int]:
+def _most_memory(looks: Sequence[Looked]) -> dict[str, int]:
     most: dict[str, int] = {}
     for look in looks:
-        seen = {"run": look["rss"], **look.get("memory", {})}
+        seen = {"run": look.rss, **look.memory}
         for name, size in seen.items():
             if size is not None:
                 most[name] = max(most.get(name, 0), int(size))

@@ -7,52 +7,37 @@ learner      ░░░░░░░░░░░░░░░░░░░░██�
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from headway.core.naming import seat_name
+from headway.core.history_records import RoleInterval
+from headway.observe.run_history import LoggedEvent, tell
 
 BUSY, IDLE = "█", "·"
-Interval = tuple[float, float]
+WORK = ("collect", "apply", "learn", "evaluate")
 
 
-def intervals(events: Iterable[dict[str, Any]]) -> dict[str, list[Interval]]:
-    """When each role was busy, from the event log."""
-    busy: dict[str, list[Interval]] = {}
-    started: dict[tuple[str, int], tuple[str, float]] = {}
-    collectors, lanes = 0, 1
-    for event in events:
-        kind, when = event["e"], event["t"]
-        if kind == "run":
-            collectors, lanes = event.get("collectors", 0), event.get("lanes", 1)
-        elif kind == "start":
-            started["collect", event["k"]] = (seat_name(event["c"], collectors or event["c"] + 1, lanes), when)
-        elif kind in ("land", "reissue") and ("collect", event["k"]) in started:
-            role, since = started.pop(("collect", event["k"]))
-            busy.setdefault(role, []).append((since, when))
-        elif kind == "learn":
-            busy.setdefault("learner", []).append((when - event["d"], when))
-        elif kind == "evaluate":
-            started["evaluate", event["v"]] = ("evaluator", when)
-        elif kind == "score" and ("evaluate", event["v"]) in started:
-            role, since = started.pop(("evaluate", event["v"]))
-            busy.setdefault(role, []).append((since, when))
+def intervals(events: Iterable[LoggedEvent]) -> dict[str, list[RoleInterval]]:
+    """When each role collected, learned or evaluated, from the event log."""
+    busy: dict[str, list[RoleInterval]] = {}
+    for interval in tell(events).intervals:
+        if interval.what in WORK:
+            busy.setdefault(interval.role, []).append(interval)
     return {role: busy[role] for role in sorted(busy)}
 
 
-def text_timeline(events: Iterable[dict[str, Any]], *, skip_s: float, seconds: float, width: int = 64) -> str:
+def text_timeline(events: Iterable[LoggedEvent], *, skip_s: float, seconds: float, width: int = 64) -> str:
     """The stretch from `skip_s` after the first collection, `seconds` long."""
     busy = intervals(events)
     if not busy:
         return "nothing happened"
-    begin = min(since for spans in busy.values() for since, _ in spans) + skip_s
+    begin = min(work.begin for done in busy.values() for work in done) + skip_s
     cell = seconds / width
     names = max(len(role) for role in busy)
     lines = []
-    for role, spans in busy.items():
-        marks = [IDLE] * width
-        for since, until in spans:
-            first, last = (since - begin) / cell, (until - begin) / cell
+    for role, done in busy.items():
+        cells = [IDLE] * width
+        for work in done:
+            first, last = (work.begin - begin) / cell, (work.end - begin) / cell
             for place in range(max(0, round(first)), min(width, round(last))):
-                marks[place] = BUSY
-        lines.append(f"  {role.ljust(names)}  {''.join(marks)}")
+                cells[place] = BUSY
+        lines.append(f"  {role.ljust(names)}  {''.join(cells)}")
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
     version      |   version 0   |   version 1   |   version 2        a track: each lasts until the next is published
     learner      | data |  learn |    learn     ...                   a track a role: busy, or waiting for something
+                                                                      (other lines have versions and a learner too)
     collector-0  |  collect |  collect | slot |     ...
     queue, lead  counters
     instants     alarms, failed evaluations, restarts, publish retries, changes of the lead; each published version
@@ -15,15 +16,19 @@ story alone, so a run that was killed or goes on has one too, up to its last eve
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headway.core.history import FIRST_LINE
+from headway.core.history_records import PHASES, RoleInterval
+from headway.core.naming import learner_name
 from headway.observe.activities import WAITS_FOR
 from headway.observe.folder import RunFolder
-from headway.observe.marks import marks
-from headway.observe.run_history import Interval, Story, read_story
+from headway.observe.notable_moments import notable_moments
+from headway.observe.run_history import LineStory, Story, read_story
 from headway.observe.whole_files import write_whole
 
 Event = dict[str, Any]
@@ -49,17 +54,24 @@ def trace_text(story: Story) -> str:
 def trace_events(story: Story) -> Iterator[Event]:
     """Names of the tracks, slices, instants, counters, arrows."""
     tracks = {role: VERSIONS + 1 + place for place, role in enumerate(story.roles)}
+    others = {line: VERSIONS + 1 + len(tracks) + place for place, line in enumerate(story.other_lines)}
     yield _name("process_name", 0, f"headway {story.recipe}".strip())
-    for track, name in [(VERSIONS, "version"), *((track, role) for role, track in tracks.items())]:
+    named = [(VERSIONS, "version"), *((track, role) for role, track in tracks.items())]
+    for track, name in [*named, *((track, f"version of {line}") for line, track in others.items())]:
         yield _name("thread_name", track, name)
         yield {"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
     scores = {evaluation.version: evaluation.value for evaluation in story.evaluations}
     for interval in story.intervals:
         yield _slice(interval, tracks[interval.role], scores)
-    yield from _versions(story)
+    yield from _versions(story.first, VERSIONS, story.end_s)
     yield from _instants(story, tracks)
-    yield from _counters(story)
-    yield from _arrows(story, tracks)
+    yield from _counters(story.first)
+    numbers = itertools.count(1)
+    yield from _arrows(story, FIRST_LINE, tracks, VERSIONS, numbers)
+    for line, track in others.items():
+        yield from _versions(story.lines[line], track, story.end_s)
+        yield from _counters(story.lines[line], f" of {line}")
+        yield from _arrows(story, line, tracks, track, numbers)
 
 
 def _name(what: str, track: int, name: str) -> Event:
@@ -70,7 +82,7 @@ def _us(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _slice(interval: Interval, track: int, scores: dict[int, float | None]) -> Event:
+def _slice(interval: RoleInterval, track: int, scores: dict[int, float | None]) -> Event:
     args: dict[str, Any] = {}
     for name in ("ticket", "version", "update"):
         value = getattr(interval, name)
@@ -79,7 +91,7 @@ def _slice(interval: Interval, track: int, scores: dict[int, float | None]) -> E
     if interval.what == "evaluate" and interval.version in scores:
         args["score"] = scores[interval.version]
     if interval.kind == "blocked":
-        args["waits for"] = WAITS_FOR[interval.what]
+        args["waits for"] = WAITS_FOR.get(interval.what, interval.what)
     return {
         "ph": "X",
         "pid": PROCESS,
@@ -92,13 +104,13 @@ def _slice(interval: Interval, track: int, scores: dict[int, float | None]) -> E
     }
 
 
-def _versions(story: Story) -> Iterator[Event]:
+def _versions(line: LineStory, track: int, end_s: float) -> Iterator[Event]:
     """A slice and an instant each."""
-    ends = [version.published for version in story.versions[1:]] + [story.end_s]
-    for version, end in zip(story.versions, ends, strict=False):  # one more if there is no version yet
+    ends = [version.published for version in line.versions[1:]] + [end_s]
+    for version, end in zip(line.versions, ends, strict=False):  # one more if there is no version yet
         begin = _us(version.published)
         name = f"version {version.number}"
-        where = {"pid": PROCESS, "tid": VERSIONS, "ts": begin, "name": name}
+        where = {"pid": PROCESS, "tid": track, "ts": begin, "name": name}
         args = {"version": version.number, "update": version.update, "lag_s": version.lag_s}
         yield {"ph": "X", **where, "dur": max(1, _us(end) - begin), "cat": "version", "args": args}
         yield {"ph": "i", **where, "s": "p", "cat": "publish", "args": {"version": version.number}}
@@ -106,7 +118,7 @@ def _versions(story: Story) -> Iterator[Event]:
 
 def _instants(story: Story, tracks: dict[str, int]) -> Iterator[Event]:
     """On the track of whom it happened to; what happened to the whole run goes through all of them."""
-    for mark in marks(story):
+    for mark in notable_moments(story):
         lanes = (track for role, track in tracks.items() if mark.role in (role, role.partition("/")[0]))
         track = next(lanes, None)
         yield {
@@ -121,37 +133,37 @@ def _instants(story: Story, tracks: dict[str, int]) -> Iterator[Event]:
         }
 
 
-def _counters(story: Story) -> Iterator[Event]:
-    for time_s, *sizes in story.queue:
-        names = ("open", "in flight", "ready", "taken")
-        yield _counter("tickets", time_s, dict(zip(names, sizes, strict=True)))
-    for time_s, lead in story.leads:
-        yield _counter("lead", time_s, {"lead": lead})
+def _counters(line: LineStory, whose: str = "") -> Iterator[Event]:
+    for time_s, *sizes in line.queue:
+        yield _counter(f"tickets{whose}", time_s, dict(zip(PHASES, sizes, strict=True)))
+    for time_s, lead in line.leads:
+        yield _counter(f"lead{whose}", time_s, {"lead": lead})
 
 
 def _counter(name: str, time_s: float, values: dict[str, float]) -> Event:
     return {"ph": "C", "pid": PROCESS, "tid": 0, "ts": _us(time_s), "name": name, "args": values}
 
 
-def _arrows(story: Story, tracks: dict[str, int]) -> Iterator[Event]:
-    """Both ends lie inside a slice, which is how they are bound to it."""
-    collected: dict[int, Interval] = {}  # ticket -> its last flight
-    flights: dict[tuple[int, float], Interval] = {}  # ticket and when it took off -> that flight
-    updates: dict[int, Interval] = {}
-    inserts: list[Interval] = []
+def _arrows(story: Story, name: str, tracks: dict[str, int], versions: int, numbers: Iterator[int]) -> Iterator[Event]:
+    """The arrows of a line. Both ends lie inside a slice, which is how they are bound to it."""
+    line = story.lines[name]
+    collected: dict[int, RoleInterval] = {}  # ticket -> its last flight
+    flights: dict[tuple[int, float], RoleInterval] = {}  # ticket and when it took off -> that flight
+    updates: dict[int, RoleInterval] = {}
+    inserts: list[RoleInterval] = []
     for interval in story.intervals:
         if interval.ticket is not None:
             flights[interval.ticket, interval.begin] = interval
             if interval.what == "collect":
                 collected[interval.ticket] = interval
         elif interval.update is not None:
-            updates[interval.update] = interval
+            if interval.role == learner_name(name):
+                updates[interval.update] = interval
         elif interval.what == "insert":
             inserts.append(interval)
     inserts.sort(key=lambda interval: interval.end)
     ends = [interval.end for interval in inserts]
-    number = 0
-    for ticket in story.tickets.values():
+    for ticket in line.tickets.values():
         source = collected.get(ticket.index)
         if source is None or ticket.taken is None:
             continue
@@ -160,20 +172,20 @@ def _arrows(story: Story, tracks: dict[str, int]) -> Iterator[Event]:
             place = bisect.bisect_right(ends, ticket.taken)
             target = inserts[place] if place < len(inserts) else None
         if target is not None:
-            number += 1
+            number = next(numbers)
             yield _arrow("s", number, ROLLOUT, tracks[source.role], _last(source))
             yield _arrow("f", number, ROLLOUT, tracks[target.role], _us(target.begin))
-    for version in story.versions:
+    for version in line.versions:
         if version.first_ticket is None or version.first_used is None:
             continue
         first = flights.get((version.first_ticket, version.first_used))
         if first is not None:
-            number += 1
-            yield _arrow("s", number, WEIGHTS, VERSIONS, _us(version.published))
+            number = next(numbers)
+            yield _arrow("s", number, WEIGHTS, versions, _us(version.published))
             yield _arrow("f", number, WEIGHTS, tracks[first.role], _us(first.begin))
 
 
-def _last(interval: Interval) -> int:
+def _last(interval: RoleInterval) -> int:
     """The last microsecond that belongs to it."""
     return max(_us(interval.begin), _us(interval.end) - 1)
 

@@ -20,8 +20,9 @@ from itertools import pairwise
 from statistics import mean, median, pstdev
 from typing import Literal, TypeVar
 
+from headway.core.history_records import TicketLife
 from headway.core.rules import ReplayRatio
-from headway.observe.run_history import LEARNER, Story, Ticket
+from headway.observe.run_history import LEARNER, Story
 from headway.simulate.simulation import NO_TIME, WORTH_A_VERSION, Outcome, Workshop, recommend, simulate
 from headway.simulate.workloads import Duration, Flights, Recorded
 
@@ -210,12 +211,12 @@ def fit(story: Story) -> Workshop:
 AUTO = ("lead_limit", "lead_buffer_size", "lead_interval", "target_effective_sample_size")
 
 
-def _flights(story: Story, landed: Sequence[Ticket], count: int, is_free: bool) -> Flights:
+def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bool) -> Flights:
     """Every ticket up to the last that landed; for one that never did, what the one before it was like."""
     reactions = _clipped(_reactions(story, landed))
     collectors = story.settings["collectors"]
     paces = _paces(landed, collectors) if is_free else [1.0]
-    known: dict[int, tuple[float, Ticket]] = {}
+    known: dict[int, tuple[float, TicketLife]] = {}
     for ticket, reaction in zip(landed, reactions, strict=True):
         assert ticket.ended is not None
         pace = paces[(ticket.collector or 0) % len(paces)]
@@ -236,7 +237,7 @@ def _flights(story: Story, landed: Sequence[Ticket], count: int, is_free: bool) 
     )
 
 
-def _reactions(story: Story, landed: Sequence[Ticket]) -> list[float]:
+def _reactions(story: Story, landed: Sequence[TicketLife]) -> list[float]:
     """From the moment a seat could have taken off to the moment it did. With lanes there is more that it waits for."""
     if story.settings.get("lanes", 1) > 1 or story.settings.get("pacing_s", 0.0):
         return [0.0] * len(landed)
@@ -250,12 +251,12 @@ def _reactions(story: Story, landed: Sequence[Ticket]) -> list[float]:
     return [reactions[ticket.index] for ticket in landed]
 
 
-def _began(ticket: Ticket) -> float:
+def _began(ticket: TicketLife) -> float:
     assert ticket.began is not None
     return ticket.began
 
 
-def _paces(landed: Sequence[Ticket], collectors: int) -> list[float]:
+def _paces(landed: Sequence[TicketLife], collectors: int) -> list[float]:
     """How slow each collector is, as a factor: 1 unless its flights differ from all by three standard errors."""
     logs: list[list[float]] = [[] for _ in range(collectors)]
     for ticket in landed:

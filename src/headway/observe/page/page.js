@@ -648,6 +648,19 @@
       chart ? table(["run", "mean", "largest", "bound", "of it in flight", "in the queue"], rows) : null);
   }
 
+  /** Only of runs with several lines: the versions, the ages and the updates of each. */
+  function linesSection() {
+    const lines = shown().flatMap(({ run, place }) => (run.lines || []).map((line, at) =>
+      ({ ...line, place: place + at, label: data.runs.length < 2 ? line.name : `${run.label}: ${line.name}` })));
+    if (!lines.length) return null;
+    const names = [...new Set(lines.flatMap((line) => Object.keys(line.staleness)))].sort((a, b) => parseInt(a, 10) - parseInt(b, 10));
+    const rows = lines.map((line) => [line.label, number(line.version), number(line.updates), number(line.lead), number(line.mean), number(line.max), line.bound === null ? "none" : number(line.bound)]);
+    return section("lines", "Lines",
+      lineChart("ladders", "Newest version of each line", lines.map((line) => ({ label: line.label, place: line.place, x: line.ladder.t, y: line.ladder.y })), { x: "seconds", y: "version", formatX: seconds, zero: true, steps: true }),
+      barChart("ages-of-lines", "Age of the rollouts when they were taken, by line", names, lines.map((line) => ({ label: line.label, place: line.place, values: line.staleness })), { x: "versions old", y: "rollouts" }),
+      table(["line", "version", "updates", "lead", "mean staleness", "largest", "bound"], rows));
+  }
+
   function dropSection() {
     const reasons = [...new Set(shown().flatMap(({ run }) => Object.keys(run.drops)))];
     const groups = shown().map(({ run, place }) => ({ label: run.label, place, values: run.drops }));
@@ -757,7 +770,7 @@
     $("state").textContent = data.state;
     $("made").textContent = data.made;
     drawLegend();
-    const sections = [summarySection(), adviceSection(), learningSection(), timeline(), stalenessSection(), timeSection(), flowSection(),
+    const sections = [summarySection(), adviceSection(), learningSection(), timeline(), stalenessSection(), linesSection(), timeSection(), flowSection(),
       dropSection(), learnerSection(), samplesSection(), whatIfSection(), configSection(), placeSection()].filter((one) => one !== null);
     $("main").replaceChildren(...sections);
     $("contents").replaceChildren(...sections.map((one) => make("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)));

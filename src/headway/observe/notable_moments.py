@@ -11,43 +11,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
-from headway.observe.alarms import KNOWN, Ring
-from headway.observe.run_history import EVALUATOR, Evaluation, Story
+from headway.core.events import Alarmed
+from headway.core.history_records import Evaluation
+from headway.observe.alarms import KNOWN, alarm_line
+from headway.observe.run_history import EVALUATOR, Story
 from headway.observe.statistics import seconds
 
-MarkKind = Literal["alarm", "alarm over", "failed evaluation", "restart", "publish retry", "lead"]
+MomentKind = Literal["alarm", "alarm over", "failed evaluation", "restart", "publish retry", "lead"]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class NotableMoment:
     """One moment."""
 
     time_s: float
-    kind: MarkKind
+    kind: MomentKind
     text: str
     role: str | None = None
     """Whom it happened to, if it was not the whole run."""
 
 
-def marks(story: Story) -> list[Mark]:
+def notable_moments(story: Story) -> list[NotableMoment]:
     """All of them, in order."""
-    found = [Mark(a["t"], "alarm" if a["on"] else "alarm over", _alarm_line(a)) for a in story.alarms]
+    found = [NotableMoment(a.time_s, "alarm" if a.on else "alarm over", _alarm_line(a)) for a in story.alarms]
     found += [
-        Mark(e.end, "failed evaluation", f"the evaluation of version {e.version} gave no score: {e.error}", EVALUATOR)
+        NotableMoment(
+            e.end, "failed evaluation", f"the evaluation of version {e.version} gave no score: {e.error}", EVALUATOR
+        )
         for e in failed_evaluations(story)
         if e.end is not None
     ]
-    found += [Mark(at, "restart", f"{role} is built anew: {why}", role) for at, role, why in story.restarts]
+    found += [NotableMoment(at, "restart", f"{role} is built anew: {why}", role) for at, role, why in story.restarts]
     found += [
-        Mark(at, "publish retry", f"handing version {version} to {role} failed: {why}", role)
+        NotableMoment(at, "publish retry", f"handing version {version} to {role} failed: {why}", role)
         for at, role, version, why in story.publish_retries
     ]
     found += [
-        Mark(at, "lead", f"lead {before:g} to {lead:g}") for (_, before), (at, lead) in pairwise(story.leads)
+        NotableMoment(at, "lead", f"lead {before:g} to {lead:g}") for (_, before), (at, lead) in pairwise(story.leads)
     ]  # the first is where it began
-    return sorted(found, key=lambda mark: mark.time_s)
+    return sorted(found, key=lambda moment: moment.time_s)
 
 
 def failed_evaluations(story: Story) -> list[Evaluation]:
@@ -58,14 +62,14 @@ def failed_evaluations(story: Story) -> list[Evaluation]:
 def notices(story: Story) -> list[str]:
     """Alarms and failed evaluations, a line each kind, however often it happened."""
     said = []
-    for name in dict.fromkeys(alarm["name"] for alarm in story.alarms):
-        rings = [alarm for alarm in story.alarms if alarm["name"] == name]
-        raised = [alarm for alarm in rings if alarm["on"]]
+    for name in dict.fromkeys(alarm.name for alarm in story.alarms):
+        rings = [alarm for alarm in story.alarms if alarm.name == name]
+        raised = [alarm for alarm in rings if alarm.on]
         if raised:
             times = "" if len(raised) == 1 else f", the first of {len(raised)} times"
             last = rings[-1]
-            end = "still raised at the end" if last["on"] else f"over at {seconds(last['t'])}"
-            said.append(f"{_alarm_line(raised[0])}: at {seconds(raised[0]['t'])}{times}; {end}.")
+            end = "still raised at the end" if last.on else f"over at {seconds(last.time_s)}"
+            said.append(f"{_alarm_line(raised[0])}: at {seconds(raised[0].time_s)}{times}; {end}.")
     failed = failed_evaluations(story)
     if failed:
         done = sum(1 for e in story.evaluations if e.end is not None)
@@ -74,7 +78,7 @@ def notices(story: Story) -> list[str]:
     return said
 
 
-def _alarm_line(alarm: dict[str, Any]) -> str:
-    if alarm["name"] not in KNOWN:  # of a later or an earlier Headway
-        return f"alarm {alarm['name']}: {alarm['value']:.3g} (threshold {alarm['threshold']:g})"
-    return Ring(alarm["name"], alarm["on"], alarm["value"], alarm["threshold"]).line()
+def _alarm_line(alarm: Alarmed) -> str:
+    if alarm.name not in KNOWN:  # of a later or an earlier Headway
+        return f"alarm {alarm.name}: {alarm.value:.3g} (threshold {alarm.threshold:g})"
+    return alarm_line(alarm)

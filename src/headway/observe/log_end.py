@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.core.naming import seat_name
+from headway.core.naming import learner_name, seat_name
 from headway.observe.recorder import parse_event
 from headway.observe.run_history import EVALUATOR, LEARNER, Story, tell_end
 
@@ -80,7 +80,7 @@ def read_end(path: Path, *, tail_bytes: int = TAIL_BYTES) -> Story | None:
         head = _line_at(log, path, last_run)
         run = head.get("run", head)  # a part of a log begins with the settings of its session
         places = {_begin_of(log, last_run)}
-        places |= {_begin_of(log, at) for at in _last_words(log, run, last_run, begin)}
+        places |= {_begin_of(log, at) for at in _last_mentions(log, run, last_run, begin)}
         places |= {_begin_of(log, at) for at in _last_alarms(log, begin)}
         heads = [_line_at(log, path, at) for at in sorted(places) if at < begin]
         tail = log[begin:end].splitlines()
@@ -97,11 +97,12 @@ def _line_at(log: mmap.mmap, path: Path, place: int) -> dict[str, Any]:
     return parse_event(log[_begin_of(log, place) : log.find(b"\n", place)], path, 0)
 
 
-def _last_words(log: mmap.mmap, run: dict[str, Any], since: int, until: int) -> Iterator[int]:
+def _last_mentions(log: mmap.mmap, run: dict[str, Any], since: int, until: int) -> Iterator[int]:
     """The last line before the tail about each role; none where its flight has ended since."""
     collectors, lanes = run.get("collectors", 1), run.get("lanes", 1)
     seats = {seat_name(seat, collectors, lanes): seat for seat in range(collectors * lanes)}
-    for role in (*OTHERS, *seats):
+    learners = map(learner_name, run.get("lines", ()))
+    for role in (*OTHERS, *learners, *seats):
         at = log.rfind(f'"r":{json.dumps(role)}'.encode(), since, until)
         if role in seats:
             at = max(at, log.rfind(f'"c":{seats[role]},"v"'.encode(), since, until))

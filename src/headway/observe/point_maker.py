@@ -1,6 +1,6 @@
 """From events to the log, the metrics and the alarms, wherever that is done.
 
-events ---> Points ---> the event log
+events ---> PointMaker ---> the event log
                    ---> metrics --points--> put
                    ---> alarms  --lines---> say
 """
@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from headway.observe.alarms import Alarms
+from headway.core.events import Event, Looked
+from headway.observe.alarms import Alarms, alarm_line
 from headway.observe.log_file import Mark
+from headway.observe.messages import Say
 from headway.observe.metrics import Metrics, Point, with_aliases
-from headway.observe.recorder import Brief, Event, TakesMany, whole
-from headway.observe.saying import Say
+from headway.observe.recorder import Brief, EventSink, event_of
 
 Put = Callable[[Point], None]
 
 
-class Points:
+class PointMaker(EventSink):
     """Passes every event on; makes points of them, and looks at the alarms."""
 
     def __init__(
         self,
-        behind: TakesMany,
+        behind: EventSink,
         put: Put,
         metrics: Metrics,
         *,
@@ -40,47 +40,37 @@ class Points:
         self._alarms = alarms
         self._say = say
 
-    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
-        self.take((time_s, kind, fields))
-
-    def take(self, event: Brief) -> None:
-        self.record_many((whole(event),))
+    def append(self, brief: Brief) -> None:
+        """Take one event in brief, at once."""
+        self.take((event_of(brief),))
         self.write()
 
-    def write(self) -> None:
-        self._behind.write()
-
-    def record_many(self, events: Sequence[Event]) -> None:
+    def take(self, events: Sequence[Event]) -> None:
         """An alarm stands in the log right after its look."""
+        if Looked not in map(type, events):
+            self._take(events)
+            return
         begin = 0
         for place, event in enumerate(events, 1):
-            if event["e"] == "look":
+            if isinstance(event, Looked):
                 self._take(events[begin:place])
                 begin = place
         self._take(events[begin:])
 
     def _take(self, events: Sequence[Event]) -> None:
-        self._behind.record_many(events)
+        self._behind.take(events)
+        apply = self._metrics.apply
         for event in events:
-            point = self._metrics.note(event["t"], event["e"], event)
+            point = apply(event)
             if point is not None:
-                self._give(point, event)
+                self._put(Point(point.moment, with_aliases(point.values)) if self._aliases else point)
+                if isinstance(event, Looked) and self._alarms is not None:
+                    for alarm in self._alarms.note(point.values, event.time_s):
+                        self._say(alarm_line(alarm))
+                        self.take((alarm,))
 
-    def _give(self, point: Point, event: Event) -> None:
-        self._put(Point(point.moment, with_aliases(point.values)) if self._aliases else point)
-        if event["e"] == "look" and self._alarms is not None:
-            for ring in self._alarms.note(point.values):
-                self._say(ring.line())
-                at_s = event["t"]
-                self._record("alarm", at_s, name=ring.name, on=ring.on, value=ring.value, threshold=ring.threshold)
-
-    def _record(self, kind: str, time_s: float, **fields: Any) -> None:
-        self.record_many(({"t": time_s, "e": kind, **fields},))
-
-    def mark(self) -> Mark:
-        mark = Mark()
-        self.put_mark(mark)
-        return mark
+    def write(self) -> None:
+        self._behind.write()
 
     def put_mark(self, mark: Mark) -> None:
         """With the metrics as they are there: whoever resumes goes on from them without reading the log."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from headway.core.history_records import RoleInterval
 from headway.observe.activities import CAUSES
-from headway.observe.marks import marks
-from headway.observe.run_history import Interval, Story
+from headway.observe.notable_moments import notable_moments
+from headway.observe.run_history import Story
 
 BUDGET = 16_000
 MAX_COLLECTORS = 40  # with a track of their own
@@ -61,9 +62,9 @@ class Palette:
         """`kind` is busy, blocked or between; a blocked role's name is the heading in the accounts."""
         return self._numbers.setdefault((kind, SAME.get(name, name)), len(self._numbers))
 
-    def of(self, interval: Interval) -> int:
+    def of(self, interval: RoleInterval) -> int:
         is_busy = interval.kind == "busy"
-        return self.number(interval.kind, interval.what if is_busy else CAUSES[interval.what])
+        return self.number(interval.kind, interval.what if is_busy else CAUSES.get(interval.what, interval.what))
 
     def causes(self) -> list[dict[str, str]]:
         return [
@@ -74,7 +75,7 @@ class Palette:
 
 def timeline(story: Story, palette: Palette, *, budget: int = BUDGET) -> dict[str, Any]:
     """Tracks of slices, marks, steps for the lead where it moves, and what was left out."""
-    by_role: dict[str, list[Interval]] = {}
+    by_role: dict[str, list[RoleInterval]] = {}
     for interval in story.intervals:
         by_role.setdefault(interval.role, []).append(interval)
     collectors = [role for role in story.roles if role.startswith("collector")]
@@ -89,7 +90,7 @@ def timeline(story: Story, palette: Palette, *, budget: int = BUDGET) -> dict[st
         notes.append(f"{len(left_out)} of {len(collectors)} collectors are not shown")
     if shortest:
         notes.append(f"what is shorter than {1000 * shortest:.3g} ms is put together")
-    found = [mark for mark in marks(story) if mark.kind != "lead"]  # that has steps of its own
+    found = [mark for mark in notable_moments(story) if mark.kind != "lead"]  # that has steps of its own
     shown_marks = found[:: -(-len(found) // MAX_MARKS)] if found else []
     if len(shown_marks) < len(found):
         notes.append(f"{len(found) - len(shown_marks)} of {len(found)} marks are not shown")
@@ -104,7 +105,7 @@ def timeline(story: Story, palette: Palette, *, budget: int = BUDGET) -> dict[st
     }
 
 
-def _begin(interval: Interval) -> float:
+def _begin(interval: RoleInterval) -> float:
     return interval.begin
 
 
@@ -114,7 +115,7 @@ def _lead_steps(story: Story) -> list[dict[str, Any]]:
     return [{"name": "lead", "t": [at for at, _ in story.leads], "y": [lead for _, lead in story.leads]}]
 
 
-def _track(role: str, intervals: Sequence[Interval], shortest: float, palette: Palette) -> dict[str, Any]:
+def _track(role: str, intervals: Sequence[RoleInterval], shortest: float, palette: Palette) -> dict[str, Any]:
     track: dict[str, Any] = {"name": role, "mixed": {}}
     lists: dict[str, list[int]] = {name: [] for name in ("gap", "length", "cause", "number", "version")}
     now = 0
@@ -126,7 +127,7 @@ def _track(role: str, intervals: Sequence[Interval], shortest: float, palette: P
             lists[name].append(value)
         now = max(now, last)
 
-    crowd: list[Interval] = []
+    crowd: list[RoleInterval] = []
 
     def end_crowd() -> None:
         if len(crowd) == 1:
@@ -138,7 +139,7 @@ def _track(role: str, intervals: Sequence[Interval], shortest: float, palette: P
             add(begin, end, int(shares[0][0]), -1, -1)
         crowd.clear()
 
-    def add_one(interval: Interval) -> None:
+    def add_one(interval: RoleInterval) -> None:
         numbers = (interval.ticket, interval.update)
         number = next((one for one in numbers if one is not None), -1)
         version = -1 if interval.version is None else interval.version
@@ -156,7 +157,7 @@ def _track(role: str, intervals: Sequence[Interval], shortest: float, palette: P
     return track | lists
 
 
-def _shares(crowd: Iterable[Interval], seconds: float, palette: Palette) -> list[list[float]]:
+def _shares(crowd: Iterable[RoleInterval], seconds: float, palette: Palette) -> list[list[float]]:
     """[cause, share of the time], the largest first."""
     spent: dict[int, float] = {}
     for interval in crowd:
