@@ -8,28 +8,31 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from patience import patient, wait_until
+from waiting import patient, wait_until
 
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.line_settings import LineSettings
+from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.order import READY, OnStale
 from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, Ticket
-from headway.launching import build_runtime
+from headway.launching import build_runtime, launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
+from headway.testing.auditor import audit
 from headway.testing.two_lines import SECOND, plain_two_line_loop, two_line_stations
 
 RUNTIMES = ["inline", "threads", "processes"]
@@ -253,6 +256,57 @@ def test_crashes_hangs_and_losses_cost_nothing_in_either_line(dispatch: Any) -> 
         assert result.lines[SECOND].ledger.max_staleness <= 1 + 2, "a lost rollout is collected again by newer weights"
 
 
+@pytest.mark.parametrize("dispatch", ["pinned", "free"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_recorded_run_is_done_again_to_the_same_bits_in_both_lines(dispatch: Any, every: int) -> None:
+    recorder = MemoryRecorder()
+    settings = settings_for((2, 1), dispatch=dispatch, second={"every": every})
+    result = run(settings, "threads", two_line_stations(collect=SlowNowAndThen(0.004)), recorder=recorder)
+    again = replay(two_line_stations(), recorder.events)
+    assert (fingerprint(again.weights), fingerprint(again.lines[SECOND].weights)) == bits(result)
+    assert (again.updates, again.lines[SECOND].updates) == (24, result.lines[SECOND].updates)
+    with pytest.raises(ReplayError, match="the log has a line 'second', and the stations have none of that name"):
+        replay(replace(two_line_stations(), lines={}), recorder.events)
+
+
+@pytest.mark.parametrize("dispatch", ["pinned", "free"])
+def test_the_auditor_finds_nothing_wrong_in_either_line(dispatch: Any) -> None:
+    for seed in range(8):
+        recorder = MemoryRecorder()
+        retries = Retries(attempts_on_loss=50, attempts_on_error=50, max_restarts=1000, publish_attempts=50)
+        settings = settings_for((2, 1), dispatch=dispatch, retries=retries, second={"every": 1 + seed % 3}, seed=seed)
+        workload = FaultyWorkload(Exponential(2.0), Exponential(1.0), seed=seed, crash=0.05, hang=0.02)
+        run(settings, Virtual(workload), recorder=recorder)
+        assert audit(recorder.events) == []
+
+
+def test_the_auditor_sees_a_line_that_exceeds_its_own_bound() -> None:
+    recorder = MemoryRecorder()
+    run(settings_for((2, 1), updates=12), recorder=recorder)
+    events = [dict(event) for event in recorder.events]
+    events[0]["lines"][SECOND]["max_lead"] = 0
+    events[0]["lines"][SECOND]["staleness_bound"] = 0
+    broken = {violation.rule for violation in audit(events)}
+    assert "slots" in broken
+
+
+def test_metrics_of_the_other_line_have_its_name_before_them() -> None:
+    last: dict[str, float] = {}
+
+    class Keep:
+        def write(self, moment: Any, values: Any) -> None:
+            last.update(values)
+
+        def close(self) -> None:
+            pass
+
+    result = launch(two_line_stations(), settings_for((2, 1)), sinks=[Keep()], metrics_interval_s=0.0)
+    assert last["run/version"] == result.version
+    assert last["second/run/version"] == result.lines[SECOND].version
+    assert last["second/tickets/learned"] == result.lines[SECOND].ledger.learned
+    assert last["second/staleness/max"] <= 1
+
+
 KILLED = """
 import sys, time
 from pathlib import Path
@@ -261,6 +315,7 @@ from headway.coordinate.settings import Plan, Settings
 from headway.launching import launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
+from headway.testing.auditor import audit
 from headway.testing.two_lines import SECOND, two_line_stations
 
 def take_a_moment(what):

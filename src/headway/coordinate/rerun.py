@@ -29,9 +29,11 @@ import copy
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headway.coordinate.collector_calls import versions_of
+from headway.coordinate.lanes import Versions
 from headway.coordinate.roles import CollectorRole, LearnerRole, ReanalyzerRole, ReplayRole, Stations
 from headway.core import events as ev
 from headway.core.lent import Lent, taken
@@ -51,6 +53,8 @@ class Replayed:
     weights: Any
     version: int
     updates: int
+    lines: Mapping[str, Replayed] = field(default_factory=dict)
+    """The other lines of the run, by their names."""
 
 
 StationsFor = Callable[[Mapping[str, Any] | None], Stations]
@@ -98,11 +102,12 @@ class _LineAgain:
         self._delivered = 0  # those that it has seen, in this session
 
     def build(self, stations: Stations) -> None:
-        """The stations of the line. Those of another line than the first are to be found in the stations here."""
-        if self._name != FIRST_LINE:
+        """The stations of the line."""
+        if self._name != FIRST_LINE and self._name not in stations.lines:
             raise ReplayError(f"the log has a line {self._name!r}, and the stations have none of that name")
-        self.learner = LearnerRole(stations.learner)
-        self.replay = None if stations.replay is None else ReplayRole(stations.replay)
+        line = stations.lines[self._name] if self._name else stations
+        self.learner = LearnerRole(line.learner)
+        self.replay = None if line.replay is None else ReplayRole(line.replay)
 
     def build_anew(self, stations: Stations) -> None:
         """Other stations go on with the states of these."""
@@ -124,6 +129,9 @@ class _LineAgain:
         self.snapshots[self.version] = Snapshot(self.version, copy.deepcopy(taken(staged)))
         if isinstance(staged, Lent):
             staged.give_back()
+
+    def result(self) -> Replayed:
+        return Replayed(self.snapshots[self.version].payload, self.version, self.updates)
 
     def forget_versions(self, at: int) -> None:
         """After event `at`, those that nobody uses any more."""
@@ -191,7 +199,7 @@ class _CollectorsAgain:
         self._seed = seed
         self.num = 1
         self._roles: dict[int, CollectorRole] = {}
-        self._applied: dict[int, int] = {}  # collector -> version, for those that hold weights
+        self._applied: dict[int, Versions] = {}  # collector -> version of each line, for those that hold weights
         self._flights: dict[int, tuple[int, int, Snapshot | None]] = {}  # ticket -> (seat, version, its weights)
         self.attempts: Counter[int] = Counter()
 
@@ -226,9 +234,9 @@ class _CollectorsAgain:
         ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, self.attempts[index])
         number = seat % self.num
         collector = self._role(number)
-        if collector.traits().holds_weights and self._applied.get(number) != version:
+        if collector.traits().holds_weights and self._applied.get(number) != versions_of(snapshot):
             collector.apply(snapshot)
-            self._applied[number] = version
+            self._applied[number] = versions_of(snapshot)
         rollout, _ = collector.collect(ticket, snapshot)
         if rollout.steps != event.steps:
             raise ReplayError(
@@ -275,7 +283,8 @@ class _Rerun:
                 line.forget_versions(at)
         if first.version < 0:
             raise ReplayError("the log has no published version")
-        return Replayed(first.snapshots[first.version].payload, first.version, first.updates)
+        others = {name: line.result() for name, line in self._lines.items() if name != FIRST_LINE}
+        return replace(first.result(), lines=others)
 
     def _do(self, event: ev.Event) -> None:
         in_line = _IN_A_LINE.get(type(event))
@@ -302,8 +311,12 @@ class _Rerun:
         self._reanalyzer = None if stations.reanalyzer is None else ReanalyzerRole(stations.reanalyzer)
 
     def _start(self, event: ev.Started) -> None:
-        """With one line a collector is given its snapshot. What it is given of the other lines would be added here."""
-        self._collectors.start(event, self._lines[FIRST_LINE].snapshots.get(event.version))
+        """A collector is given the snapshot of every line that the ticket took off with."""
+        snapshot = self._lines[FIRST_LINE].snapshots.get(event.version)
+        if snapshot is not None and event.others:
+            others = {name: self._lines[name].snapshots[version] for name, version in event.others.items()}
+            snapshot = replace(snapshot, others=others)
+        self._collectors.start(event, snapshot)
 
     def _land(self, event: ev.Landed) -> None:
         rollout = self._collectors.land(event)
