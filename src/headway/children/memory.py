@@ -28,7 +28,7 @@ def create_memory(size: int) -> int:
     return fd
 
 
-def write_value(value: Any) -> tuple[bytes, int]:
+def write_value(value: object) -> tuple[bytes, int]:
     """A value in memory of its own, for any number of processes: what to tell them, and the descriptor to hand on.
 
     The bytes of arrays and tensors are written once and not pickled.

@@ -14,7 +14,7 @@ from multiprocessing import spawn
 from typing import Any
 
 
-def pack_function(function: Callable[..., Any], name: str) -> bytes:
+def pack_function(function: Callable[..., object], name: str) -> bytes:
     """For a process named `name`. What cannot be sent raises PicklingError, AttributeError or TypeError."""
     preparation = spawn.get_preparation_data(name)
     preparation["authkey"] = bytes(preparation["authkey"])  # refuses to be pickled otherwise
@@ -34,7 +34,7 @@ def unpack_function(packed: bytes) -> Callable[..., Any]:
     return function
 
 
-def _pickled(function: Callable[..., Any]) -> bytes:
+def _pickled(function: Callable[..., object]) -> bytes:
     """What a notebook or a console defines has no module in another process, so it goes along."""
     if not hasattr(sys, "ps1"):  # neither of them
         return pickle.dumps(function)

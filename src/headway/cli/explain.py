@@ -76,7 +76,7 @@ def _named_system(words: list[str]) -> tuple[list[str], str | None]:
 
 
 def _meanings(
-    known: KnownName, value: Any, names: str | None = None, together: Mapping[str, Any] | None = None
+    known: KnownName, value: object, names: str | None = None, together: Mapping[str, object] | None = None
 ) -> list[tuple[str, str]]:
     """What a name is here and what it means: once for each meaning, or in that of the system `names`."""
     also = "" if known.implies is None else f"; implies {known.implies.setting}={known.implies.value} if none is set"
@@ -90,7 +90,7 @@ def _meanings(
     return meanings[:1] if names in known.systems else meanings
 
 
-def _in_other_words(other: OtherMeaning, value: Any, together: Mapping[str, Any]) -> str:
+def _in_other_words(other: OtherMeaning, value: object, together: Mapping[str, object]) -> str:
     """The settings; where they depend on what is not said, their name alone."""
     try:
         return _assignments(other.translate(value, together, {})) if other.translate else f"({other.ours})"

@@ -37,7 +37,7 @@ class Export:
     about: Exported
 
 
-def export(run: RunFolder, to: Path, *, checkpoint: str | int = LAST, **options: Any) -> Export:
+def export(run: RunFolder, to: Path, *, checkpoint: str | int = LAST, **options: object) -> Export:
     """Write a checkpoint (`last`, `best` or a version) of a run to a folder that is not there yet, or is empty.
 
     What `options` there are, the recipe says: the keywords of its `export`.
@@ -81,7 +81,7 @@ def _changed(config: RunConfig) -> Mapping[str, Any]:
     return {name: said[name] for name, default in defaults_of(type(config)).items() if getattr(config, name) != default}
 
 
-def _check_options(recipe: Recipe, options: Mapping[str, Any]) -> None:
+def _check_options(recipe: Recipe, options: Mapping[str, object]) -> None:
     assert recipe.export is not None
     known = inspect.signature(recipe.export).parameters.values()
     allowed = {one.name: one.default for one in known if one.kind is one.KEYWORD_ONLY}

@@ -40,7 +40,7 @@ def train(
     max_train_iter: int | None = None,
     runs: str | Path = "runs",
     quiet: bool = False,
-    **settings: Any,
+    **settings: object,
 ) -> RunResult:
     """Train by a configuration of LightZero's, in a folder under `runs`.
 

@@ -120,5 +120,5 @@ class _Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """A line a request would bury what the terminal is for."""

@@ -56,7 +56,7 @@ def _replay(path: Path) -> int:
     name, values = folder.read_config()
     recipe = load_recipe(name)
 
-    def stations_for(config: Mapping[str, Any] | None) -> Stations:
+    def stations_for(config: Mapping[str, object] | None) -> Stations:
         """Of one session: with the settings it had."""
         told = values if config is None else {key: value for key, value in config.items() if key != "recipe"}
         return recipe.stations(read_values(recipe.config, told))

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from headway.cli import output
 from headway.cli.output import print_table, say
@@ -93,7 +93,7 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def _leads(value: Any) -> list[float | Literal["auto"]]:
+def _leads(value: object) -> list[float | Literal["auto"]]:
     leads: list[float | Literal["auto"]] = []
     for part in str(value).split(","):
         try:

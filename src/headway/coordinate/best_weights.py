@@ -49,7 +49,7 @@ class BestWeights:
     def is_beaten_by(self, score: Score) -> bool:
         return score.value is not None and (self.score is None or score.value > self.score)
 
-    def save(self, score: Score, weights: Any) -> None:
+    def save(self, score: Score, weights: object) -> None:
         """Keep these weights in place of those kept so far."""
         content = pickle.dumps(weights, protocol=5)
         header = {

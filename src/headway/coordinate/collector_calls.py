@@ -189,7 +189,7 @@ class CollectorCalls:
         if self._stateful:
             self.carried[number] = state
 
-    async def restore_collector(self, number: int, carried: Any) -> None:
+    async def restore_collector(self, number: int, carried: object) -> None:
         self.carried[number] = carried
         limit = self._settings.deadlines.start_s
         await self._calls.call(self.names[number], "restore", "its state", limit, carried)

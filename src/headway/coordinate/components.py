@@ -97,7 +97,7 @@ def _in_a_row(values: Any) -> str:
     return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -64,7 +64,7 @@ class Coordinator:
         best: BestWeights | None = None,
         samples: SampleLog | None = None,
         resume: RunState | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         when_begun: Callable[[], None] | None = None,
     ) -> None:
         """`config` is what the recipe was told, for the log: whoever does the run again needs it. `when_begun` is

@@ -90,7 +90,7 @@ class Feed:
     async def state(self) -> Any:
         return None
 
-    async def restore(self, state: Any) -> None:
+    async def restore(self, state: object) -> None:
         """Nothing is kept here."""
 
 
@@ -160,7 +160,7 @@ class QueueFeed(Feed):
         """Would a run that was not interrupted here open tickets now?"""
         return True
 
-    def check_saved(self, replay: Any) -> str:
+    def check_saved(self, replay: object) -> str:
         """What is wrong with a checkpoint of this line, if anything is."""
         return "" if replay is None else "with"
 
@@ -280,11 +280,11 @@ class ReplayFeed(Feed):
         """What the replay holds; none of it is here if the learner has it."""
         return await self.draws.state()
 
-    async def restore(self, state: Any) -> None:
+    async def restore(self, state: object) -> None:
         if self.draws.is_shared:
             await self._line.learner.restore_replay(state)
 
-    def check_saved(self, replay: Any) -> str:
+    def check_saved(self, replay: object) -> str:
         if self.draws.is_shared == (replay is not None):
             return ""
         return "without" if replay is None else "with"

@@ -94,7 +94,7 @@ class LearnerCalls:
         """What must survive a restart; `waiter` is who asks for it, on the board."""
         return await self._calls.call(self.role, "state", "its state", self._learn_s, name=waiter)
 
-    async def restore(self, state: Any) -> None:
+    async def restore(self, state: object) -> None:
         await self._calls.call(self.role, "restore", "its state", self._calls.settings.deadlines.start_s, state)
 
     # -- the replay ---------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class LearnerCalls:
     async def replay_state(self) -> Any:
         return await self._calls.call(self.replay_role, "state", "its content", self._learn_s)
 
-    async def restore_replay(self, state: Any) -> None:
+    async def restore_replay(self, state: object) -> None:
         start_s = self._calls.settings.deadlines.start_s
         await self._calls.call(self.replay_role, "restore", "its content", start_s, state)
 
@@ -132,7 +132,7 @@ class LearnerCalls:
     async def refresh(self, targets: Rollout) -> None:
         await self._ask_keeper("refresh", "newer targets", targets)
 
-    async def _ask_keeper(self, method: str, doing: str, *args: Any) -> Any:
+    async def _ask_keeper(self, method: str, doing: str, *args: object) -> Any:
         """A replay inside the learner is asked by the reanalyzer, as far as the board is concerned."""
         if self.shares_replay:
             return await self._calls.call(self.replay_role, method, doing, self._learn_s, *args)

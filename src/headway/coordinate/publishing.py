@@ -108,7 +108,7 @@ class Publishing:
             snapshot = Snapshot(number, weights[number])
             (self.snapshots.put if number == version else self.snapshots.put_older)(snapshot)
 
-    def release(self, payload: Any) -> None:
+    def release(self, payload: object) -> None:
         """Nobody needs these weights any more."""
         if isinstance(payload, Lent):
             payload.give_back()

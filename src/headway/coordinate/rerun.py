@@ -62,7 +62,7 @@ StationsFor = Callable[[Mapping[str, Any] | None], Stations]
 
 def replay(
     stations: Stations | StationsFor,
-    events: Iterable[ev.Event | Mapping[str, Any]],
+    events: Iterable[ev.Event | Mapping[str, object]],
     *,
     until_version: int | None = None,
 ) -> Replayed:

@@ -57,7 +57,7 @@ class RoleCalls:
             raise failures.exceptions[0] from None
 
     async def call(
-        self, role: str, method: str, doing: object, deadline_s: float, *args: Any, name: str | None = None
+        self, role: str, method: str, doing: object, deadline_s: float, *args: object, name: str | None = None
     ) -> Any:
         """One call, entered on the board under its method's name, for the role or for who is called `name` there."""
         name = name or role
@@ -136,7 +136,7 @@ class RoleCalls:
             except RoleError as error:
                 await self.restart(REANALYZER, error)
 
-    async def write_file(self, role: str, what: str, write: Callable[[], Any]) -> None:
+    async def write_file(self, role: str, what: str, write: Callable[[], object]) -> None:
         """Write something to disk beside the loops, within its deadline; `role` is busy with it."""
         limit_s = self.settings.deadlines.save_s
         self.board.begin(role, "save", what, limit_s)

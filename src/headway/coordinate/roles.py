@@ -158,7 +158,7 @@ class CollectorRole:
     def state(self) -> Any:
         return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: object) -> None:
         assert self._stateful is not None
         self._stateful.load_state_dict(copy.deepcopy(state))
 
@@ -221,7 +221,7 @@ class LearnerRole:
     def state(self) -> Any:
         return copy.deepcopy(self.learner.state_dict())
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: object) -> None:
         self.learner.load_state_dict(copy.deepcopy(state))  # an optimizer goes on in the tensors it is given
 
 
@@ -259,7 +259,7 @@ class ReplayRole:
     def state(self) -> Any:
         return copy.deepcopy(self.replay.state_dict())
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: object) -> None:
         self.replay.load_state_dict(copy.deepcopy(state))
 
 
@@ -296,7 +296,7 @@ class ReanalyzerRole:
         return targets
 
 
-def _work_of(keeper: Any, version: int) -> Rollout | None:
+def _work_of(keeper: object, version: int) -> Rollout | None:
     assert isinstance(keeper, OffersTargets)
     work = keeper.oldest(version)
     if work is not None and not isinstance(work, Rollout):

@@ -30,6 +30,6 @@ class Lent:
         raise NotImplementedError
 
 
-def taken(payload: Any) -> Any:
+def taken(payload: object) -> Any:
     """The payload itself: a plain one as it is."""
     return payload.take() if isinstance(payload, Lent) else payload

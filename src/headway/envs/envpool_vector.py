@@ -60,7 +60,7 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  (Gymnasium's own convention)
 
-    def __init__(self, env_id: str, num_envs: int, **options: Any) -> None:
+    def __init__(self, env_id: str, num_envs: int, **options: object) -> None:
         import envpool
 
         refuse_unless_known(env_id)
@@ -102,13 +102,13 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
         obs, rewards, terminated, truncated, info = self._pool.step(actions)
         return obs, rewards.astype(np.float64), terminated, truncated, self._seen(obs, info)
 
-    def close(self, **kwargs: Any) -> None:
+    def close(self, **kwargs: object) -> None:
         self._pool = None  # its threads end with it
 
     def __reduce__(self) -> Any:
         raise TypeError("environments of EnvPool live in its threads: they cannot be pickled")
 
-    def _seen(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
+    def _seen(self, obs: object, info: dict[str, Any]) -> dict[str, Any]:
         mask = info.get("legal_action_mask", obs.get("action_mask") if isinstance(obs, dict) else None)
         if mask is not None:
             info["action_mask"] = mask

@@ -70,7 +70,7 @@ class EnvStepper:
         self._env.close()
         self._env, self._is_over = cloudpickle.loads(state)
 
-    def _write(self, obs: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> None:
+    def _write(self, obs: object, reward: object, terminated: bool, truncated: bool, info: dict[str, Any]) -> None:
         rows, index = self._rows, self._index
         rows.obs[index] = as_features_of_one(obs, self._shape.observation_space)
         rows.rewards[index], rows.terminated[index], rows.truncated[index] = reward, terminated, truncated

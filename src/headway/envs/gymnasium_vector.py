@@ -253,7 +253,7 @@ def as_features(observations: Any, space: Space) -> np.ndarray:
     return features if space.shape else features[:, None]
 
 
-def as_features_of_one(observation: Any, space: Space) -> np.ndarray:
+def as_features_of_one(observation: object, space: Space) -> np.ndarray:
     """The observation of one copy [...], the same numbers as in a vector of copies."""
     return as_features(_vector_of_one(observation, space), space)[0]
 

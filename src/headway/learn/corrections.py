@@ -30,7 +30,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -74,7 +74,7 @@ class Correction:
             return self.rule(logp_prox.detach() - logp_b.detach(), sequences)
 
 
-def find_correction(name: str, **knobs: Any) -> Correction:
+def find_correction(name: str, **knobs: object) -> Correction:
     """The correction of that name; knobs it does not have, or values that cannot work, are refused."""
     if name not in CORRECTIONS:
         raise ValueError(unknown("correction", name, CORRECTIONS))

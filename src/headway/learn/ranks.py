@@ -140,7 +140,7 @@ class RankedLearner:
         self._refuse_if_failed()
         return self._learner.state_dict()
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: object) -> None:
         self._call("load_state_dict", state)
         self._check("loaded")
 
@@ -149,7 +149,7 @@ class RankedLearner:
         self._failure = self._failure or "the ranks are closed"
         self._end()
 
-    def _call(self, method: str, *args: Any) -> Any:
+    def _call(self, method: str, *args: object) -> Any:
         """Call a method of every rank's learner, all at once; the result of rank 0's."""
         self._refuse_if_failed()
         self._peers.call(method, *args)
@@ -294,7 +294,7 @@ class RankHost:
     def fingerprint(self) -> str:
         return fingerprint(_held_alike(self._learner))
 
-    def answer(self, method: str, args: Sequence[Any]) -> Answer:
+    def answer(self, method: str, args: Sequence[object]) -> Answer:
         try:
             if method in ("connect", "fingerprint"):
                 return Answer(self._rank.index, getattr(self, method)(*args))

@@ -71,13 +71,13 @@ class KnownName:
     others: tuple[OtherMeaning, ...] = ()
     implies: Implied | None = None
 
-    def in_recipe(self, value: Any, fields: Collection[str]) -> dict[str, Any]:
+    def in_recipe(self, value: object, fields: Collection[str]) -> dict[str, Any]:
         """What a value sets in a recipe with these settings, in the first of its meanings."""
         ours = self.translate(value)
         return ours if self.plainer is None or ours.keys() <= set(fields) else self.plainer(value)
 
     def chosen(
-        self, value: Any, fields: Collection[str], names: str | None, together: Together, defaults: Mapping[str, Any]
+        self, value: object, fields: Collection[str], names: str | None, together: Together, defaults: Mapping[str, object]
     ) -> dict[str, Any]:
         """What a value sets where names are those of the system `names`; refuses a name that could mean two things."""
         others = [other for other in self.others if other.is_possible(fields, together)]
@@ -88,7 +88,7 @@ class KnownName:
             raise ValueError(self._both(value, fields, others))
         return self.in_recipe(value, fields)
 
-    def _both(self, value: Any, fields: Collection[str], others: list[OtherMeaning]) -> str:
+    def _both(self, value: object, fields: Collection[str], others: list[OtherMeaning]) -> str:
         ours, elsewhere = ", ".join(self.in_recipe(value, fields)), {name for one in others for name in one.systems}
         here = tuple(name for name in self.systems if name not in elsewhere)
         meanings = [(self.meaning, ours, here), *((one.meaning, one.ours, one.systems) for one in others)]
@@ -107,23 +107,23 @@ def _same(ours: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {ours: value}
 
 
-def _degree(value: Any) -> dict[str, Any]:
+def _degree(value: object) -> dict[str, Any]:
     return {"max_lead": "auto" if value == -1 else value}
 
 
-def _queue_size(value: Any) -> dict[str, Any]:
+def _queue_size(value: object) -> dict[str, Any]:
     return {"max_lead": value, "order": "oldest"}
 
 
-def _async_training(value: Any) -> dict[str, Any]:
+def _async_training(value: object) -> dict[str, Any]:
     return {} if value else {"max_lead": 0}
 
 
-def _fixed_temperature(value: Any) -> dict[str, Any]:
+def _fixed_temperature(value: object) -> dict[str, Any]:
     return {"temperature": value, "final_temperature": value}
 
 
-def _retries(value: Any) -> dict[str, Any]:
+def _retries(value: object) -> dict[str, Any]:
     return {"publish_attempts": value + 1 if isinstance(value, int) else value}
 
 
@@ -152,7 +152,7 @@ def _plays_without_search(fields: Collection[str], together: Together) -> bool:
 def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
     """TRL counts optimizer steps, of which every batch has `num_iterations`; an update here has them all."""
 
-    def translate(value: Any, together: Together, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    def translate(value: object, together: Together, defaults: Mapping[str, object]) -> dict[str, Any]:
         steps, passes = whole(name, value), whole("num_iterations", together.get("num_iterations", 1))
         if steps % passes:
             raise ValueError(
@@ -165,7 +165,7 @@ def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
     )
 
 
-def _episodes(value: Any, together: Together, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _episodes(value: object, together: Together, defaults: Mapping[str, object]) -> dict[str, Any]:
     episodes, size = whole("rollout_batch_size", value), together.get("group_size", defaults.get("group_size"))
     size = whole("group_size", size)
     if episodes % size:
@@ -309,12 +309,12 @@ KNOWN_NAMES = {
 
 def translate(
     name: str,
-    value: Any,
+    value: object,
     fields: Collection[str],
     *,
     names: str | None = None,
     together: Together | None = None,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
 ) -> dict[str, Any] | None:
     """What `name=value` sets in a recipe with these settings, or None if the name is not known.
 

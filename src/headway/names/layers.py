@@ -27,7 +27,7 @@ class Said(NamedTuple):
 
 
 def understand_layers(
-    defaults: Defaults, layers: Iterable[Mapping[str, Any]]
+    defaults: Defaults, layers: Iterable[Mapping[str, object]]
 ) -> tuple[dict[str, Any], list[Said], list[str]]:
     """Puts layers of settings, later ones over earlier ones, into the words of a recipe with these defaults.
 
@@ -72,7 +72,7 @@ def understand_layers(
 
 
 def _systems(
-    defaults: Defaults, layers: Iterable[Mapping[str, Any]], problems: list[str]
+    defaults: Defaults, layers: Iterable[Mapping[str, object]], problems: list[str]
 ) -> tuple[list[Mapping[str, Any]], list[str | None]]:
     """Whose names each layer speaks: as its own `names` says, or the last of all that do."""
     layers = list(layers)
@@ -111,7 +111,7 @@ def _unknown(names: list[str], defaults: Defaults, others: list[str]) -> list[st
 
 
 def _in_our_words(
-    defaults: Defaults, values: Mapping[str, Any], said: list[Said], problems: list[str]
+    defaults: Defaults, values: Mapping[str, object], said: list[Said], problems: list[str]
 ) -> dict[str, Any]:
     """One layer. Within it, nothing may be said twice in different ways."""
     ours = {n: v for n, v in values.items() if n in defaults and not nested_paths.is_theirs(n, v)}
@@ -127,10 +127,10 @@ def _in_our_words(
 def _flat_meaning(
     defaults: Defaults,
     name: str,
-    values: Mapping[str, Any],
-    nested: Mapping[str, Any],
+    values: Mapping[str, object],
+    nested: Mapping[str, object],
     names: str | None,
-    together: Mapping[str, Any],
+    together: Mapping[str, object],
 ) -> dict[str, Any] | str | None:
     """What a flat name that is not ours is; None: nobody knows it."""
     value = values[name]
@@ -153,7 +153,7 @@ def _flat_meaning(
 
 
 def _translated_paths(
-    defaults: Defaults, nested: Mapping[str, Any], here: Mapping[str, Any], problems: list[str]
+    defaults: Defaults, nested: Mapping[str, object], here: Mapping[str, object], problems: list[str]
 ) -> list[Said]:
     """The nested names of one layer, and those of earlier ones that mean something else now."""
     if not here:

@@ -351,7 +351,7 @@ def path_of(name: str, fields: Collection[str]) -> str | None:
     return ALONE.get(name) if "num_simulations" in fields else None
 
 
-def recipe_for(path: str, value: Any) -> str | None:
+def recipe_for(path: str, value: object) -> str | None:
     """A recipe that a path can be explained in; None: it is none of these."""
     if path.partition(".")[0] not in GROUPS:
         return None

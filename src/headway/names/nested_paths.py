@@ -23,13 +23,13 @@ ALL_WITHOUT_EFFECT = {path: why for table in TABLES for path, why in table.WITHO
 GROUPS = {path.partition(".")[0] for path in (*ALL_PATHS, *ALL_WITHOUT_EFFECT)}
 
 
-def is_theirs(name: str, value: Any) -> bool:
+def is_theirs(name: str, value: object) -> bool:
     """A group of their file, or a path of it. `data` is ours too where it is no group."""
     head, dot, _ = str(name).partition(".")
     return head in GROUPS and (bool(dot) or isinstance(value, Mapping) or name in ALL_WITHOUT_EFFECT)
 
 
-def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(values: Mapping[str, object]) -> dict[str, Any]:
     """Groups as dotted paths. What is null is left out; `${another.path}` is that one's value."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
@@ -103,7 +103,7 @@ def touched(paths: Collection[str], theirs: Theirs) -> list[str]:
     ]
 
 
-def our_words(values: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+def our_words(values: Mapping[str, object], paths: Collection[str]) -> dict[str, Any]:
     """What a layer says in our words that their names depend on; None where it says so in theirs instead."""
     said: dict[str, Any] = {}
     for ours, theirs in OUR_WORDS.items():
@@ -127,7 +127,7 @@ def _without_effect(path: str) -> str | None:
     return found or ALL_WITHOUT_EFFECT.get(f"{path}.*")  # a whole group that another path is to fill
 
 
-def _most_specific(path: str, table: Mapping[str, Any]) -> Any:
+def _most_specific(path: str, table: Mapping[str, object]) -> Any:
     if path in table:
         return table[path]
     parts = path.split(".")

@@ -42,7 +42,7 @@ CORRECTION_PATHS = (
 MASKS = {"sequence": "product", "geometric": "geometric_mean"}
 
 
-def find_meaning(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
+def find_meaning(theirs: Mapping[str, object]) -> dict[str, Any] | str:
     """The correction that they ask for all together; or why none is."""
     mode = theirs.get(LOSS_MODE, "vanilla")
     level, cap, reject, low, high = _asked(theirs)
@@ -90,7 +90,7 @@ def _asked(theirs: Mapping[str, Any]) -> tuple[str | None, float, str | None, fl
     return level or None, cap, reject or None, 1 / high if low is None else _number(low), high
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
         raise ValueError(f"a threshold must be a number, received {value!r}")
     return value

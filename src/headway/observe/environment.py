@@ -108,7 +108,7 @@ def process_is_alive(environment: Mapping[str, Any]) -> bool | None:
     return True
 
 
-def not_known(environment: Mapping[str, Any]) -> str:
+def not_known(environment: Mapping[str, object]) -> str:
     """Why it is not known whether its process is alive."""
     host = environment.get("host")
     if host is None or host == platform.node():

@@ -78,7 +78,7 @@ class _Updates:
         self._seconds = 0.0
         self._reported: dict[str, list[float]] = {}  # metric -> [sum, count]
 
-    def add(self, seconds: float, metrics: Mapping[str, Any]) -> None:
+    def add(self, seconds: float, metrics: Mapping[str, object]) -> None:
         self._count += 1
         self._seconds += seconds
         for name, value in metrics.items():

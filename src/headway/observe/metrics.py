@@ -57,7 +57,7 @@ class Point:
     values: dict[str, float]
 
 
-def metrics_of(events: Iterable[ev.Event | Mapping[str, Any]]) -> Iterator[Point]:
+def metrics_of(events: Iterable[ev.Event | Mapping[str, object]]) -> Iterator[Point]:
     """The points of a recorded run: `metrics_of(read_events(path))`."""
     metrics = Metrics()
     for event in events:

@@ -130,14 +130,14 @@ class EventSink:
 PLAIN_TYPES = frozenset((float, int, str, bool, type(None)))
 
 
-def settled(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+def settled(metrics: Mapping[str, object]) -> Mapping[str, Any]:
     """A learner's metrics as they are now: a tensor among them might change before it is written."""
     if PLAIN_TYPES.issuperset(map(type, metrics.values())):
         return metrics
     return {name: v if type(v) in PLAIN_TYPES else number_or_text(v) for name, v in metrics.items()}
 
 
-def number_or_text(value: Any) -> float | str:
+def number_or_text(value: object) -> float | str:
     number = as_number(value)
     return str(value) if number is None else number
 

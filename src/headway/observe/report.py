@@ -41,7 +41,7 @@ TICKETS = {
 }
 
 
-def page(document: Mapping[str, Any]) -> str:
+def page(document: Mapping[str, object]) -> str:
     """The whole page as text."""
     parts = files("headway.observe") / "page"
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -199,7 +199,7 @@ def _bound(story: Story) -> str:
     return " (no bound)" if bound is None else f" (bound {bound})"
 
 
-def _lead(lead: Any) -> str:
+def _lead(lead: object) -> str:
     return lead if isinstance(lead, str) else f"{lead:g}"
 
 
@@ -240,7 +240,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """A setting as it is shown."""
     if isinstance(value, float) and value.is_integer():
         return f"{value:g}"

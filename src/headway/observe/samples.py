@@ -92,7 +92,7 @@ class SampleLog:
         if self._worker.turn_off() is not None:
             self._say(f"{self._path} is off, the run goes on without it: {why}")
 
-    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def _write(self, lines: Sequence[Mapping[str, object]]) -> None:
         with open(self._path, "ab", buffering=0) as file:
             text = b"".join(_line(one) for one in lines)
             while text:  # a disk that becomes full takes a part first, and refuses the rest
@@ -108,7 +108,7 @@ class SampleLog:
             file.writelines(_line(one) for one in read_samples(self._path) if is_kept(one))
 
 
-def _line(sample: Mapping[str, Any]) -> bytes:
+def _line(sample: Mapping[str, object]) -> bytes:
     return json.dumps(sample, separators=(",", ":"), default=str).encode() + b"\n"
 
 
@@ -154,7 +154,7 @@ def choose(samples: Iterable[Sample], *, at_most: int, split: str | None = None,
     return found[:at_most]
 
 
-def number(value: Any) -> float:
+def number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 

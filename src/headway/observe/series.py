@@ -41,7 +41,7 @@ DIAGNOSTICS = {
 Line = dict[str, list[float | None]]
 
 
-def finite(value: Any) -> float | None:
+def finite(value: object) -> float | None:
     """A number that JSON has a word for; None otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None

@@ -167,7 +167,7 @@ def _shares(crowd: Iterable[RoleInterval], seconds: float, palette: Palette) -> 
     return [[cause, round(total / seconds, 4) if seconds > 0 else 0.0] for cause, total in ordered]
 
 
-def time_by_role(roles: Mapping[str, Any], palette: Palette, *, most: int = 12) -> list[dict[str, Any]]:
+def time_by_role(roles: Mapping[str, object], palette: Palette, *, most: int = 12) -> list[dict[str, Any]]:
     """Where the time went: each role, or all collectors together where there are many. The parts are the whole."""
     groups: dict[str, list[Any]] = {}
     for role, account in roles.items():

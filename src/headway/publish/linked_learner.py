@@ -36,5 +36,5 @@ class LinkedLearner:
     def state_dict(self) -> Any:
         return self._learner.state_dict()
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: object) -> None:
         self._learner.load_state_dict(state)

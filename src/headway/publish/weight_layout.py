@@ -97,5 +97,5 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return f"a {value.layout} tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"

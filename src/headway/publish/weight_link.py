@@ -102,7 +102,7 @@ class Intake:
         self._links: list[_Link] = []  # whatever is open, also where pairing is under way or was given up
         self._end = weakref.finalize(self, _close_all, self._links)
 
-    def plain(self, weights: Any) -> Any:
+    def plain(self, weights: object) -> Any:
         """Weights by name, on the device. What is not linked is plain already."""
         if not isinstance(weights, LinkedWeights):
             return weights

@@ -100,7 +100,7 @@ class Pair:
 
     backend: str
 
-    def __init__(self, group: Any, rank: int) -> None:
+    def __init__(self, group: object, rank: int) -> None:
         self._group = group
         self._peer = 1 - rank
         self.num_done = 0
@@ -177,7 +177,7 @@ class Pair:
     def _place_for(self, tensor: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _finish(self, work: Any, until: Deadline) -> None:
+    def _finish(self, work: object, until: Deadline) -> None:
         raise NotImplementedError
 
 

@@ -184,7 +184,7 @@ def stations(config: ColorLinesConfig) -> Stations:
     )
 
 
-def policy(config: ColorLinesConfig, spec: Any = None) -> CellsActor:
+def policy(config: ColorLinesConfig, spec: object = None) -> CellsActor:
     """The acting side, before weights are loaded. The game has one spec, so it is not looked at."""
     return CellsActor(_network(config))
 

@@ -38,7 +38,7 @@ class GSM8KConfig(GRPOConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _task_from_data(cls, values: Any) -> Any:
+    def _task_from_data(cls, values: object) -> Any:
         if isinstance(values, dict):
             kind, _, folder = str(values.get("task") or "gsm8k:").partition(":")
             if kind != "gsm8k":

@@ -37,7 +37,7 @@ class RankedConfig(RunConfig):
 
 def over_ranks(
     config: RankedConfig,
-    make_learner: Callable[[Rank], Any],
+    make_learner: Callable[[Rank], object],
     placement: Placement | None = None,
     device: Device = "cpu",
 ) -> Callable[[], Learner]:
@@ -63,7 +63,7 @@ def _learner(
     )
 
 
-def _one_rank(num_threads: int, make_learner: Callable[[Rank], Any], rank: Rank) -> Any:
+def _one_rank(num_threads: int, make_learner: Callable[[Rank], object], rank: Rank) -> Any:
     torch.set_num_threads(num_threads)
     return make_learner(rank)
 

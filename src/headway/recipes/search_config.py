@@ -189,7 +189,7 @@ class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettin
 
     @field_validator("opponents", mode="before")
     @classmethod
-    def _one_opponent_or_several(cls, value: Any) -> Any:
+    def _one_opponent_or_several(cls, value: object) -> Any:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
     @model_validator(mode="before")

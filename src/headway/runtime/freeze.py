@@ -8,7 +8,7 @@ from typing import Any
 from headway.core.types import Snapshot
 
 
-def freeze(result: Any) -> Any:
+def freeze(result: object) -> Any:
     """`result` with the payload of every snapshot in it copied, so that the learner may go on changing it."""
     if type(result) is Snapshot:
         return Snapshot(result.version, copy.deepcopy(result.payload))

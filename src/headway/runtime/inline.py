@@ -42,7 +42,7 @@ class Inline:
         except Exception as error:
             raise RoleRaised.of(role, "start", error) from error
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> Any:
         await asyncio.sleep(0)  # the other loops act on what has happened before this call begins
         started = time.perf_counter()
         try:
@@ -56,10 +56,10 @@ class Inline:
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
 
-    def fetch(self, payload: Any) -> Any:
+    def fetch(self, payload: object) -> Any:
         return payload
 
-    def release(self, payload: Any) -> None:
+    def release(self, payload: object) -> None:
         pass
 
     async def close(self) -> None:

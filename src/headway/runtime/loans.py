@@ -86,7 +86,7 @@ class Loans:
                 raise
             self._segments[owner, segment.index] = _SharedSegment(segment)
 
-    def place(self, value: Any) -> SharedRef:
+    def place(self, value: object) -> SharedRef:
         """A value of the driver's own, registered."""
         ref = encode(value, self._arena)
         self.adopt(DRIVER, self._arena.take_new_segments())

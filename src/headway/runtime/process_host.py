@@ -155,17 +155,17 @@ class ProcessHost:
         args = self._resolve(self.views.copy(call.args))
         return self._share(call.method, getattr(self.object, call.method)(*args))
 
-    def _resolve(self, value: Any) -> Any:
+    def _resolve(self, value: object) -> Any:
         """Put views in place of references: of snapshots read-only, for many look at the same memory."""
         if type(value) is tuple:
             return tuple(self._resolve(item) for item in value)
         is_writable = not isinstance(value, Snapshot)
         return map_payloads(value, lambda ref: self.views.open(ref, is_writable))
 
-    def _share(self, method: str, result: Any) -> SharedRef:
+    def _share(self, method: str, result: object) -> SharedRef:
         payloads: list[SharedRef] = []
 
-        def share(payload: Any) -> SharedRef:
+        def share(payload: object) -> SharedRef:
             payloads.append(encode(payload, self.arena))
             return payloads[-1]
 

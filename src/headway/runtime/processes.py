@@ -96,13 +96,13 @@ class Processes:
         await self._kill([self._running[role]])
         await self._spawn(self._roles[role])
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> Any:
         process = self._running[role]
         if process.ended.done():
             raise RoleDied(role, method, process.ended.result(), never_began=True)
         refs: list[SharedRef] = []
 
-        def refer(payload: Any) -> SharedRef:
+        def refer(payload: object) -> SharedRef:
             ref = payload if isinstance(payload, SharedRef) else self._refer_to_plain(payload)
             self._loans.refuse_if_released(ref)
             refs.append(ref)
@@ -116,10 +116,10 @@ class Processes:
         self._loans.release(carrier)
         return await process.ask(method, carrier, parcel, deadline_s)
 
-    def fetch(self, payload: Any) -> Any:
+    def fetch(self, payload: object) -> Any:
         return self._loans.copy(payload) if isinstance(payload, SharedRef) else payload
 
-    def release(self, payload: Any) -> None:
+    def release(self, payload: object) -> None:
         if id(payload) in self._plain:
             _, payload = self._plain.pop(id(payload))
         if isinstance(payload, SharedRef):
@@ -172,7 +172,7 @@ class Processes:
         enough = f"{SPARE_FILES + num_roles * FILES_PER_ROLE} are enough for {num_roles} roles in processes"
         return OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)}: {enough}")
 
-    def _refer_to_plain(self, payload: Any) -> SharedRef:
+    def _refer_to_plain(self, payload: object) -> SharedRef:
         if id(payload) in self._plain:
             return self._plain[id(payload)][1]
         ref = self._loans.place(payload)
@@ -276,7 +276,7 @@ class RoleProcess:
         new = zip(reply.segments, not_lost(fds), strict=True)
         self._loans.adopt(self.owner, [MemorySegment(index, size, fd) for (index, size), fd in new])
 
-    def _discard(self, value: Any) -> None:
+    def _discard(self, value: object) -> None:
         map_payloads(value, self._loans.release)
 
     def _end(self) -> None:

@@ -133,7 +133,7 @@ class RayActors:
         await self._end([self._running[role]])
         await self._spawn(self._roles[role])
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> Any:
         actor = self._running[role]
         if actor.how_it_ended:
             raise RoleDied(role, method, actor.how_it_ended, never_began=True)
@@ -152,7 +152,7 @@ class RayActors:
             raise
         return self._take(reply, stored)
 
-    def fetch(self, payload: Any) -> Any:
+    def fetch(self, payload: object) -> Any:
         """A copy, in the driver."""
         if not isinstance(payload, RayRef):
             return payload
@@ -168,7 +168,7 @@ class RayActors:
         header, buffers = parts
         return pickle.loads(header, buffers=[bytearray(buffer) for buffer in buffers])
 
-    def release(self, payload: Any) -> None:
+    def release(self, payload: object) -> None:
         if id(payload) in self._plain:
             _, payload = self._plain.pop(id(payload))
         if isinstance(payload, RayRef) and payload.serial in self._objects:
@@ -267,7 +267,7 @@ class RayActors:
 
     # -- payloads -----------------------------------------------------------------------------------
 
-    def _give(self, payload: Any, given: list[tuple[ray.ObjectRef, int] | Parts]) -> int:
+    def _give(self, payload: object, given: list[tuple[ray.ObjectRef, int] | Parts]) -> int:
         """Add what a payload stands for to what the call gives; returns its place there."""
         ref = payload if isinstance(payload, RayRef) else self._refer_to_plain(payload)
         given.append(self._find(ref) if ref.inline is None else ref.inline)
@@ -278,7 +278,7 @@ class RayActors:
             raise ValueError(f"payload {ref.serial} was released: it cannot be used again")
         return self._objects[ref.serial]
 
-    def _refer_to_plain(self, payload: Any) -> RayRef:
+    def _refer_to_plain(self, payload: object) -> RayRef:
         if id(payload) in self._plain:
             return self._plain[id(payload)][1]
         parts, size = encode_parts(payload)

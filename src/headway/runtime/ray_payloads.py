@@ -29,12 +29,12 @@ class RayRef:
 class RayPickler(cloudpickle.CloudPickler):
     """Arrays and tensors out of band, as between processes; classes and functions as Ray sends them."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         reduced = PayloadPickler.reducer_override(self, value)  # type: ignore[arg-type]
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
 
-def encode_parts(payload: Any) -> tuple[Parts, int]:
+def encode_parts(payload: object) -> tuple[Parts, int]:
     """The parts of a payload, over its own memory, and their size."""
     buffers: list[pickle.PickleBuffer] = []
     header = io.BytesIO()

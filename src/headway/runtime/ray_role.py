@@ -91,7 +91,7 @@ class RoleActor:
             raise RoleRaised(self.role, "start", *problem)
         self.is_ready = True
 
-    async def ask(self, method: str, args: bytes, given: Sequence[Any]) -> tuple[RayReply, ray.ObjectRef]:
+    async def ask(self, method: str, args: bytes, given: Sequence[object]) -> tuple[RayReply, ray.ObjectRef]:
         ask = self._host.call.options(num_returns=2)
         if self._has_lanes:
             ask = self._host.call.options(num_returns=2, concurrency_group=COLLECT if method == COLLECT else OTHER)
@@ -171,7 +171,7 @@ class RoleHost:
             sys.modules["torch"].set_num_threads(num_threads)
         return None
 
-    def call(self, method: str, packed: bytes, given: Sequence[Any]) -> tuple[Any, bytes]:
+    def call(self, method: str, packed: bytes, given: Sequence[object]) -> tuple[Any, bytes]:
         """What is to stay in the store of this node, and the packed RayReply."""
         stored: Any = None
         try:
@@ -206,7 +206,7 @@ def _get_all(given: Sequence[Any]) -> list[Parts]:
     return [objects[place[0]][place[1]] if place[0] in objects else place for place in given]
 
 
-def _resolve(value: Any, parts: Sequence[Parts]) -> Any:
+def _resolve(value: object, parts: Sequence[Parts]) -> Any:
     """Put views in place of payloads: of snapshots read-only, for many look at the same memory."""
     if type(value) is tuple:
         return tuple(_resolve(item, parts) for item in value)
@@ -214,7 +214,7 @@ def _resolve(value: Any, parts: Sequence[Parts]) -> Any:
     return map_payloads(value, lambda place: decode_parts(parts[place], is_writable))
 
 
-def _report_lost(args: Any, given: Sequence[Any]) -> RayReply:
+def _report_lost(args: object, given: Sequence[object]) -> RayReply:
     """Which of them. What is lost stays lost, so asking again gives the same answer."""
     lost = []
     for carrier in carriers(args):
@@ -230,7 +230,7 @@ def _report_lost(args: Any, given: Sequence[Any]) -> RayReply:
     return RayReply(None, problem=(what, "", False), lost=(tickets, versions))
 
 
-def _part_with(result: Any) -> tuple[RayReply, Any]:
+def _part_with(result: object) -> tuple[RayReply, Any]:
     """The result as a reply, and the payloads to be stored: none if they are tiny.
 
     Ray sends small returns to the driver with the reply; a payload smaller than that is filled up.
@@ -238,7 +238,7 @@ def _part_with(result: Any) -> tuple[RayReply, Any]:
     payloads: list[Parts] = []
     sizes: list[int] = []
 
-    def put_aside(payload: Any) -> int:
+    def put_aside(payload: object) -> int:
         parts, size = encode_parts(payload)
         payloads.append(parts)
         sizes.append(size)

@@ -62,7 +62,7 @@ class Threads:
         self._hosts[role] = host
         await host.call("start", ())
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> Any:
         answer = self._hosts[role].call(method, args)
         timer = asyncio.get_running_loop().call_later(deadline_s, _give_up, answer, role, method, deadline_s)
         try:
@@ -73,10 +73,10 @@ class Threads:
     async def offload(self, work: Callable[[], T]) -> T:
         return await beside(work)
 
-    def fetch(self, payload: Any) -> Any:
+    def fetch(self, payload: object) -> Any:
         return payload
 
-    def release(self, payload: Any) -> None:
+    def release(self, payload: object) -> None:
         pass
 
     async def close(self) -> None:
@@ -156,7 +156,7 @@ class _Host:
         self._inbox: Inbox = queue.SimpleQueue()
         self._threads = [self._begin(self._inbox, role.name)]
 
-    def call(self, method: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+    def call(self, method: str, args: tuple[object, ...]) -> asyncio.Future[Any]:
         answer = self._loop.create_future()
         self._inbox.put((answer, method, args))
         return answer
@@ -208,7 +208,7 @@ class _Host:
                 return
             del asked, answer, args, result, problem  # nothing of a finished call stays alive in this frame
 
-    def _settle(self, answer: asyncio.Future[Any], result: Any, problem: RoleError | None) -> None:
+    def _settle(self, answer: asyncio.Future[Any], result: object, problem: RoleError | None) -> None:
         if answer.done():  # given up or cancelled meanwhile
             return
         if problem is not None:
@@ -230,7 +230,7 @@ class _LaneHost(_Host):
         self._under_way: dict[asyncio.Future[Any], str] = {}  # with the method; touched in the loop's thread only
         self._how_it_ended = ""
 
-    def call(self, method: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+    def call(self, method: str, args: tuple[object, ...]) -> asyncio.Future[Any]:
         if self._how_it_ended:
             raise RoleDied(self._role, method, self._how_it_ended, never_began=True)
         answer = self._loop.create_future()
@@ -242,7 +242,7 @@ class _LaneHost(_Host):
     def leave(self) -> None:
         self._end("its threads were given up")
 
-    def _settle(self, answer: asyncio.Future[Any], result: Any, problem: RoleError | None) -> None:
+    def _settle(self, answer: asyncio.Future[Any], result: object, problem: RoleError | None) -> None:
         super()._settle(answer, result, problem)
         if isinstance(problem, RoleDied):
             self._end(problem.what)

@@ -75,7 +75,7 @@ class Virtual:
         self._end(role, "restarted")
         await self._build(role, "restart")
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> Any:
         station = self._objects.get(role)
         if station is None:
             raise RoleDied(role, method, "it is not running")
@@ -107,7 +107,7 @@ class Virtual:
             self._lost.difference_update(map(_name, carriers(result)))
         return result
 
-    def _find(self, role: str, method: str, args: tuple[Any, ...], fault: Fault | None) -> None:
+    def _find(self, role: str, method: str, args: tuple[object, ...], fault: Fault | None) -> None:
         """Raise if any of what the arguments refer to is gone."""
         names = [name for name in map(_name, carriers(args)) if name[1] >= 0]  # a draw goes with its replay, if at all
         if fault is Fault.LOSE:
@@ -121,10 +121,10 @@ class Virtual:
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
 
-    def fetch(self, payload: Any) -> Any:
+    def fetch(self, payload: object) -> Any:
         return payload
 
-    def release(self, payload: Any) -> None:
+    def release(self, payload: object) -> None:
         pass
 
     async def close(self) -> None:
@@ -177,7 +177,7 @@ class _Handle:
     __slots__ = ("args", "callback", "context")
 
     def __init__(
-        self, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context | None
+        self, callback: Callable[..., object], args: tuple[object, ...], context: contextvars.Context | None
     ) -> None:
         self.callback: Callable[..., Any] | None = callback
         self.args = args
@@ -228,7 +228,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._is_running = False
             asyncio.events._set_running_loop(around)
 
-    def _run_until(self, task: asyncio.Task[Any]) -> None:
+    def _run_until(self, task: asyncio.Task[object]) -> None:
         due, timers = self._due, self._timers
         while not task.done():
             if not due:

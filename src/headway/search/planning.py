@@ -83,7 +83,7 @@ class Planner:
         """Where the past of games with observations [N, ...] is kept; None: the model does not look back."""
         return History(self.context_steps, obs) if self.context_steps else None
 
-    def load(self, weights: Any) -> None:
+    def load(self, weights: object) -> None:
         """The weights to plan with. What `best` does by lot begins anew, so it depends on nothing else."""
         self._model.load(weights)
         self._random = np.random.default_rng(0)

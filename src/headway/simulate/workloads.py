@@ -194,7 +194,7 @@ class SteadyWorkload:
             return duration.nth(self._counts[method] - 1)
         return duration.quantile(self._random.random())
 
-    def fault(self, role: str, method: str, args: tuple[Any, ...]) -> Fault | None:
+    def fault(self, role: str, method: str, args: tuple[object, ...]) -> Fault | None:
         return None
 
 
@@ -224,11 +224,11 @@ class FaultyWorkload(SteadyWorkload):
         self._lose = lose
         self._faults = random.Random(seed + 1)
 
-    def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float:
+    def duration_s(self, role: str, method: str, args: tuple[object, ...]) -> float:
         duration = super().duration_s(role, method, args)
         return duration * 100 if method == "collect" and self._faults.random() < self._slow else duration
 
-    def fault(self, role: str, method: str, args: tuple[Any, ...]) -> Fault | None:
+    def fault(self, role: str, method: str, args: tuple[object, ...]) -> Fault | None:
         if self._lose and method in NEEDS_PAYLOADS and self._faults.random() < self._lose:
             return Fault.LOSE
         if method not in ("collect", "evaluate", "apply"):

@@ -30,10 +30,10 @@ FIRST_LINE = ""
 
 
 def audit(
-    events: Sequence[ev.Event | Mapping[str, Any]],
+    events: Sequence[ev.Event | Mapping[str, object]],
     terms: Terms | Sequence[Terms] = Terms(),  # noqa: B008 - it is frozen
     *,
-    result: Mapping[str, Any] | None = None,
+    result: Mapping[str, object] | None = None,
 ) -> list[Violation]:
     """All that is wrong with the log of a run.
 

@@ -223,7 +223,7 @@ class Echo:
         self._weights = np.zeros(1000)
         self._never = threading.Event()
 
-    def echo(self, *values: Any) -> Any:
+    def echo(self, *values: object) -> Any:
         return values if len(values) != 1 else values[0]
 
     def count(self) -> int:
@@ -273,7 +273,7 @@ class Crossing:
         self._lock = threading.Lock()
         self._inside = self._most_inside = self._count = 0
 
-    def collect(self, what: str, *args: Any) -> Any:
+    def collect(self, what: str, *args: object) -> Any:
         with self._lock:
             self._inside += 1
             self._most_inside = max(self._most_inside, self._inside)
@@ -283,7 +283,7 @@ class Crossing:
             with self._lock:
                 self._inside -= 1
 
-    def apply(self, value: Any) -> Any:
+    def apply(self, value: object) -> Any:
         """Whoever waits may go on."""
         self._open.set()
         return value
@@ -302,7 +302,7 @@ class Crossing:
         barrier.wait()
         return id(self)
 
-    def _wait(self, value: Any) -> Any:
+    def _wait(self, value: object) -> Any:
         if not self._open.wait(PATIENCE_S):
             raise TimeoutError("nobody said that I may go on")
         return value

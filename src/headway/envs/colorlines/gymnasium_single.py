@@ -80,7 +80,7 @@ def _single_game() -> type[Any]:
     return SingleColorLines
 
 
-def single_game(**options: Any) -> Any:
+def single_game(**options: object) -> Any:
     """A `gymnasium.Env` of one game; the entry point of `headway/ColorLines-v0`."""
     return _single_game()(**options)
 

@@ -216,7 +216,7 @@ class CellsActor:
     def __init__(self, network: CellsActorCritic) -> None:
         self._network = network.eval()
 
-    def load(self, weights: Any) -> None:
+    def load(self, weights: object) -> None:
         load_weights(self._network, weights)
 
     def noise(self, seed: int, steps: int, num_envs: int) -> np.ndarray:

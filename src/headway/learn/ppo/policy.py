@@ -133,7 +133,7 @@ class Actor:
         self._network = network.eval()
         self._compiled = compiled(network)
 
-    def load(self, weights: Any) -> None:
+    def load(self, weights: object) -> None:
         load_weights(self._network, weights)
 
     def noise(self, seed: int, steps: int, num_envs: int) -> np.ndarray:
