@@ -11,7 +11,8 @@ import pickle
 import sys
 from collections.abc import Callable
 from multiprocessing import spawn
-from typing import Any
+
+from headway.core.opaque import UserFunction
 
 
 def pack_function(function: Callable[..., object], name: str) -> bytes:
@@ -21,7 +22,7 @@ def pack_function(function: Callable[..., object], name: str) -> bytes:
     return pickle.dumps((preparation, _pickled(function)))
 
 
-def unpack_function(packed: bytes) -> Callable[..., Any]:
+def unpack_function(packed: bytes) -> UserFunction:
     """There: import the user's script first, then find the function."""
     preparation, pickled = pickle.loads(packed)
     # As in multiprocessing: a __main__ without a guard is told so instead of starting everything again.
@@ -30,7 +31,7 @@ def unpack_function(packed: bytes) -> Callable[..., Any]:
         spawn.prepare(preparation)
     finally:
         del multiprocessing.current_process()._inheriting  # type: ignore[attr-defined]
-    function: Callable[..., Any] = pickle.loads(pickled)
+    function: UserFunction = pickle.loads(pickled)
     return function
 
 

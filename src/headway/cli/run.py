@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from headway.cli.lightzero import read_file
 from headway.cli.output import print_table, say
@@ -18,6 +17,7 @@ from headway.cli.starting import start
 from headway.cli.words import UsageError, read_options
 from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
+from headway.core.opaque import SettingValue
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
@@ -36,7 +36,7 @@ def command(words: list[str]) -> int:
         if options or recipe_name:
             raise UsageError("--replay repeats a run as it was: it takes no recipe and no other option")
         return _replay(path)
-    values: dict[str, Any] = {}
+    values: dict[str, SettingValue] = {}
     if "config" in options:
         named, values = read_file(Path(str(options.pop("config"))))
         recipe_name = recipe_name or named

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, LineState, RunState
 from headway.coordinate.collector_calls import CollectorCalls
@@ -21,7 +20,7 @@ from headway.coordinate.roles import LEARNER
 from headway.coordinate.settings import Settings
 from headway.core.events import Resumed, Saved
 from headway.core.order import OnStale
-from headway.core.types import Snapshot
+from headway.core.types import Snapshot, State
 
 LOG_WITHIN_S = 10.0
 """How long a checkpoint waits for the event log to be on the disk; then it is written all the same."""
@@ -73,7 +72,7 @@ class Checkpointing:
             return {}
         flights, first, runtime = self._flights, self._flights.first, self._calls.runtime
         began = runtime.now()
-        states: dict[str, dict[str, Any]] = {}
+        states: dict[str, State] = {}
         lasts: dict[str, Snapshot] = {}
         for line in flights.lines:
             state = states[line.name] = {
@@ -174,7 +173,7 @@ class Checkpointing:
         await self._feeds[line.name].restore(part.replay)
 
 
-def _line_state(line: Line, state: dict[str, Any], now: float) -> LineState:
+def _line_state(line: Line, state: State, now: float) -> LineState:
     weights = state["weights"]
     return LineState(
         version=line.version,

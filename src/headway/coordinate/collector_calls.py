@@ -11,12 +11,12 @@ an attempt being counted. If it died, nobody can say whose fault it was, and it 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from headway.coordinate.lanes import Post, Versions
 from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
 from headway.coordinate.roles import Traits, collector_name
 from headway.core.naming import seat_name
+from headway.core.opaque import SavedState
 from headway.core.protocols import PayloadLost, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.types import Rollout, Snapshot, Ticket
 
@@ -46,7 +46,7 @@ class CollectorCalls:
         self._flown: dict[str, int] = {}  # who -> incarnation of the collector when it was last called
         self._collect_s = settings.deadlines.collect_s
         self._stateful = self._holds_weights = False
-        self.carried: dict[int, Any] = {}
+        self.carried: dict[int, SavedState] = {}
         """Collector -> its state after its last landed rollout."""
 
     async def check(self) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from headway.coordinate.control import RunControl
 from headway.coordinate.draws import Draws
@@ -25,6 +24,7 @@ from headway.coordinate.roles import STATISTICS
 from headway.coordinate.waits import Stalled
 from headway.core.events import Inserted
 from headway.core.ledger import WAIT
+from headway.core.opaque import JsonObject, SavedState
 from headway.core.protocols import PayloadLost
 from headway.core.types import Batch, LearnReport, Snapshot
 
@@ -87,7 +87,7 @@ class Feed:
     async def finish(self) -> None:
         """No further update comes."""
 
-    async def state(self) -> Any:
+    async def state(self) -> SavedState:
         return None
 
     async def restore(self, state: object) -> None:
@@ -142,7 +142,7 @@ class QueueFeed(Feed):
     def tickets_of(self, batch: Batch) -> list[int]:
         return [rollout.ticket for rollout in batch.rollouts]
 
-    def account(self, batch: Batch, report: LearnReport) -> dict[str, Any]:
+    def account(self, batch: Batch, report: LearnReport) -> JsonObject:
         """Count what an update trained on; the metrics it is shown with."""
         self._ledger.count_samples(float(len(batch.rollouts) if report.samples is None else report.samples))
         return dict(report.metrics)
@@ -249,14 +249,14 @@ class ReplayFeed(Feed):
         """A draw has none, and what the learner draws by itself is not in the batch."""
         return [] if self.draws.is_shared else [rollout.ticket for rollout in batch.rollouts]
 
-    def account(self, batch: Batch, report: LearnReport) -> dict[str, Any]:
+    def account(self, batch: Batch, report: LearnReport) -> JsonObject:
         samples, draws = report.samples, batch.rollouts if self.draws.is_shared else ()
         if samples is None:
             if not draws:
                 raise RunFailed("learn must report how many samples it drew from its replay: LearnReport(samples=...)")
             samples = sum(draw.steps for draw in draws)
         self._ledger.count_samples(float(samples))
-        metrics: dict[str, Any] = dict(report.metrics)
+        metrics: JsonObject = dict(report.metrics)
         for draw in draws:
             metrics.update(draw.info[STATISTICS])
         return metrics
@@ -276,7 +276,7 @@ class ReplayFeed(Feed):
     async def finish(self) -> None:
         await self.draws.deliver_feedback()
 
-    async def state(self) -> Any:
+    async def state(self) -> SavedState:
         """What the replay holds; none of it is here if the learner has it."""
         return await self.draws.state()
 

@@ -9,12 +9,12 @@ evaluated are its versions.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from headway.coordinate.learner_calls import LearnerCalls
 from headway.coordinate.line_lead import LineLead
 from headway.coordinate.publishing import Publishing
 from headway.coordinate.role_calls import RoleCalls
+from headway.core.opaque import JsonObject
 
 
 class Line:
@@ -32,7 +32,7 @@ class Line:
         self.snapshots = self.publishing.snapshots
         self.updates = 0
         self.updates_in_version = 0
-        self.metrics: dict[str, Any] = {}
+        self.metrics: JsonObject = {}
         """Those of the last update."""
         self.births: dict[int, list[int]] = {}
         """Of a pinned run, where this line does not take every rollout: ticket -> its version, and how many of the

@@ -37,6 +37,7 @@ from headway.coordinate.lanes import Versions
 from headway.coordinate.roles import CollectorRole, LearnerRole, ReanalyzerRole, ReplayRole, Stations
 from headway.core import events as ev
 from headway.core.lent import Lent, taken
+from headway.core.opaque import SettingValue, Weights
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, anew_seed, derive_seed
 
 FIRST_LINE = ""
@@ -50,14 +51,14 @@ class ReplayError(ValueError):
 class Replayed:
     """What the run came to the second time."""
 
-    weights: Any
+    weights: Weights
     version: int
     updates: int
     lines: Mapping[str, Replayed] = field(default_factory=dict)
     """The other lines of the run, by their names."""
 
 
-StationsFor = Callable[[Mapping[str, Any] | None], Stations]
+StationsFor = Callable[[Mapping[str, SettingValue] | None], Stations]
 
 
 def replay(
@@ -355,7 +356,7 @@ class _Rerun:
             line.resume()
 
 
-_IN_A_LINE: dict[type[Any], Callable[[_LineAgain, Any], None]] = {
+_IN_A_LINE: dict[type[object], Callable[[_LineAgain, Any], None]] = {
     ev.Opened: _LineAgain.open,
     ev.Published: _LineAgain.publish,
     ev.Restaged: _LineAgain.publish,
@@ -366,7 +367,7 @@ _IN_A_LINE: dict[type[Any], Callable[[_LineAgain, Any], None]] = {
     ev.Requeued: _LineAgain.forget,
     ev.Settled: _LineAgain.settle,
 }
-_IN_THE_RUN: dict[type[Any], Callable[[_Rerun, Any], None]] = {
+_IN_THE_RUN: dict[type[object], Callable[[_Rerun, Any], None]] = {
     ev.RunBegan: _Rerun._begin_session,
     ev.Started: _Rerun._start,
     ev.Reissued: _Rerun._reissue,

@@ -11,8 +11,9 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from headway.core.opaque import SavedState
 from headway.core.protocols import (
     BeginsAnew,
     Collector,
@@ -134,7 +135,7 @@ class CollectorRole:
             isinstance(self.collector, Concurrent) and self.collector.is_concurrent,
         )
 
-    def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, Any]:
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, SavedState]:
         rollout = self.collector.collect(ticket, snapshot)
         if not isinstance(rollout, Rollout):
             raise TypeError(f"collect must return a Rollout, received {type(rollout).__name__}")
@@ -155,14 +156,14 @@ class CollectorRole:
         )
         return stamped, None if self._stateful is None else self.state()
 
-    def state(self) -> Any:
+    def state(self) -> SavedState:
         return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
 
     def restore(self, state: object) -> None:
         assert self._stateful is not None
         self._stateful.load_state_dict(copy.deepcopy(state))
 
-    def begin_anew(self, seed: int) -> Any:
+    def begin_anew(self, seed: int) -> SavedState:
         """Leave behind what led to a failure; the state after that. A collector that carries nothing stays as it is."""
         if isinstance(self.collector, BeginsAnew):
             self.collector.begin_anew(seed)
@@ -218,7 +219,7 @@ class LearnerRole:
     def snapshot(self, version: int) -> Snapshot:
         return Snapshot(version, self.learner.snapshot())
 
-    def state(self) -> Any:
+    def state(self) -> SavedState:
         return copy.deepcopy(self.learner.state_dict())
 
     def restore(self, state: object) -> None:
@@ -256,7 +257,7 @@ class ReplayRole:
         assert isinstance(self.replay, OffersTargets)
         self.replay.refresh(targets)
 
-    def state(self) -> Any:
+    def state(self) -> SavedState:
         return copy.deepcopy(self.replay.state_dict())
 
     def restore(self, state: object) -> None:

@@ -146,14 +146,14 @@ _Step = Callable[[Any, Any], None]
 def _in_all_lines(step: _Step, phase: int) -> _Step:
     """The event belongs to a flight or a rollout, and so to every line in which its ticket is in this phase."""
 
-    def apply(history: RunHistory, event: Any) -> None:
+    def apply(history: RunHistory, event: ev.Landed | ev.Reissued | ev.Lost) -> None:
         for line in history.lines_of(event.ticket, phase):
             step(line, event)
 
     return apply
 
 
-_OF_A_LINE: dict[type[Any], _Step] = {
+_OF_A_LINE: dict[type[object], _Step] = {
     ev.Opened: LineHistory.open,
     ev.Requeued: LineHistory.requeue,
     ev.Dropped: LineHistory.drop,
@@ -164,7 +164,7 @@ _OF_A_LINE: dict[type[Any], _Step] = {
     ev.Published: LineHistory.publish,
     ev.LeadMoved: LineHistory.move_lead,
 }
-_OF_THE_RUN: dict[type[Any], _Step] = {
+_OF_THE_RUN: dict[type[object], _Step] = {
     ev.Started: RunHistory._start,
     ev.Landed: _in_all_lines(LineHistory.land, IN_FLIGHT),
     ev.Reissued: _in_all_lines(LineHistory.reissue, IN_FLIGHT),
@@ -179,7 +179,7 @@ _OF_THE_RUN: dict[type[Any], _Step] = {
     ev.Ended: RunHistory._end,
     ev.Failed: RunHistory._end,
 }
-_OF_A_ROLE: dict[type[Any], _Step] = {
+_OF_A_ROLE: dict[type[object], _Step] = {
     ev.RoleBusy: RoleHistory.busy,
     ev.RoleWaits: RoleHistory.wait,
     ev.Started: RoleHistory.start,

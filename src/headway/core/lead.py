@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
+
+from headway.core.types import State
 
 LOW_LOOKS = 2  # in a row, that say that staleness hurts
 MOST = 0.5  # of the lead, that it is raised by when one time of waiting is all that is known
@@ -60,9 +62,9 @@ class Lead(Protocol):
 
     def observe(self, interval: Interval) -> float: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> State: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class FixedLead:
@@ -77,10 +79,10 @@ class FixedLead:
     def observe(self, interval: Interval) -> float:
         return self.current
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         pass
 
 
@@ -196,7 +198,7 @@ class AutoLead:
             self.current = max(self._too_small + 1, self.current - max(1.0, self.current // 8))
             self._quiet = 0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "current": self.current,
             "too_small": self._too_small,
@@ -212,7 +214,7 @@ class AutoLead:
             "is_searching": self.is_searching,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if not state:  # the lead was fixed until now
             return
         self.current = state["current"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
+from headway.core.opaque import CoroutineOf
 from headway.observe.alarms import Alarms
 from headway.observe.console import REFRESH_S, RoleStatus, Status
 from headway.observe.sinks import Look, MetricsRecorder, processor_s_of, resident_bytes, resident_bytes_of
@@ -50,7 +51,7 @@ class LatestStatus:
     def get(self) -> Status:
         return self._status
 
-    async def follow(self, main: Coroutine[Any, Any, RunResult]) -> RunResult:
+    async def follow(self, main: CoroutineOf[RunResult]) -> RunResult:
         return await _with_beside(main, self._watch())
 
     async def _watch(self) -> None:
@@ -95,7 +96,7 @@ def status_of(coordinator: Coordinator, alarms: Sequence[str] = ()) -> Status:
 
 
 async def look_by_the_clock(
-    main: Coroutine[Any, Any, RunResult], coordinator: Coordinator, recorder: MetricsRecorder
+    main: CoroutineOf[RunResult], coordinator: Coordinator, recorder: MetricsRecorder
 ) -> RunResult:
     """`main`, and beside it looks at a run that makes no updates: alarms ring all the same."""
 
@@ -107,7 +108,7 @@ async def look_by_the_clock(
     return await _with_beside(main, watch())
 
 
-async def _with_beside(main: Coroutine[Any, Any, RunResult], endless: Coroutine[Any, Any, None]) -> RunResult:
+async def _with_beside(main: CoroutineOf[RunResult], endless: CoroutineOf[None]) -> RunResult:
     """`main`, and beside it what goes on for as long as that does."""
     going_on = asyncio.create_task(endless)
     try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headway.coordinate.roles import LEARNER
 from headway.coordinate.run_result import RunResult
 from headway.core.ledger_counts import LedgerStatistics
+from headway.core.opaque import JsonObject
 from headway.core.types import CUT_EPISODES
 from headway.observe.fingerprint import fingerprint
 from headway.observe.statistics import seconds
@@ -74,7 +73,7 @@ def _ages(ledger: LedgerStatistics) -> str:
     return f"{seconds(ledger.mean_age_s)} / {seconds(ledger.max_age_s)}{kept}"
 
 
-def summary_of(result: RunResult) -> dict[str, Any]:
+def summary_of(result: RunResult) -> JsonObject:
     """`summary.json`."""
     ledger = result.ledger
     return {

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from headway.children.torch_groups import find_store, open_store
+from headway.core.opaque import SavedState, Weights
 from headway.core.protocols import Learner, explain
 from headway.core.types import Batch, LearnReport
 from headway.learn.rank import Backend, Device, Meeting, Rank, RanksBroken
@@ -132,11 +133,11 @@ class RankedLearner:
             self._check("have")
         return report
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Weights:
         self._refuse_if_failed()
         return self._learner.snapshot()
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> SavedState:
         self._refuse_if_failed()
         return self._learner.state_dict()
 

@@ -7,9 +7,9 @@ here, or the reason why there is no effect. `lightzero.py` says which name is tr
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.names.flat import KNOWN_NAMES
 from headway.names.rows import Meaning, Theirs, Translate
 
@@ -154,11 +154,11 @@ def beta(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"replay_beta_start": value, "replay_beta_end": value}
 
 
-def reach(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def reach(value: SettingValue, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"value_range": value, "value_bins": 2 * value + 1}
 
 
-def span(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def span(value: SettingValue, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """(low, high, step), where high is not part of it."""
     low, high, step = value
     if not (low < 0 < step and abs(low + high - step) < 1e-6):
@@ -188,7 +188,7 @@ def width(kind: str) -> Translate:
     return translate
 
 
-def context(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def context(value: SettingValue, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """Tokens, of which a step has two."""
     return "a board shows everything" if _is_board(theirs) else {"context_steps": value // 2}
 

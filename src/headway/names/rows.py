@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-Theirs = Mapping[str, Any]
+Theirs = Mapping[str, object]
 """Dotted paths and their values; what is null is not there."""
-Meaning = dict[str, Any] | str
+Meaning = dict[str, object] | str
 """Settings here; or why there are none."""
-Translate = Callable[[Any, Theirs, Collection[str]], Meaning]
+Translate = Callable[[object, Theirs, Collection[str]], Meaning]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class KnownPath:
     path: str
     ours: str
     translate: Translate
-    example: Any
+    example: object
     reads: tuple[str, ...] = ()
     """Other paths that decide along with this one."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -158,7 +157,7 @@ def vllm(why: str, *only: object) -> Callable[..., Meaning]:
     return translate
 
 
-def _vllm_options(theirs: Theirs) -> dict[str, Any]:
+def _vllm_options(theirs: Theirs) -> dict[str, object]:
     below = {path.removeprefix(f"{VLLM_KWARGS}."): path for path in theirs if path.startswith(f"{VLLM_KWARGS}.")}
     named = {ours: path for path, ours in VLLM_OPTIONS.items() if path in theirs}
     for ours in named.keys() & below.keys():
@@ -251,8 +250,8 @@ def reward(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return files(value, theirs, fields)
 
 
-def _options(theirs: Theirs) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+def _options(theirs: Theirs) -> dict[str, object]:
+    options: dict[str, object] = {}
     if VAL_FILES in theirs:
         options["held_out"] = _one_file(VAL_FILES, theirs)
     if PROMPT_KEY in theirs:
@@ -354,7 +353,7 @@ LOGGERS = {"console": {}, "file": {}, "wandb": {"use_wandb": True}, "tensorboard
 
 def loggers(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     names = yaml.safe_load(value) if isinstance(value, str) else value
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     for name in names if isinstance(names, list) else [names]:
         if name not in LOGGERS:
             raise ValueError(unknown("logger", str(name), LOGGERS))

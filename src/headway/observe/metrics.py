@@ -203,13 +203,13 @@ def _shares(name: str, now: Mapping[str, float], before: Mapping[str, float]) ->
     return shares
 
 
-COUNTED_EVENTS: dict[type[Any], str] = {
+COUNTED_EVENTS: dict[type[object], str] = {
     ev.Restarted: "run/restarts",
     ev.PublishRetried: "run/publish_retries",
     ev.EvaluationSkipped: "run/evaluations_skipped",
 }
 """Events that are counted one by one."""
-_STEPS: dict[type[Any], Callable[[Metrics, Any], Point | None]] = {
+_STEPS: dict[type[object], Callable[[Metrics, Any], Point | None]] = {
     **dict.fromkeys(COUNTED_EVENTS, Metrics._count),
     ev.Refreshed: Metrics._refresh,
     ev.Resumed: Metrics._resume,

@@ -16,8 +16,9 @@ import math
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from headway.core.opaque import JsonObject
 from headway.core.types import SAMPLES, Batch, Score
 from headway.observe.messages import Say, to_stderr
 from headway.observe.whole_files import written_beside
@@ -27,7 +28,7 @@ TRAIN, EVAL = "train", "eval"
 LIMIT_BYTES = 16 * 2**20
 MAX_PENDING = 10_000  # updates and evaluations
 CLOSE_WITHIN_S = 30.0
-Sample = dict[str, Any]
+Sample = JsonObject
 
 
 class SampleLog:

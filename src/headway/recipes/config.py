@@ -12,12 +12,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import fields
-from typing import Any, ClassVar, TypeVar, get_args, get_origin
+from typing import ClassVar, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError, model_validator
 
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.core.opaque import SettingValue
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
 from headway.launching import build_runtime
@@ -57,7 +58,7 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
 
     @model_validator(mode="before")
     @classmethod
-    def _by_former_names(cls, values: object) -> Any:
+    def _by_former_names(cls, values: object) -> SettingValue:
         return renamed(values, cls.former_names) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
@@ -107,7 +108,7 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
         )
 
 
-def renamed(values: Mapping[str, object], former_names: Mapping[str, str]) -> dict[str, Any]:
+def renamed(values: Mapping[str, object], former_names: Mapping[str, str]) -> dict[str, SettingValue]:
     """Settings under the names they have now; refuses one that is said under both."""
     for name, now in former_names.items():
         if name in values and values.get(now, values[name]) != values[name]:
@@ -117,7 +118,7 @@ def renamed(values: Mapping[str, object], former_names: Mapping[str, str]) -> di
     return {former_names.get(name, name): value for name, value in values.items()}
 
 
-def defaults_of(kind: type[BaseModel]) -> dict[str, Any]:
+def defaults_of(kind: type[BaseModel]) -> dict[str, SettingValue]:
     """Every setting by its name, with its default."""
     return {name: field.get_default(call_default_factory=True) for name, field in kind.model_fields.items()}
 
@@ -164,7 +165,7 @@ def read_values(kind: type[RunConfig], *layers: Mapping[str, object]) -> RunConf
     return config
 
 
-def understand(kind: type[RunConfig], *layers: Mapping[str, object]) -> tuple[dict[str, Any], list[Said]]:
+def understand(kind: type[RunConfig], *layers: Mapping[str, object]) -> tuple[dict[str, SettingValue], list[Said]]:
     """Layers in our words, later ones over earlier ones, and what was translated on the way."""
     merged, said, problems = understand_layers(
         defaults_of(kind), [renamed(layer, kind.former_names) for layer in layers]
@@ -176,12 +177,12 @@ def understand(kind: type[RunConfig], *layers: Mapping[str, object]) -> tuple[di
 
 def _in_our_words(
     kind: type[RunConfig], layers: Iterable[Mapping[str, object]]
-) -> tuple[dict[str, Any], list[Said], list[str]]:
+) -> tuple[dict[str, SettingValue], list[Said], list[str]]:
     former: Mapping[str, str] = getattr(kind, "former_names", {})
     return understand_layers(defaults_of(kind), [renamed(layer, former) for layer in layers])
 
 
-def _structure(text: str) -> Any:
+def _structure(text: str) -> SettingValue:
     """A mapping or a list that was written on the command line."""
     try:
         return yaml.safe_load(text)

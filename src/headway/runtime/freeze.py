@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
+from headway.core.opaque import RoleAnswer
 from headway.core.types import Snapshot
 
 
-def freeze(result: object) -> Any:
+def freeze(result: RoleAnswer) -> RoleAnswer:
     """`result` with the payload of every snapshot in it copied, so that the learner may go on changing it."""
     if type(result) is Snapshot:
         return Snapshot(result.version, copy.deepcopy(result.payload))

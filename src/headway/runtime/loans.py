@@ -11,8 +11,8 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from headway.core.opaque import Payload
 from headway.runtime.transport import Arena, BlockKey, MemorySegment, SegmentKey, SharedRef, Views, encode
 
 DRIVER = 0
@@ -139,11 +139,11 @@ class Loans:
             block.is_released = True
             self._come_back(ref.key, 0)
 
-    def copy(self, ref: SharedRef) -> Any:
+    def copy(self, ref: SharedRef) -> Payload:
         self.refuse_if_released(ref)
         return self._views.copy(ref)
 
-    def take(self, ref: SharedRef) -> Any:
+    def take(self, ref: SharedRef) -> Payload:
         """Copy a value that was made for the driver alone; its block is free at once."""
         if ref.serial:
             self._members[ref.owner].frees.append(ref.serial)

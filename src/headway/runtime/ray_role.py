@@ -23,6 +23,7 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from headway.children.child import thread_limits
 from headway.children.ray_errors import how_it_died
 from headway.core.one_line import first_line
+from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import PayloadLost, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
 from headway.core.types import Rollout, Snapshot, carriers, map_payloads
 from headway.runtime.own_thread import awaitable
@@ -41,7 +42,7 @@ STORED_BYTES = 100 << 10
 class RayReply:
     """What comes to the driver: a result whose payloads are places in `sizes` and in what was stored."""
 
-    value: Any
+    value: RoleAnswer
     sizes: Sequence[int] = ()
     inline: Sequence[Parts] = ()
     problem: Problem | None = None  # what was raised
@@ -109,7 +110,7 @@ class RoleActor:
             raise RoleRaised(self.role, method, *reply.problem)
         return reply, stored
 
-    async def _answer(self, method: str, ref: ray.ObjectRef) -> Any:
+    async def _answer(self, method: str, ref: ray.ObjectRef) -> RoleAnswer:
         try:
             return await awaitable(ref.future())
         except RayTaskError as error:  # not the station's own: the host could not even answer
@@ -150,7 +151,7 @@ class RoleHost:
 
     def __init__(self, has_lanes: bool) -> None:
         self._has_lanes = has_lanes
-        self._object: Any = None
+        self._object: Station = None
 
     def where(self) -> tuple[int, str]:
         return os.getpid(), ray.get_runtime_context().get_node_id()
@@ -171,9 +172,9 @@ class RoleHost:
             sys.modules["torch"].set_num_threads(num_threads)
         return None
 
-    def call(self, method: str, packed: bytes, given: Sequence[object]) -> tuple[Any, bytes]:
+    def call(self, method: str, packed: bytes, given: Sequence[object]) -> tuple[object, bytes]:
         """What is to stay in the store of this node, and the packed RayReply."""
-        stored: Any = None
+        stored: object = None
         try:
             args = cloudpickle.loads(packed)
             try:
@@ -206,7 +207,7 @@ def _get_all(given: Sequence[Any]) -> list[Parts]:
     return [objects[place[0]][place[1]] if place[0] in objects else place for place in given]
 
 
-def _resolve(value: object, parts: Sequence[Parts]) -> Any:
+def _resolve(value: RoleAnswer, parts: Sequence[Parts]) -> RoleAnswer:
     """Put views in place of payloads: of snapshots read-only, for many look at the same memory."""
     if type(value) is tuple:
         return tuple(_resolve(item, parts) for item in value)
@@ -230,7 +231,7 @@ def _report_lost(args: object, given: Sequence[object]) -> RayReply:
     return RayReply(None, problem=(what, "", False), lost=(tickets, versions))
 
 
-def _part_with(result: object) -> tuple[RayReply, Any]:
+def _part_with(result: object) -> tuple[RayReply, object]:
     """The result as a reply, and the payloads to be stored: none if they are tiny.
 
     Ray sends small returns to the driver with the reply; a payload smaller than that is filled up.
@@ -248,5 +249,5 @@ def _part_with(result: object) -> tuple[RayReply, Any]:
     total = sum(sizes)
     if total <= INLINE_BYTES:
         return RayReply(value, sizes, payloads), None
-    stored: list[Any] = [(header, list(map(pickle.PickleBuffer, buffers))) for header, buffers in payloads]
+    stored = [(header, list(map(pickle.PickleBuffer, buffers))) for header, buffers in payloads]
     return RayReply(value, sizes), [*stored, pickle.PickleBuffer(bytes(max(0, STORED_BYTES - total)))]

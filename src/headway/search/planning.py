@@ -10,10 +10,11 @@ Collectors, reanalyzers and evaluators plan; which model they plan with is the r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from headway.core.opaque import Weights
 from headway.search.batched import choose_actions, search
 from headway.search.history import History, Past
 from headway.search.interface import Leaves, SearchResult, SearchSettings
@@ -28,7 +29,7 @@ search is to be repeatable."""
 class SearchableModel(Protocol):
     """A model that can begin at observations: a `SearchModel` with a root."""
 
-    def load(self, weights: Any) -> None: ...
+    def load(self, weights: Weights) -> None: ...
 
     def begin(self, obs: np.ndarray, num_nodes: int) -> Leaves:
         """Make room for `num_nodes` nodes in each tree; node 0 is what `obs` [B, ...] shows."""

@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.core.events import Event
+from headway.core.opaque import JsonObject, SettingValue
 
 RULES = {
     "log": "a log begins with `run`, its clock never goes back, and nothing follows its end",
@@ -98,7 +99,7 @@ class Recount:
     trained: list[float] = field(default_factory=list)
     landed_bytes: int = 0
 
-    def values(self, kept_expired: int) -> dict[str, Any]:
+    def values(self, kept_expired: int) -> JsonObject:
         """The counts by name. Those on the line are counted as the run did, which says `kept_expired`."""
         on_the_line = min(max(0, kept_expired - self.kept_expired), self.on_the_line)
         return {
@@ -125,7 +126,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
-def agree(one: Any, other: Any) -> bool:
+def agree(one: SettingValue, other: SettingValue) -> bool:
     """Are two counts equal, as far as numbers can tell?"""
     if isinstance(one, float) or isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=EPSILON_S)
@@ -156,15 +157,15 @@ class Findings:
 class LineTerms:
     """What a line of a session was set to: what the `run` event says of it, and what it was told besides."""
 
-    run: Mapping[str, Any]
+    run: Mapping[str, SettingValue]
     told: Terms
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], told: Terms, name: str) -> LineTerms:
+    def of(cls, settings: Mapping[str, SettingValue], told: Terms, name: str) -> LineTerms:
         own = settings.get("lines", {}).get(name, {}) if name else {}
         return cls({**settings, **own}, told.of_line(name))
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> SettingValue:
         return self.run[name]
 
     @property

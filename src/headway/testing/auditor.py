@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.core import events as ev
+from headway.core.opaque import SettingValue
 from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms
 from headway.testing.audit_terms import RULES as RULES
 from headway.testing.audit_terms import Terms as Terms
@@ -124,7 +125,7 @@ class Auditor:
         self._told = [terms] if isinstance(terms, Terms) else list(terms)
         self._sessions = 0
         self._session_began_s = 0.0
-        self._settings: Mapping[str, Any] = {}
+        self._settings: Mapping[str, SettingValue] = {}
         self._over = self._stop_reason = ""
         self._restarts = 0
         self._seats: dict[int, int] = {}  # seat -> ticket
@@ -268,7 +269,7 @@ class Auditor:
 
     # -- the end ------------------------------------------------------------------------------------
 
-    def compare(self, result: Mapping[str, Any]) -> None:
+    def compare(self, result: Mapping[str, SettingValue]) -> None:
         """Compare the log with what the run says about itself."""
         if self._over != "end":
             self.findings.wrong("log", "there is a result, and the log has no `end`")
@@ -288,7 +289,7 @@ class Auditor:
             self._line(name).compare(counts, {})
 
 
-_IN_THE_RUN: dict[type[Any], Callable[[Auditor, Any], None]] = {
+_IN_THE_RUN: dict[type[object], Callable[[Auditor, Any], None]] = {
     ev.RunBegan: Auditor._begin,
     ev.Resumed: Auditor._resume,
     ev.Restarted: Auditor._restart,
@@ -305,7 +306,7 @@ _IN_THE_RUN: dict[type[Any], Callable[[Auditor, Any], None]] = {
     ev.EvaluationSkipped: Auditor._skip,
     ev.EvaluationAbandoned: Auditor._abandon,
 }
-_IN_A_LINE: dict[type[Any], Callable[[LineAuditor, Any], None]] = {
+_IN_A_LINE: dict[type[object], Callable[[LineAuditor, Any], None]] = {
     ev.Opened: LineAuditor.open,
     ev.Requeued: LineAuditor.requeue,
     ev.Dropped: LineAuditor.drop,
@@ -317,7 +318,7 @@ _IN_A_LINE: dict[type[Any], Callable[[LineAuditor, Any], None]] = {
     ev.LeadMoved: LineAuditor.move_lead,
     ev.Settled: LineAuditor.settle,
 }
-_AFTER_ITS_LINE: dict[type[Any], Callable[[Auditor, Any], None]] = {
+_AFTER_ITS_LINE: dict[type[object], Callable[[Auditor, Any], None]] = {
     ev.Dropped: Auditor._free_seat,
     ev.UpdateBegan: Auditor._check_free_slot,
     ev.Published: Auditor._publish,

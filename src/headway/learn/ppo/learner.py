@@ -228,7 +228,9 @@ class PPOLearner:
                 break
         return dict(zip(MEASURES, np.concatenate(measured).mean(0).tolist(), strict=True))
 
-    def _gradient_step(self, rows: object, columns: np.ndarray, part: np.ndarray, loss: Loss, rate: float) -> np.ndarray:
+    def _gradient_step(
+        self, rows: object, columns: np.ndarray, part: np.ndarray, loss: Loss, rate: float
+    ) -> np.ndarray:
         """One step of Adam on the rows in `part`, together with the other ranks; returns the MEASURES."""
         mine = part[self._rank.share(len(part))]
         measures, self._vector.grad = np.zeros(len(MEASURES)), None

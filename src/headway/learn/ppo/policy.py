@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headway.core.opaque import Weights
 from headway.envs.gymnasium_vector import ActionSpec, Continuous, Discrete, Spec
 from headway.learn.input_scale import brightness
 from headway.learn.ppo.mlp_step import MLPStep, is_tanh_tower
@@ -119,7 +120,7 @@ def require_widths(hidden: Widths) -> Widths:
     return hidden
 
 
-def load_weights(network: nn.Module, weights: Any) -> None:
+def load_weights(network: nn.Module, weights: Weights) -> None:
     """Copy a snapshot's weights into a network, from wherever they lie."""
     with torch.no_grad():
         for name, tensor in network.state_dict().items():
