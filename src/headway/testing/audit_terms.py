@@ -6,10 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headway.core.events import Event
-from headway.core.opaque import JsonObject, SettingValue
+
+LoggedValue = Any
+"""What a log says of one setting or one count. The auditor knows its name, and no code of the run that it audits."""
+Logged = Mapping[str, LoggedValue]
 
 RULES = {
     "log": "a log begins with `run`, its clock never goes back, and nothing follows its end",
@@ -99,7 +102,7 @@ class Recount:
     trained: list[float] = field(default_factory=list)
     landed_bytes: int = 0
 
-    def values(self, kept_expired: int) -> JsonObject:
+    def values(self, kept_expired: int) -> Logged:
         """The counts by name. Those on the line are counted as the run did, which says `kept_expired`."""
         on_the_line = min(max(0, kept_expired - self.kept_expired), self.on_the_line)
         return {
@@ -126,7 +129,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
-def agree(one: SettingValue, other: SettingValue) -> bool:
+def agree(one: LoggedValue, other: LoggedValue) -> bool:
     """Are two counts equal, as far as numbers can tell?"""
     if isinstance(one, float) or isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=EPSILON_S)
@@ -157,15 +160,15 @@ class Findings:
 class LineTerms:
     """What a line of a session was set to: what the `run` event says of it, and what it was told besides."""
 
-    run: Mapping[str, SettingValue]
+    run: Logged
     told: Terms
 
     @classmethod
-    def of(cls, settings: Mapping[str, SettingValue], told: Terms, name: str) -> LineTerms:
+    def of(cls, settings: Logged, told: Terms, name: str) -> LineTerms:
         own = settings.get("lines", {}).get(name, {}) if name else {}
         return cls({**settings, **own}, told.of_line(name))
 
-    def __getitem__(self, name: str) -> SettingValue:
+    def __getitem__(self, name: str) -> LoggedValue:
         return self.run[name]
 
     @property

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.core import events as ev
-from headway.core.opaque import SettingValue
-from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms
+from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms, Logged
 from headway.testing.audit_terms import RULES as RULES
 from headway.testing.audit_terms import Terms as Terms
 from headway.testing.audit_terms import Violation as Violation
@@ -125,7 +124,7 @@ class Auditor:
         self._told = [terms] if isinstance(terms, Terms) else list(terms)
         self._sessions = 0
         self._session_began_s = 0.0
-        self._settings: Mapping[str, SettingValue] = {}
+        self._settings: Logged = {}
         self._over = self._stop_reason = ""
         self._restarts = 0
         self._seats: dict[int, int] = {}  # seat -> ticket
@@ -269,7 +268,7 @@ class Auditor:
 
     # -- the end ------------------------------------------------------------------------------------
 
-    def compare(self, result: Mapping[str, SettingValue]) -> None:
+    def compare(self, result: Logged) -> None:
         """Compare the log with what the run says about itself."""
         if self._over != "end":
             self.findings.wrong("log", "there is a result, and the log has no `end`")
