@@ -31,8 +31,7 @@ def unpack_function(packed: bytes) -> UserFunction:
         spawn.prepare(preparation)
     finally:
         del multiprocessing.current_process()._inheriting  # type: ignore[attr-defined]
-    function: UserFunction = pickle.loads(pickled)
-    return function
+    return pickle.loads(pickled)
 
 
 def _pickled(function: Callable[..., object]) -> bytes:
@@ -46,5 +45,4 @@ def _pickled(function: Callable[..., object]) -> bytes:
         if b"__main__" in packed:
             raise AttributeError("what a notebook defines needs cloudpickle: pip install cloudpickle") from None
         return packed
-    whole: bytes = cloudpickle.dumps(function)
-    return whole
+    return cloudpickle.dumps(function)

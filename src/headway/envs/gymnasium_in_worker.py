@@ -62,8 +62,7 @@ class EnvStepper:
         self._env.close()
 
     def state(self) -> bytes:
-        state: bytes = cloudpickle.dumps((self._env, self._is_over))
-        return state
+        return cloudpickle.dumps((self._env, self._is_over))
 
     def load_state(self, state: bytes) -> None:
         self._env.close()

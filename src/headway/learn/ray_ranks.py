@@ -97,8 +97,7 @@ class RayRanks:
 
     def _take(self, ref: ray.ObjectRef, rank: int) -> Answer:
         try:
-            answer: Answer = cloudpickle.loads(ray.get(ref))
-            return answer
+            return cloudpickle.loads(ray.get(ref))
         except RayTaskError as error:
             return raised(rank, error.cause or error)
         except RayError as error:
@@ -168,5 +167,4 @@ class RayRankHost:
 
 
 def _pack(answer: Answer) -> bytes:
-    packed: bytes = cloudpickle.dumps(answer)
-    return packed
+    return cloudpickle.dumps(answer)

@@ -42,8 +42,7 @@ def find_function(spec: str, what: str) -> UserFunction:
         raise ValueError(unknown(f"function of {place}", name, callables))
     if not callable(function):
         raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
-    found: UserFunction = function
-    return found
+    return function
 
 
 def _load_module(name: str, what: str) -> ModuleType:

@@ -97,8 +97,7 @@ class Wire:
     def hear(self, until: Deadline | None) -> JsonObject:
         """The next message; without a deadline, whenever it comes."""
         (size,) = _LENGTH.unpack(self._read(_LENGTH.size, until))
-        message: JsonObject = json.loads(self._read(size, until))
-        return message
+        return json.loads(self._read(size, until))
 
     def send(self, data: bytes | memoryview, until: Deadline) -> None:
         self._socket.settimeout(until.left_s)

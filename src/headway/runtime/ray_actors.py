@@ -317,8 +317,7 @@ class RayActors:
 
 def _places(stored: ray.ObjectRef) -> list[str]:
     """The nodes whose stores hold the object, as far as the driver knows; none if it came with the reply."""
-    known: list[str] = get_local_object_locations([stored])[stored]["node_ids"]
-    return known
+    return get_local_object_locations([stored])[stored]["node_ids"]
 
 
 def _is_here(stored: ray.ObjectRef) -> bool:

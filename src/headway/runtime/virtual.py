@@ -221,8 +221,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     self._run_until(other)
                     if not other.cancelled():
                         other.exception()
-            result: T = task.result()
-            return result
+            return task.result()
         finally:
             self._is_running = False
             asyncio.events._set_running_loop(around)

@@ -144,7 +144,6 @@ def parse_duration(text: str) -> Duration:
     if shape not in SHAPES:
         raise ValueError(f"unknown duration {text!r}; allowed: {allowed}")
     kind, count = SHAPES[shape]
-    duration: Duration
     try:
         numbers = [float(part) for part in rest.split(",")]
     except ValueError:
@@ -153,8 +152,7 @@ def parse_duration(text: str) -> Duration:
         raise ValueError(f"duration {text!r} is not understood; allowed: {allowed}")
     if shape == "pareto" and numbers[1] <= 1:
         raise ValueError(f"pareto needs alpha > 1 to have a mean, received {numbers[1]:g}")
-    duration = kind(*numbers)
-    return duration
+    return kind(*numbers)
 
 
 def unit(seed: int) -> float:

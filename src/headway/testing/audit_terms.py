@@ -177,8 +177,7 @@ class LineTerms:
 
     @property
     def replay(self) -> Mapping[str, float] | None:
-        ratio: Mapping[str, float] | None = self.run["replay"]
-        return ratio
+        return self.run["replay"]
 
     @property
     def per_version(self) -> int:

@@ -209,8 +209,7 @@ class PPOLearner:
 
     def _spread(self, count: int, compute: Callable[[slice], np.ndarray]) -> np.ndarray:
         """`compute` for `count` rows, each rank for its share."""
-        whole: np.ndarray = self._rank.spread(count, lambda mine: torch.from_numpy(compute(mine))).numpy()
-        return whole
+        return self._rank.spread(count, lambda mine: torch.from_numpy(compute(mine))).numpy()
 
     def _train(self, rows: object, columns: np.ndarray) -> dict[str, float]:
         settings, measured = self._settings, []

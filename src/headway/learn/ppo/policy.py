@@ -67,8 +67,7 @@ class ActorCritic(PPONetwork):
 
     def outputs(self, obs: Tensor) -> Tensor:
         """What the distribution is made of: logits, or means."""
-        result: Tensor = self.head(self.actor(self.features(obs)))
-        return result
+        return self.head(self.actor(self.features(obs)))
 
     def values(self, obs: Tensor) -> Tensor:
         return self._values_of(self.features(obs))
@@ -83,8 +82,7 @@ class ActorCritic(PPONetwork):
         return *self._judge(self.head(self.actor(features)), actions, mask), self._values_of(features)
 
     def _values_of(self, features: Tensor) -> Tensor:
-        result: Tensor = self.value_head(self.critic(features)).squeeze(-1)
-        return result
+        return self.value_head(self.critic(features)).squeeze(-1)
 
     def _judge(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if isinstance(self.action, Continuous):
