@@ -293,14 +293,6 @@ class ReplayFeed(Feed):
 AnyFeed = QueueFeed | ReplayFeed
 
 
-def feed_for(
-    line: Line,
-    flights: Flights,
-    calls: RoleCalls,
-    control: RunControl,
-    ending: Ending,
-    why_no_ticket: Callable[[], str],
-) -> AnyFeed:
+def feed_for(line: Line) -> type[QueueFeed] | type[ReplayFeed]:
     """The one that fits what the line was told."""
-    kind = QueueFeed if line.settings.replay is None else ReplayFeed
-    return kind(line, flights, calls, control, ending, why_no_ticket)
+    return QueueFeed if line.settings.replay is None else ReplayFeed

@@ -181,11 +181,39 @@ class CollectorRole:
         getattr(self.collector, "close", lambda: None)()
 
 
-class LearnerRole:
+class _KeepsTargets:
+    """A station whose state is saved, and which may have targets to be made again."""
+
+    def __init__(self, station: Learner | SharedReplay) -> None:
+        self._station = station
+
+    def offers_targets(self) -> bool:
+        return isinstance(self._station, OffersTargets)
+
+    def oldest(self, version: int) -> Rollout | None:
+        assert isinstance(self._station, OffersTargets)
+        work = self._station.oldest(version)
+        if work is not None and not isinstance(work, Rollout):
+            raise TypeError(f"oldest must return a Rollout or None, received {type(work).__name__}")
+        return work
+
+    def refresh(self, targets: Rollout) -> None:
+        assert isinstance(self._station, OffersTargets)
+        self._station.refresh(targets)
+
+    def state(self) -> SavedState:
+        return copy.deepcopy(self._station.state_dict())
+
+    def restore(self, state: object) -> None:
+        self._station.load_state_dict(copy.deepcopy(state))  # an optimizer goes on in the tensors it is given
+
+
+class LearnerRole(_KeepsTargets):
     """A learner; learning and the snapshot that follows it are one call."""
 
     def __init__(self, build: Callable[[], Learner]) -> None:
         self.learner = build()
+        super().__init__(self.learner)
 
     def has_replay(self) -> bool:
         return isinstance(self.learner, ReplayLearner)
@@ -206,31 +234,16 @@ class LearnerRole:
         assert isinstance(self.learner, ReplayLearner)
         self.learner.insert(batch)
 
-    def offers_targets(self) -> bool:
-        return isinstance(self.learner, OffersTargets)
-
-    def oldest(self, version: int) -> Rollout | None:
-        return _work_of(self.learner, version)
-
-    def refresh(self, targets: Rollout) -> None:
-        assert isinstance(self.learner, OffersTargets)
-        self.learner.refresh(targets)
-
     def snapshot(self, version: int) -> Snapshot:
         return Snapshot(version, self.learner.snapshot())
 
-    def state(self) -> SavedState:
-        return copy.deepcopy(self.learner.state_dict())
 
-    def restore(self, state: object) -> None:
-        self.learner.load_state_dict(copy.deepcopy(state))  # an optimizer goes on in the tensors it is given
-
-
-class ReplayRole:
+class ReplayRole(_KeepsTargets):
     """A replay with a role of its own; a draw brings the replay's numbers along."""
 
     def __init__(self, build: Callable[[], SharedReplay]) -> None:
         self.replay = build()
+        super().__init__(self.replay)
 
     def insert(self, batch: Batch) -> None:
         self.replay.insert(batch)
@@ -246,22 +259,6 @@ class ReplayRole:
 
     def update(self, report: LearnReport) -> None:
         self.replay.update(report.feedback)
-
-    def offers_targets(self) -> bool:
-        return isinstance(self.replay, OffersTargets)
-
-    def oldest(self, version: int) -> Rollout | None:
-        return _work_of(self.replay, version)
-
-    def refresh(self, targets: Rollout) -> None:
-        assert isinstance(self.replay, OffersTargets)
-        self.replay.refresh(targets)
-
-    def state(self) -> SavedState:
-        return copy.deepcopy(self.replay.state_dict())
-
-    def restore(self, state: object) -> None:
-        self.replay.load_state_dict(copy.deepcopy(state))
 
 
 class EvaluatorRole:
@@ -295,11 +292,3 @@ class ReanalyzerRole:
         if not isinstance(targets, Rollout):
             raise TypeError(f"reanalyze must return the targets as a Rollout, received {type(targets).__name__}")
         return targets
-
-
-def _work_of(keeper: object, version: int) -> Rollout | None:
-    assert isinstance(keeper, OffersTargets)
-    work = keeper.oldest(version)
-    if work is not None and not isinstance(work, Rollout):
-        raise TypeError(f"oldest must return a Rollout or None, received {type(work).__name__}")
-    return work

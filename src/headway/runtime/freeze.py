@@ -1,11 +1,21 @@
-"""Snapshots are immutable: inside one process that takes a copy, made where the weights are."""
+"""What runtimes in one process share: payloads travel as they are, and a snapshot is copied where the weights are."""
 
 from __future__ import annotations
 
 import copy
 
-from headway.core.opaque import RoleAnswer
+from headway.core.opaque import Payload, RoleAnswer
 from headway.core.types import Snapshot
+
+
+class PlainPayloads:
+    """Hands payloads on without a reference in their place, so there is nothing to fetch or to release."""
+
+    def fetch(self, payload: Payload) -> Payload:
+        return payload
+
+    def release(self, payload: object) -> None:
+        pass
 
 
 def freeze(result: RoleAnswer) -> RoleAnswer:

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from headway.core.opaque import CoroutineOf, Payload, RoleAnswer, Station
+from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleLate, RoleRaised
-from headway.runtime.freeze import freeze
+from headway.runtime.freeze import PlainPayloads, freeze
 
 T = TypeVar("T")
 
 
-class Inline:
+class Inline(PlainPayloads):
     """Roles are plain objects here."""
 
     name = "inline"
@@ -56,12 +56,6 @@ class Inline:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
-
-    def fetch(self, payload: Payload) -> Payload:
-        return payload
-
-    def release(self, payload: object) -> None:
-        pass
 
     async def close(self) -> None:
         for role in self._objects.values():

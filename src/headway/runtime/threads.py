@@ -22,10 +22,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from headway.core.opaque import CoroutineOf, Payload, RoleAnswer, Station
+from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.refusals import refusal
-from headway.runtime.freeze import freeze
+from headway.runtime.freeze import PlainPayloads, freeze
 from headway.runtime.own_thread import beside
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ CLOSE_S = 10.0
 """How long a station may take to let go of what it holds outside this process."""
 
 
-class Threads:
+class Threads(PlainPayloads):
     """Roles are threads here."""
 
     name = "threads"
@@ -73,12 +73,6 @@ class Threads:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await beside(work)
-
-    def fetch(self, payload: Payload) -> Payload:
-        return payload
-
-    def release(self, payload: object) -> None:
-        pass
 
     async def close(self) -> None:
         """Let every idle thread end. One that is stuck in a call may end when its object is closed. If not, it is

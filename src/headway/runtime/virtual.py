@@ -18,10 +18,10 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
-from headway.core.opaque import CoroutineOf, JsonObject, Payload, RoleAnswer, Station
+from headway.core.opaque import CoroutineOf, JsonObject, RoleAnswer, Station
 from headway.core.protocols import PayloadLost, Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import Rollout, Snapshot, carriers
-from headway.runtime.freeze import freeze
+from headway.runtime.freeze import PlainPayloads, freeze
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class Workload(Protocol):
     def fault(self, role: str, method: str, args: tuple[object, ...]) -> Fault | None: ...
 
 
-class Virtual:
+class Virtual(PlainPayloads):
     """Roles are plain objects; their calls take the time the workload says."""
 
     name = "virtual"
@@ -121,12 +121,6 @@ class Virtual:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
-
-    def fetch(self, payload: Payload) -> Payload:
-        return payload
-
-    def release(self, payload: object) -> None:
-        pass
 
     async def close(self) -> None:
         self._objects.clear()

@@ -24,7 +24,7 @@ from headway.core.history_records import TicketLife
 from headway.core.rules import ReplayRatio
 from headway.observe.run_history import LEARNER, Story
 from headway.simulate.simulation import NO_TIME, WORTH_A_VERSION, Outcome, Workshop, recommend, simulate
-from headway.simulate.workloads import Duration, Flights, Recorded
+from headway.simulate.workloads import Duration, Recorded, RecordedFlights
 
 MAX_TICKETS = 800  # a simulated ticket takes about 0.15 ms, and there are seven leads
 MIN_UPDATES = 100  # a run with many tickets an update is not thinned further
@@ -211,7 +211,7 @@ def fit(story: Story) -> Workshop:
 AUTO = ("lead_limit", "lead_buffer_size", "lead_interval", "target_effective_sample_size")
 
 
-def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bool) -> Flights:
+def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bool) -> RecordedFlights:
     """Every ticket up to the last that landed; for one that never did, what the one before it was like."""
     reactions = _clipped(_reactions(story, landed))
     collectors = story.settings["collectors"]
@@ -227,7 +227,7 @@ def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bo
         here = known.get(index, here)
         every.append(here)
     chosen = _thin(every, count)
-    return Flights(
+    return RecordedFlights(
         [seconds for seconds, _ in chosen],
         steps=[ticket.steps for _, ticket in chosen],
         lengths=[ticket.length for _, ticket in chosen],

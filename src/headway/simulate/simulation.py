@@ -20,9 +20,9 @@ from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import (
     Constant,
     Duration,
-    Flights,
     HoldingCollector,
     RecordedCollector,
+    RecordedFlights,
     SimulatedCollector,
     SimulatedEvaluator,
     SimulatedLearner,
@@ -164,7 +164,7 @@ def recommend(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _collector(workshop: Workshop, number: int) -> Collector:
-    if not isinstance(workshop.collect, Flights):
+    if not isinstance(workshop.collect, RecordedFlights):
         return SimulatedCollector(workshop.collect)
     return (HoldingCollector if workshop.holds_weights else RecordedCollector)(workshop.collect)
 

@@ -100,7 +100,7 @@ class Recorded(Empirical):
         return self._in_order[self.place(index)]
 
 
-class Flights(Recorded):
+class RecordedFlights(Recorded):
     """Recorded collections by ticket: how long each took, and what its rollout was like.
 
     `paces` are factors of the collectors, 1 on average, where a slow collector may get fewer tickets than it got.
@@ -181,7 +181,7 @@ class SteadyWorkload:
 
     def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float:
         if method == "collect":
-            if isinstance(self.collect, Flights):
+            if isinstance(self.collect, RecordedFlights):
                 return self.collect.of(args[0])
             return self.collect.quantile(unit(args[0].seed))
         duration = self._others.get(method)
@@ -256,7 +256,7 @@ class RecordedCollector:
 
     is_concurrent = True
 
-    def __init__(self, flights: Flights) -> None:
+    def __init__(self, flights: RecordedFlights) -> None:
         self._flights = flights
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
