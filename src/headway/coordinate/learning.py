@@ -62,11 +62,10 @@ class Learning:
             batch = await self._feed.next_batch()
             if batch is None:
                 break
-            await self._enter_update()
-            try:
+            if self._line.name:
+                await self._learn_undisturbed(batch)
+            else:
                 await self._learn(batch)
-            finally:
-                self._line.between_updates.release()
             self.look()
         await self._feed.finish()
 
@@ -75,7 +74,7 @@ class Learning:
         if self._after_update is not None:
             self._after_update()
 
-    async def _enter_update(self) -> None:
+    async def _learn_undisturbed(self, batch: Batch) -> None:
         """Another line than the first waits here while that one saves the run or evaluates."""
         lock, board = self._line.between_updates, self._calls.board
         if lock.locked():
@@ -87,6 +86,10 @@ class Learning:
                 board.end(self._line.role)
         else:
             await lock.acquire()
+        try:
+            await self._learn(batch)
+        finally:
+            lock.release()
 
     async def _learn(self, batch: Batch) -> None:
         """One update; publish if it completes a version."""

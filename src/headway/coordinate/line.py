@@ -38,7 +38,8 @@ class Line:
         """Of a pinned run, where this line does not take every rollout: ticket -> its version, and how many of the
         rollouts since the ticket before have not landed. They use the same version."""
         self.between_updates = asyncio.Lock()
-        """Held during an update and the publish that follows it: whoever has it finds nothing half done."""
+        """Held during an update and the publish that follows it, by lines other than the first: whoever has it
+        finds nothing half done."""
 
     @property
     def version(self) -> int:
