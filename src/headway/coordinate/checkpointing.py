@@ -61,7 +61,7 @@ class Checkpointing:
         plan, version = self._calls.settings.plan, self._flights.first.version
         is_due = self.store is not None and plan.save_every and version % plan.save_every == 0
         if (is_due or self._calls.runtime.now() >= self._saves_at) and not self.is_saved:
-            async with self._flights.others_between_updates(self._calls.board, self._calls.settings.patience_s):
+            async with self._flights.turns_of_others():
                 await self.save()
 
     async def save(self, *, is_end: bool = False) -> dict[str, Snapshot]:
