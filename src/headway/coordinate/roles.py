@@ -20,6 +20,7 @@ from headway.core.protocols import (
     Evaluator,
     Learner,
     OffersTargets,
+    Pausable,
     Placement,
     Reanalyzer,
     ReplayLearner,
@@ -113,6 +114,7 @@ class Traits(NamedTuple):
     is_stateful: bool
     holds_weights: bool
     is_concurrent: bool
+    can_pause: bool
 
 
 class CollectorRole:
@@ -132,6 +134,7 @@ class CollectorRole:
             self._stateful is not None,
             isinstance(self.collector, TakesSnapshots),
             isinstance(self.collector, Concurrent) and self.collector.is_concurrent,
+            isinstance(self.collector, Pausable),
         )
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, Any]:
@@ -174,6 +177,14 @@ class CollectorRole:
     def apply(self, snapshot: Snapshot) -> None:
         assert isinstance(self.collector, TakesSnapshots)
         self.collector.apply(snapshot)
+
+    def pause(self) -> None:
+        assert isinstance(self.collector, Pausable)
+        self.collector.pause()
+
+    def resume(self) -> None:
+        assert isinstance(self.collector, Pausable)
+        self.collector.resume()
 
     def close(self) -> None:
         """Called where the role ends and its process does not."""
