@@ -49,7 +49,7 @@ HOW = "a game's name, file.py:Class, module:Class or library:ID"
 def load_env(spec: str, options: Mapping[str, Any] | None = None) -> EnvFactory:
     """Returns what makes the environments of this name, after checking that they can be found and take these options.
 
-    The factory can be pickled. What it makes has `reset`, `step` and `max_turns`; a constructor that raises is one line.
+    The factory can be pickled. What it makes has `reset`, `step` and `max_turns`; what a constructor raises is one line.
     """
     given = dict(options or {})
     spec = _anywhere(spec)
@@ -95,8 +95,9 @@ def _found(spec: str) -> Callable[..., Any]:
         return game
     prefix, colon, rest = spec.partition(":")
     if not colon:
-        hint = f" ({spec}:Class?)" if spec.endswith(".py") else ""
-        raise ValueError(f"{unknown('game', spec, GAMES)}; or {HOW}{hint}")
+        if spec.endswith(".py"):
+            raise ValueError(f"{spec!r} names a file and no class in it; allowed: {spec}:Class")
+        raise ValueError(f"{unknown('game', spec, GAMES)}; or file.py:Class, module:Class, library:ID")
     if prefix in ADAPTERS:
         if not rest:
             raise ValueError(f"{spec!r} names no environment; allowed: {prefix}:ID")
