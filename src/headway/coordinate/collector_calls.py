@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from headway.coordinate.flight_calls import FlightCalls
 from headway.coordinate.lanes import Post, Versions
-from headway.coordinate.parking import Parking
 from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
 from headway.coordinate.roles import LEARNER, Traits, collector_name
 from headway.core.naming import seat_name
@@ -45,10 +45,14 @@ class CollectorCalls:
             for number in range(settings.collectors)
         ]
         self._has_lanes = settings.lanes > 1
-        self._parking = Parking(calls, self._posts) if settings.parks else None
+        self._flights: FlightCalls | None = None
         self._flown: dict[str, int] = {}  # who -> incarnation of the collector when it was last called
         self._collect_s = settings.deadlines.collect_s
         self._stateful = self._holds_weights = False
+        self.is_watched = False
+        """Do the collectors say what they do?"""
+        self.warns_of_drains = False
+        """Is it still to be said that draining takes longer than a version? Only where rollouts are episodes."""
         self.carried: dict[int, Any] = {}
         """Collector -> its state after its last landed rollout."""
 
@@ -73,13 +77,17 @@ class CollectorCalls:
             )
         if on_publish == "partial" and not traits.holds_weights:
             raise RunFailed(f"on_publish='partial' is for collectors with an apply method; {traits.kind} has none")
-        if self._parking is not None and not traits.can_pause:
+        if self._settings.parks and not traits.can_pause:
             raise RunFailed(
                 "evaluation_waits_for='parked' is for collectors with the methods pause and resume; "
                 f"{traits.kind} has none"
             )
         for post in self._posts:
             post.drains = traits.holds_weights and on_publish == "drain"
+        self.warns_of_drains = traits.can_pause
+        if self._settings.parks or traits.tells:
+            self._flights = FlightCalls(self._calls, self._posts, tells=traits.tells)
+            self.is_watched = traits.tells
 
     def post(self, seat: int) -> Post:
         return self._posts[seat % len(self._posts)]
@@ -110,8 +118,8 @@ class CollectorCalls:
             if self._holds_weights:
                 await self._bring(name, post, snapshot)
             self._flown[name] = post.incarnation
-            if self._parking is not None:
-                answer = await self._parking.collect(name, post.role, ticket, snapshot)
+            if self._flights is not None:
+                answer = await self._flights.collect(name, post.role, ticket, snapshot)
             else:
                 limit = self._collect_s
                 answer = await self._calls.call(post.role, "collect", ticket, limit, ticket, snapshot, name=name)
@@ -127,15 +135,20 @@ class CollectorCalls:
             if not post.in_flight:
                 self._stir(post)
 
+    async def watch_loop(self, number: int) -> None:
+        """See `FlightCalls`."""
+        assert self._flights is not None
+        await self._flights.watch_loop(self._posts[number])
+
     async def park(self) -> None:
         """All collectors stand still, in the middle of what they do."""
-        assert self._parking is not None
-        await self._see_to(await self._parking.park())
+        assert self._flights is not None
+        await self._see_to(await self._flights.park())
 
     async def go_on(self) -> None:
         """What was parked goes on."""
-        assert self._parking is not None
-        await self._see_to(await self._parking.go_on())
+        assert self._flights is not None
+        await self._see_to(await self._flights.go_on())
 
     async def _see_to(self, failed: Sequence[tuple[Post, RoleError]]) -> None:
         """Some collectors could not be told to pause, or to go on. Who has died is noticed by who needs it next."""

@@ -28,6 +28,7 @@ from headway.core.protocols import (
     SharedReplay,
     Stateful,
     TakesSnapshots,
+    Tells,
 )
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket, size_of
 
@@ -115,6 +116,8 @@ class Traits(NamedTuple):
     holds_weights: bool
     is_concurrent: bool
     can_pause: bool
+    tells: bool
+    """It can say what it is doing."""
 
 
 class CollectorRole:
@@ -135,6 +138,7 @@ class CollectorRole:
             isinstance(self.collector, TakesSnapshots),
             isinstance(self.collector, Concurrent) and self.collector.is_concurrent,
             isinstance(self.collector, Pausable),
+            isinstance(self.collector, Tells),
         )
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, Any]:
@@ -185,6 +189,10 @@ class CollectorRole:
     def resume(self) -> None:
         assert isinstance(self.collector, Pausable)
         self.collector.resume()
+
+    def doing(self) -> list[str]:
+        assert isinstance(self.collector, Tells)
+        return list(self.collector.doing())
 
     def close(self) -> None:
         """Called where the role ends and its process does not."""

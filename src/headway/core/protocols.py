@@ -150,6 +150,14 @@ class Pausable(Protocol):
     def resume(self) -> None: ...
 
 
+@runtime_checkable
+class Tells(Protocol):
+    """A concurrent collector that can say what is under way in it, a line each, what has lasted longest first. It is
+    asked beside the calls of `collect`, for `why()` and when one of them misses its deadline."""
+
+    def doing(self) -> Sequence[str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a role would like to run. A runtime honours what it can: threads nothing, Ray everything."""
