@@ -122,7 +122,8 @@ class Episodes:
     @property
     def returns(self) -> np.ndarray:
         """The sum of each episode's rewards, [E] float32."""
-        return np.add.reduceat(self.rewards, np.cumsum(self.turns) - self.turns)
+        whole = np.add.reduceat(self.rewards.astype(np.float64), np.cumsum(self.turns) - self.turns)
+        return whole.astype(np.float32)  # so that equal sums are equal, in whichever order they were earned
 
     @property
     def succeeded(self) -> np.ndarray:
@@ -162,6 +163,21 @@ class Episodes:
             parts=np.concatenate([part._parts_as(names) for part in parts], 1) if names else _no_parts(),
         )
 
+    def take(self, places: Sequence[int] | np.ndarray) -> Episodes:
+        """Some of the episodes, by their places and in that order, in a record of their own."""
+        chosen = np.asarray(places, np.int64)
+        tokens, turns = _ranges(self.lengths, chosen), _ranges(self.turns, chosen)
+        return Episodes(
+            self.prompt,
+            **{name: getattr(self, name)[tokens] for name in _OF_TOKENS},
+            **{name: getattr(self, name)[turns] for name in _OF_TURNS},
+            **{name: getattr(self, name)[chosen] for name in _OF_EPISODES},
+            end=tuple(self.end[place] for place in chosen),
+            uid=self.uid,
+            part_names=self.part_names,
+            parts=self.parts[:, chosen] if self.part_names else self.parts,
+        )
+
     def _parts_as(self, names: Sequence[str]) -> np.ndarray:
         """The parts of these names, [names, E]."""
         unknown = np.full(self.size, np.nan, np.float32)
@@ -199,7 +215,16 @@ class Episodes:
         return Group(*arrays, finish=finish, part_names=self.part_names, parts=self.parts, uid=self.uid)
 
 
-_ARRAYS = ("tokens", "trained", "log_probs", "versions", "turn", "rewards", "lengths", "turns", "states", "success")
+_OF_TOKENS = ("tokens", "trained", "log_probs", "versions", "turn")
+_OF_TURNS = ("rewards", "states")
+_OF_EPISODES = ("lengths", "turns", "success")
+_ARRAYS = (*_OF_TOKENS, *_OF_TURNS, *_OF_EPISODES)
+
+
+def _ranges(lengths: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The numbers of all values in some of the rows that lie end to end."""
+    starts = np.cumsum(lengths) - lengths
+    return np.concatenate([np.arange(starts[place], starts[place] + lengths[place]) for place in places])
 
 
 class _Part(NamedTuple):

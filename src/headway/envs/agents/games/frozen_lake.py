@@ -27,7 +27,7 @@ SIDEWAYS = {"left": ("up", "down"), "right": ("up", "down"), "up": ("left", "rig
 
 
 class FrozenLake(TextGame):
-    """The goal is worth 1; a hole ends the game. There is always a way over ice.
+    """The goal is worth 1; a hole ends the game. There is always a way over ice, of `size` - 1 steps or more.
 
     `slippery` is the probability that a step goes to one of the sides instead.
     """
@@ -36,6 +36,7 @@ class FrozenLake(TextGame):
         require_at_least(2, size=size)
         require_at_least(0, holes=holes)
         super().__init__(turns)
+        require_at_least(size - 1, turns=turns)
         if holes > (most := size * size // 2 - 1):
             raise ValueError(f"holes must be at most {most} on a lake of size {size}, received {holes!r}")
         if not 0 <= slippery <= 1:
@@ -50,7 +51,7 @@ class FrozenLake(TextGame):
         while True:
             self._place, self._goal, *holes = self.rng.sample(cells, 2 + self.num_holes)
             self._holes = frozenset(holes)
-            if 0 < len(self._way()) <= self.max_turns:
+            if self.size - 1 <= len(self._way()) <= self.max_turns:
                 return f"{RULES}\n{self._view()}"
 
     def answer(self, reply: str) -> Step:

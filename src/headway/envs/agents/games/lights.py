@@ -1,17 +1,17 @@
-"""Lights, three of which are off. Each turn one that is off must be pressed; a light that is on goes off."""
+"""A row of lights, some of which are off: as many as there are turns. A press turns a light on, or off again."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 
-from headway.envs.agents.games.text_game import TextGame, first_of, in_words, require_at_least
+from headway.envs.agents.games.text_game import TextGame, first_of, require_at_least
 from headway.envs.agents.interface import Step
 
 COLOURS = ("red", "green", "blue", "white", "yellow", "pink", "brown", "gold")
-RULES = "Off : {off} . Press one ."
-NOT_UNDERSTOOD = "I read no light ."
-DONE = "All lights are on ."
+RULES = "Lights: {row}. Press one that is off."
+NOT_UNDERSTOOD = "I read no light."
+DONE = "All lights are on."
 
 
 class Lights(TextGame):
@@ -24,10 +24,10 @@ class Lights(TextGame):
         if lights > len(COLOURS):
             raise ValueError(f"lights must be at most {len(COLOURS)}, received {lights!r}")
         self.names = COLOURS[:lights]
-        self._off: list[str] = []
+        self._off: set[str] = set()
 
     def begin(self) -> str:
-        self._off = self.rng.sample(self.names, self.max_turns)
+        self._off = set(self.rng.sample(self.names, self.max_turns))
         return self._view()
 
     def answer(self, reply: str) -> Step:
@@ -35,7 +35,7 @@ class Lights(TextGame):
         if pressed is None:
             return Step(f"{NOT_UNDERSTOOD} {self._view()}")
         if pressed not in self._off:
-            self._off.append(pressed)
+            self._off.add(pressed)
             return Step(self._view())
         self._off.remove(pressed)
         share = 1 / self.max_turns
@@ -50,10 +50,10 @@ class Lights(TextGame):
         return rng.choice(self.names)
 
     def expert_reply(self) -> str:
-        return self._off[0]
+        return next(name for name in self.names if name in self._off)
 
     def texts(self) -> Iterator[str]:
-        yield from (RULES.format(off=", ".join(self.names)), NOT_UNDERSTOOD, DONE)
+        yield from (RULES.format(row=", ".join(self.names)), NOT_UNDERSTOOD, DONE)
 
     def _view(self) -> str:
-        return RULES.format(off=in_words(self._off))
+        return RULES.format(row=", ".join(f"{name} {'off' if name in self._off else 'on'}" for name in self.names))

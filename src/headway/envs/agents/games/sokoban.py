@@ -1,11 +1,12 @@
 """Boxes are to be pushed onto targets. A game is made by playing backwards from its end, so there is always a solution.
 
-    backwards: the player pulls a box away from a target       T P . .   ->   * . P .  is never seen; the player sees
-    forwards:  the player pushes the box back onto it          the last picture and has at least as many turns
+    backwards:  D P E E  ->  T B P E  ->  T E B P    the player pulls the box away from its target: one turn, one step
+    forwards:   T E B P  ->  T B P E  ->  D P E E    pushing it back takes no more turns than that
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -32,6 +33,8 @@ BLOCKED = "You cannot go {move}."
 SOLVED = "Every box is on a target."
 ON_TARGET = 0.1
 """What a box that comes onto a target is worth; it is taken back when the box leaves."""
+EASIER_AFTER = 200
+"""So many games are drawn in search of one whose boxes are all far from all targets; then any unsolved one will do."""
 
 State = tuple[Cell, frozenset[Cell]]
 """Where the player is, and where the boxes are."""
@@ -44,6 +47,7 @@ class Sokoban(TextGame):
         require_at_least(3, size=size)
         require_at_least(1, boxes=boxes)
         require_at_least(0, walls=walls)
+        require_at_least(2 * size, turns=turns)
         super().__init__(turns)
         if (filled := 2 * boxes + walls + 1) > size * size // 2:
             raise ValueError(f"{boxes} boxes and {walls} walls need {filled} cells: too many for a grid of size {size}")
@@ -54,14 +58,15 @@ class Sokoban(TextGame):
 
     def begin(self) -> str:
         cells = [(row, column) for row in range(self.size) for column in range(self.size)]
-        while True:
+        for attempt in itertools.count():
             player, *rest = self.rng.sample(cells, 1 + self.num_boxes + self.num_walls)
             self._targets, self._walls = frozenset(rest[: self.num_boxes]), frozenset(rest[self.num_boxes :])
             self._state = player, self._targets
             for _ in range(self.max_turns):
                 self._state = self._back()
-            if not self._state[1] & self._targets:
-                return f"{RULES}\n{self._view()}"
+            if self._is_far() or (attempt >= EASIER_AFTER and self._state[1] != self._targets):
+                break
+        return f"{RULES}\n{self._view()}"
 
     def answer(self, reply: str) -> Step:
         move = first_of(reply, MOVES)
@@ -94,6 +99,11 @@ class Sokoban(TextGame):
         yield from (RULES, ASK, NOT_UNDERSTOOD, SOLVED, "E")
         for move in MOVES:
             yield from (text.format(move=move) for text in (WENT, PUSHED, BLOCKED))
+
+    def _is_far(self) -> bool:
+        """Says whether every box is two cells or more away from every target."""
+        pairs = itertools.product(self._state[1], self._targets)
+        return all(abs(box[0] - target[0]) + abs(box[1] - target[1]) >= 2 for box, target in pairs)
 
     def _back(self) -> State:
         """Returns the state that some forward move has led from: a step away, with the box behind, if there is one."""

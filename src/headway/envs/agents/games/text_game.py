@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -38,11 +38,6 @@ def first_number(reply: str) -> int | None:
     """Returns the first whole number in the reply, None where there is none (or only one of ten digits and more)."""
     found = NUMBER.search(reply)
     return None if found is None else int(found[0])
-
-
-def in_words(names: Sequence[str], last: str = "or") -> str:
-    """Writes `left, right or up`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
 def require_at_least(least: int, **options: int) -> None:
