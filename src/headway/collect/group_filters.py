@@ -1,8 +1,8 @@
 """Which groups of episodes are worth learning from: those that are not silent, and those a user's function keeps.
 
-    def too_easy(group):                      # file.py, named as --filter file.py:too_easy
-        if min(group.returns) >= 1:
-            return "solved"                   # the word under which it is counted: drops/filtered_solved
+def too_easy(group):                      # file.py, named as --filter file.py:too_easy
+    if min(group.returns) >= 1:
+        return "solved"                   # the word under which it is counted: drops/filtered_solved
 """
 
 from __future__ import annotations
