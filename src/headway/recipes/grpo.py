@@ -13,24 +13,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
-from headway.core.protocols import Learner, Placement
-from headway.core.types import derive_seed
+from headway.core.protocols import Learner
 from headway.evaluate.answers import AnswerEvaluator
 from headway.learn.grpo.learner import GRPOLearner
 from headway.learn.grpo.settings import GRPOSettings
-from headway.learn.rank import Device, Rank
-from headway.llm.adapters import add_adapters
+from headway.learn.rank import Rank
 from headway.llm.engine import Engine, EngineError, Sampling
 from headway.llm.rewards import overlong_penalty
 from headway.llm.tasks import (
@@ -45,6 +41,7 @@ from headway.recipes.config import ConfigError
 from headway.recipes.grpo_config import GRPOConfig
 from headway.recipes.grpo_prompts import Encoder, build_task, fitting_task
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
+from headway.recipes.trained_models import device_of, export_model, frozen_model, ranks_on, trained_model, with_gpus
 
 CONFIG = GRPOConfig
 
@@ -59,19 +56,15 @@ def stations(
         _check_model(config)
         fitting_task(config, say=_say)
     _check_engine(config)
-    engine, trainer = (_with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
+    engine, trainer = (with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
     return Stations(
         collector=partial(_collector, config, collector),
-        learner=_linked(config, over_ranks(config, partial(_learner, config, learner), trainer, _ranks_on(config))),
+        learner=_linked(config, over_ranks(config, partial(_learner, config, learner), trainer, ranks_on(config))),
         evaluator=partial(_evaluator, config),
         collector_placement=engine,
         learner_placement=trainer,
         evaluator_placement=engine,
     )
-
-
-def _with_gpus(config: GRPOConfig, num_gpus: float) -> Placement:
-    return replace(config.placement, num_gpus=0.0 if config.device == "cpu" else num_gpus)
 
 
 def _say(line: str) -> None:
@@ -98,14 +91,6 @@ def _check_engine(config: GRPOConfig) -> None:
             check_installed(find_python(config.vllm_python or None))
         except EngineError as error:
             raise ConfigError(str(error)) from None
-
-
-def device_of(config: GRPOConfig) -> str:
-    if config.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' was asked for, but torch sees no GPU")
-    return config.device
 
 
 def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> GroupCollector:
@@ -136,12 +121,6 @@ def _eval_sampling(config: GRPOConfig) -> Sampling:
     return Sampling(config.eval_temperature, top_p=config.eval_top_p, max_tokens=config.max_tokens, stop=config.stop)
 
 
-def _ranks_on(config: GRPOConfig) -> Device:
-    if config.runtime == "ray" and config.device == "cuda":  # where the run is started there need not be one
-        return "cuda"
-    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
 def _linked(config: GRPOConfig, make_learner: Callable[[], Learner]) -> Callable[[], Learner]:
     """Engines come for the weights themselves, where that is asked for or quicker."""
     have_own_gpus = config.device != "cpu" and min(config.engine_gpus, config.learner_gpus) >= 1
@@ -167,32 +146,16 @@ def _source(config: GRPOConfig) -> WeightSource:
 
 def _learner(config: GRPOConfig, kind: type[GRPOLearner], rank: Rank) -> GRPOLearner:
     device = str(rank.device) if rank.device.type == "cuda" else device_of(config)
+    load = partial(trained_model, config, device)
     return kind(
-        partial(_trained_model, config, device),
+        load,
         config.part(GRPOSettings, updates=config.settings().plan.updates),
-        load_reference=partial(_frozen_model, config, device),
-        load_critic=partial(_trained_model, config, device),
+        load_reference=partial(frozen_model, config, device),
+        load_critic=load,
         publish_dtype=torch.bfloat16 if device_of(config) == "cuda" else None,
         seed=config.seed,
         rank=rank,
     )
-
-
-def _trained_model(config: GRPOConfig, device: str) -> Any:
-    torch.set_num_threads(config.torch_threads)
-    model = _frozen_model(config, device)
-    if config.lora_rank:
-        seed = derive_seed(config.seed, "adapters")
-        model = add_adapters(model, config.lora_rank, config.lora_alpha, seed=seed)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model
-
-
-def _frozen_model(config: GRPOConfig, device: str) -> Any:
-    from headway.llm.models import load_model
-
-    return load_model(config.model, device=device)
 
 
 def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
@@ -268,35 +231,4 @@ def _transformers_engine(config: GRPOConfig) -> Engine:
 
 def export(config: GRPOConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
     """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
-    from headway.llm.models import load_tokenizer, locate
-    from headway.llm.saving import save_adapters, save_model
-
-    base, tokenizer = locate(config.model), load_tokenizer(config.model)
-    metadata = {"pipeline_tag": "text-generation", "tags": ["reinforcement-learning", "headway"]}
-    if not Path(base).is_dir():
-        metadata["base_model"] = base
-    facts = {"model it began with": config.model, "task": config.task}
-    if not adapters:
-        save_model(_frozen_model(config, "cpu"), kept.weights, tokenizer, folder)
-        usage = (
-            'from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_pretrained("FOLDER")'
-        )
-        return Exported(usage, {"library_name": "transformers", **metadata}, facts)
-    rank, alpha = config.lora_rank, config.lora_alpha
-    save_adapters(_adapters(config, kept), tokenizer, folder, rank=rank, alpha=alpha, base=base)
-    usage = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
-    usage += f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER")'
-    return Exported(usage, {"library_name": "peft", **metadata}, {**facts, "rank": rank, "alpha": alpha})
-
-
-def _adapters(config: GRPOConfig, kept: Kept) -> dict[str, Any]:
-    """As they were trained. Published weights have them folded in: only a checkpoint has them by themselves."""
-    if not config.lora_rank:
-        raise ValueError("adapters=true needs a run with lora_rank > 0: this one trained all weights")
-    if kept.state is None:
-        raise ValueError(f"version {kept.version} is kept with its adapters folded in: export it without adapters=true")
-    is_last = kept.state.last is not None and kept.state.last[0] == kept.version  # what the run ended with
-    if kept.state.updates_in_version and not is_last:
-        raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
-    weights: dict[str, Any] = kept.state.learner["weights"]
-    return weights
+    return export_model(config, kept, folder, facts={"task": config.task}, adapters=adapters)
