@@ -2,14 +2,14 @@
 
     ticket --> one game instance --> group_size + redundancy episodes at once --> the first group_size --> rollout
 
-A ticket is one game instance: its seed decides the game and what is drawn in it, so a ticket that is collected again asks
-the same. Each episode runs in a thread of its own at its own pace (`episode_player.py`); the engine generates for all of
-them together. Weights are pushed to the engine (`apply`), also in the middle of an episode, and each token is stamped
-with the version that drew it.
+A ticket is one game instance: its seed decides the game and what is drawn in it, so a ticket that is collected again
+asks the same. Each episode runs in a thread of its own at its own pace (`episode_player.py`); the engine generates for
+all of them together. Weights are pushed to the engine (`apply`), also in the middle of an episode, and each token is
+stamped with the version that drew it.
 
-A rollout holds `Episodes`. What infrastructure has broken is replayed on a fresh environment and never becomes a reward;
-a group of which too little is left fails, and the coordinator's retries say what follows. A group that has nothing to
-say (`filter_silent`), or that a user's `filter` does not want, is dropped under a reason.
+A rollout holds `Episodes`. What infrastructure has broken is replayed on a fresh environment and never becomes a
+reward; a group of which too little is left fails, and the coordinator's retries say what follows. A group that has
+nothing to say (`filter_silent`), or that a user's `filter` does not want, is dropped under a reason.
 
     running <--> paused (generation stands still, episodes stay open) --> closed
 """

@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from headway.collect.replayed_game import ReplayedGame
 from headway.envs.agents.interface import Step
 from headway.experience.episode import EpisodeBuilder
-from headway.llm.conversation import Conversation
 from headway.llm.engine import Overdue, Reply, Sampling, Session
-from headway.llm.played_episode import PlayedEpisode, TurnText
+from headway.llm.transcript import Transcript, TurnText
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,15 @@ class EpisodeLimits:
         return min(self.max_turn_tokens, left)
 
 
+class Speaker(Protocol):
+    """Makes tokens of what the environment says (`llm/conversation.py`)."""
+
+    prefix: tuple[int, ...]
+    end_token: int | None
+
+    def following(self, text: str, *, ended: bool) -> tuple[int, ...]: ...
+
+
 @dataclass(slots=True)
 class Progress:
     """How far an episode has come: others read it while it is played."""
@@ -82,14 +91,14 @@ class EpisodePlan:
     """The seed of each turn's reply."""
 
 
-def play_episode(
+def run_episode(
     plan: EpisodePlan,
     game: ReplayedGame,
     session: Session,
-    conversation: Conversation,
+    conversation: Speaker,
     now: Callable[[], float],
     progress: Progress,
-) -> PlayedEpisode:
+) -> Transcript:
     """Plays an episode that has begun: its first message was said, and the session has read the prompt."""
     limits, prefix = plan.limits, conversation.prefix
     record, turns, measured = EpisodeBuilder(plan.prompt, plan.uid), list[TurnText](), dict[str, float]()
@@ -128,7 +137,7 @@ def play_episode(
         session.say((*observed, *prefix))
     if not turns:
         raise Overdue(f"{plan.uid}: not a token was drawn within {limits.deadline_s:g} s")
-    return PlayedEpisode(record.finish(end, success, measured), plan.first, turns)
+    return Transcript(record.finish(end, success, measured), plan.first, turns)
 
 
 def _reply(session: Session, sampling: Sampling, seed: int, left_s: float) -> Reply | None:
@@ -152,7 +161,7 @@ def _end(step: Step, num_turns: int, limits: EpisodeLimits, left_s: float) -> st
     return "deadline" if left_s <= 0 else ""
 
 
-def _has_ended(reply: Reply, conversation: Conversation) -> bool:
+def _has_ended(reply: Reply, conversation: Speaker) -> bool:
     """Did the policy draw the end of its turn itself?"""
     return conversation.end_token is not None and int(reply.tokens[-1]) == conversation.end_token
 

@@ -1,6 +1,6 @@
 """Plays groups of episodes of one game instance: each at its own pace, all with one engine.
 
-    play(...) --> reset, prompt --> open(prompt, n) --> n threads: play_episode --> the first `needed` that end
+    play(...) --> reset, prompt --> open(prompt, n) --> n threads: run_episode --> the first `needed` that end
                                                             |                         |
                                                             +-- environment lost      +-- the rest is abandoned:
                                                                 replayed, or given up     sessions and games are closed
@@ -10,8 +10,8 @@
           --> failed                    no environment was to be had for it; never a reward
           --> broken                    BadEnvironment, or an error: raised to whoever asked
 
-Invariants: when `play` returns or raises, every session of the group is closed, and every game is closed or about to be,
-by the thread that plays it. Episodes are in the order of their numbers, however they ended.
+Invariants: when `play` returns or raises, every session of the group is closed, and every game is closed or about to
+be, by the thread that plays it. Episodes are in the order of their numbers, however they ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from headway.collect.episode_loop import EpisodeLimits, EpisodePlan, Progress, play_episode
+from headway.collect.episode_loop import EpisodeLimits, EpisodePlan, Progress, run_episode
 from headway.collect.episode_threads import EpisodeThreads
 from headway.collect.replayed_game import GameChanged, ReplayedGame
 from headway.core.protocols import CannotGoOn
@@ -32,7 +32,7 @@ from headway.envs.agents.interface import BadEnvironment, EnvironmentLost
 from headway.envs.agents.stepping import Stepping
 from headway.llm.conversation import Conversation
 from headway.llm.engine import Aborted, Engine, Sampling, Session
-from headway.llm.played_episode import PlayedEpisode
+from headway.llm.transcript import Transcript
 
 
 class GroupFailed(RuntimeError):
@@ -45,7 +45,7 @@ class GroupPlan:
 
     uid: str
     seed: int
-    """Of the game instance, and of all that is drawn in it."""
+    """Of all that is drawn, and of the game instance where that has no other."""
     attempt: int
     """Nothing depends on it but what the engine calls the requests."""
     begun: int
@@ -56,6 +56,8 @@ class GroupPlan:
     """It goes on with so many where environments are lost; with fewer it fails."""
     sampling: Sampling
     limits: EpisodeLimits
+    instance: int | None = None
+    """The seed that decides the game instance."""
     accepts: Callable[[str], bool] | None = None
     """Which first messages may be played; another game instance is looked for until one is."""
 
@@ -64,7 +66,7 @@ class GroupPlan:
 class PlayedGroup:
     """Holds the episodes of a group, and what it cost to play them."""
 
-    episodes: Mapping[int, PlayedEpisode]
+    episodes: Mapping[int, Transcript]
     """By their numbers, in order."""
     abandoned: Mapping[int, Progress] = field(default_factory=dict)
     """How far those had come that were not needed any more."""
@@ -124,7 +126,7 @@ class _Episode:
     is_abandoned: bool = False
     num_lost: int = 0
     num_anew: int = 0
-    result: PlayedEpisode | Exception | None = None
+    result: Transcript | Exception | None = None
 
 
 class EpisodePlayer:
@@ -214,7 +216,7 @@ class EpisodePlayer:
     def _first_game(self, plan: GroupPlan) -> tuple[ReplayedGame, str, int]:
         """The game of the first episode, begun; what it said first is what all of them begin with."""
         for number in range(MAX_INSTANCES):
-            seed = game_seed(plan.seed, number)
+            seed = game_seed(plan.seed if plan.instance is None else plan.instance, number)
             game = ReplayedGame(self.stepping, seed, self._attempts)
             first = game.begin()
             if plan.accepts is None or plan.accepts(first):
@@ -226,11 +228,11 @@ class EpisodePlayer:
         )
 
     def _wait(self, plan: GroupPlan, episodes: list[_Episode], over: queue.SimpleQueue[_Episode]) -> PlayedGroup:
-        ended: dict[int, PlayedEpisode] = {}
+        ended: dict[int, Transcript] = {}
         failed: list[EnvironmentLost] = []
         while len(ended) < plan.needed and len(ended) + len(failed) < plan.begun:
             one = over.get()
-            if isinstance(one.result, PlayedEpisode):
+            if isinstance(one.result, Transcript):
                 ended[one.number] = one.result
             elif isinstance(one.result, EnvironmentLost):
                 failed.append(one.result)
@@ -264,7 +266,7 @@ class EpisodePlayer:
             over.put(one)
             game.close()
 
-    def _episode(self, plan: EpisodePlan, game: ReplayedGame, one: _Episode) -> PlayedEpisode:
+    def _episode(self, plan: EpisodePlan, game: ReplayedGame, one: _Episode) -> Transcript:
         """Plays it, from the beginning again if the environment was lost and cannot be brought to where it was."""
         is_begun = one.number == 0
         while True:
@@ -272,12 +274,12 @@ class EpisodePlayer:
             is_begun = False
             if first != plan.first:
                 raise BadEnvironment(
-                    f"one seed began two games: {_shown(plan.first)} and {_shown(first)}; `headway check-env` finds out "
-                    "why (an environment that seeds the global generator needs env_stepping=processes)"
+                    f"one seed began two games: {_shown(plan.first)} and {_shown(first)}; `headway check-env` finds "
+                    "out why (an environment that seeds the global generator needs env_stepping=processes)"
                 )
             try:
                 clock = self._clock.now
-                return play_episode(plan, game, one.session, self._conversation, clock, one.progress)
+                return run_episode(plan, game, one.session, self._conversation, clock, one.progress)
             except GameChanged:
                 one.num_anew += 1
                 one.progress = Progress()
@@ -292,7 +294,7 @@ MAX_INSTANCES = 1000
 
 
 def game_seed(seed: int, number: int = 0) -> int:
-    """The environment's seed of a group: one for all its episodes. The later ones are for instances that were skipped."""
+    """The environment's seed of a group, one for all its episodes. Later numbers are for instances that are skipped."""
     return derive_seed(seed, "game") if number == 0 else derive_seed(seed, "game", number)
 
 

@@ -70,7 +70,7 @@ def reason_of(function: GroupFilter, group: Episodes) -> str:
 
 
 def is_silent(group: Episodes, *, by_turn: bool) -> bool:
-    """Are all returns equal, so that a comparison has nothing to say? `by_turn`: rewards of equal turns are compared too."""
+    """Are all returns equal, so that a comparison has nothing to say? `by_turn`: those of equal turns too."""
     if len(set(group.returns.tolist())) > 1:
         return False
     if not by_turn:

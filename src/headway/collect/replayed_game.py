@@ -6,8 +6,9 @@
                        |
                        +-- another text: GameChanged, what the policy was told is no longer so
 
-What the policy cannot cause must not cost it anything: neither a reward nor the turns it has played. Only infrastructure
-is repaired in this way (`EnvironmentLost`); an environment that its author must mend (`BadEnvironment`) is not tried again.
+What the policy cannot cause must not cost it anything: neither a reward nor the turns it has played. Only
+infrastructure is repaired in this way (`EnvironmentLost`); an environment that its author must mend (`BadEnvironment`)
+is not tried again.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from headway.coordinate.roles import LEARNER
 from headway.core.protocols import RoleError, RoleLate
 from headway.core.types import Snapshot, Ticket
 
-
 ASKED_EVERY_S = 5.0
 """How often a collector is asked what it does, while a ticket has been in flight for longer than that."""
 LAST_WORD_S = 2.0

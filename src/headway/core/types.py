@@ -101,8 +101,8 @@ HEALTH = "health"
 """In the info of a rollout: what the engine that made it says of itself, as names and numbers."""
 
 MEASURES = "measures"
-"""In the info of a rollout: what its collector measured, as names and numbers; their means over a batch join the metrics
-of its update."""
+"""In the info of a rollout: what its collector measured, as names and numbers. Their means over a batch join the
+metrics of its update."""
 
 SAMPLES = "samples"
 """In the info of a rollout: some of it for people to read, a mapping each, with at least `reward` and `versions`."""

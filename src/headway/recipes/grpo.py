@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import partial
-
 from pathlib import Path
 
 from headway.collect.groups import GroupCollector, GroupSettings

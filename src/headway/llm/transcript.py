@@ -40,7 +40,7 @@ class ConversationText(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedEpisode:
+class Transcript:
     """Holds one episode from its first message to its end."""
 
     record: Episodes
