@@ -34,5 +34,5 @@ def command(words: list[str]) -> int:
         num_failed += result.outcome == FAILED
         detail = f": {result.detail}" if result.detail else ""
         say(f"{MARKS.get(result.outcome, 'passed ')}  {result.name}{detail}")
-    say(f"{spec} can be collected from" if not num_failed else f"{spec} must be mended: {num_failed} checks failed")
+    say(f"{spec} can be collected from" if not num_failed else f"{spec} must be mended: {num_failed} failed")
     return 1 if num_failed else 0

@@ -26,8 +26,8 @@ PLAYERS = (ME, "random", "expert")
 
 def command(words: list[str]) -> int:
     """The command."""
-    asked = [word.removeprefix("--") for word in words if word.removeprefix("--") in PLAYERS and word.startswith("--")]
-    rest = [word for word in words if word.removeprefix("--") not in asked]
+    asked = [name for name in PLAYERS if f"--{name}" in words]
+    rest = [word for word in words if word.removeprefix("--") not in asked or word in asked]
     has_game = bool(rest) and not rest[0].startswith("-")
     game = rest.pop(0) if has_game else COLORLINES
     options = read_options(rest)

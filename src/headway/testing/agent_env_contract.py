@@ -13,7 +13,7 @@ from __future__ import annotations
 import pytest
 
 from headway.envs.agents.interface import AgentEnv
-from headway.testing.agent_env_checks import CHECKS, PASSED, SKIPPED, CheckResult, EnvTrial, check_env, run_check
+from headway.testing.agent_env_checks import CHECKS, FAILED, CheckResult, EnvTrial, check_env, run_check
 
 __all__ = ["AgentEnvContract", "CheckResult", "check_env"]
 
@@ -30,6 +30,4 @@ class AgentEnvContract:
     def test_it_keeps_the_contract(self, check: str) -> None:
         trial = EnvTrial(self.make_env, type(self).__name__, range(self.seeds))
         result = run_check(trial, check)
-        if result.outcome == SKIPPED:
-            pytest.skip(result.detail)
-        assert result.outcome == PASSED, result.detail
+        assert result.outcome != FAILED, result.detail

@@ -101,11 +101,12 @@ def _found(spec: str) -> Callable[..., Any]:
     if prefix in ADAPTERS:
         if not rest:
             raise ValueError(f"{spec!r} names no environment; allowed: {prefix}:ID")
-        return functools.partial(_adapted(ADAPTERS[prefix], spec), rest)
+        return functools.partial(adapted(ADAPTERS[prefix], spec), rest)
     return _class_in(spec)
 
 
-def _adapted(adapter: Adapter, spec: str) -> Callable[..., Any]:
+def adapted(adapter: Adapter, spec: str) -> Callable[..., Any]:
+    """Returns what makes the environments of another library; one that is not installed is one line."""
     place, _, function = adapter.make.partition(":")
     try:
         make: Callable[..., Any] = getattr(import_module(place), function)
@@ -170,8 +171,9 @@ def _require_options(make: Callable[..., Any], spec: str, options: Mapping[str, 
     allowed = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     for name in options:
         if name not in allowed:
-            known = unknown(f"option of environment {spec}", name, allowed) if allowed else f"{spec} takes no options"
-            raise ValueError(known if allowed else f"{known}, received {name!r}")
+            if not allowed:
+                raise ValueError(f"environment {spec} takes no options, received {name!r}")
+            raise ValueError(unknown(f"option of environment {spec}", name, allowed))
     missing = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
     missing = [name for name in missing if name not in options]
     if missing:
