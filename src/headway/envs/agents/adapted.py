@@ -1,0 +1,46 @@
+"""What the adapters of other libraries share: the end is the end, unknown names are one line, seeds fit."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headway.core.naming import unknown
+from headway.envs.agents.checked_game import OwnGlobalRandom
+from headway.envs.agents.interface import BadEnvironment
+
+DEFAULT_TURNS = 50
+"""For environments that do not say how long an episode may be."""
+
+
+def require_known(library: str, name: str, known: Iterable[str]) -> None:
+    """Refuses a name that a library does not have, in one line with those that come near."""
+    names = list(known)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=8, cutoff=0.4) or sorted(names)[:8]
+        raise BadEnvironment(f"{unknown(f'environment of {library}', name, near)} and {len(names) - len(near)} others")
+
+
+def require_begun(is_over: bool, name: str) -> None:
+    """Refuses a step after the end, or before the first reset."""
+    if is_over:
+        raise BadEnvironment(f"{name} is over, or was never begun: call reset before the next step")
+
+
+def small_seed(seed: int) -> int:
+    """A seed that libraries take which keep it in 32 bits."""
+    return seed % (1 << 32)
+
+
+def numbers_of(info: dict[str, Any]) -> dict[str, float]:
+    """What can be measured among what a library says besides."""
+    return {name: float(value) for name, value in info.items() if isinstance(value, (bool, int, float))}
+
+
+def drawn_apart(draw: Callable[[], str], rng: random.Random) -> str:
+    """What `draw` returns, which draws from the global generator: seeded by `rng`, and left as it was before."""
+    with OwnGlobalRandom().put_in_place():
+        random.seed(rng.getrandbits(32))
+        return draw()
