@@ -107,7 +107,9 @@ class ContinuousBatch:
         first = len(self.rows)
         prompts: Prompts = []
         turns: list[tuple[CachedSession, Sequence[int]]] = []
-        owners: list[tuple[bool, int]] = []  # of each new row: whether it is a turn, and which of these lines it has read
+        owners: list[
+            tuple[bool, int]
+        ] = []  # of each new row: whether it is a turn, and which of these lines it has read
         while self._line and len(self.rows) < self._decoder.rows:
             job = self._line[0]
             count = min(self._decoder.rows - len(self.rows), job.request.num_samples - job.next_sample)

@@ -21,7 +21,7 @@ Drawn = tuple[Tensor, Tensor]
 
 
 class Decoder(Protocol):
-    """A model with a cache of `rows` samples. Rows that take steps are always the first ones; the others keep theirs."""
+    """A model with a cache of `rows` samples. Rows that take steps are always the first; others are kept."""
 
     rows: int
     context: int

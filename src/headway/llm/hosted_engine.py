@@ -84,9 +84,7 @@ class HostedEngine:
 
     def open(self, uid: str, prompt: Sequence[int], count: int = 1) -> list[Session]:
         check_opening(uid, prompt, count)
-        return [
-            RereadSession(self, uid, prompt, self._context, self._session_salt, self._asked) for _ in range(count)
-        ]
+        return [RereadSession(self, uid, prompt, self._context, self._session_salt, self._asked) for _ in range(count)]
 
     def give_up(self, request: Request, why: str) -> None:
         """Ends this one request, if it is under way."""

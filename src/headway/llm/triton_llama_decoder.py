@@ -122,7 +122,7 @@ class TritonLlamaDecoder:
         return self.weights.logits(hidden[torch.arange(count, device=self.device), last])
 
     def _extend(self, reads: Reads) -> Tensor:
-        """Reads more tokens of rows side by side, over what they have cached; returns the logits that follow, [n, V]."""
+        """Reads more tokens of rows side by side, over what they have cached; returns the logits behind, [n, V]."""
         weights, count = self.weights, len(reads)
         lengths = torch.tensor([len(tokens) for tokens, _, _ in reads], device=self.device)
         starts = torch.tensor([start for _, _, start in reads], device=self.device)
