@@ -89,7 +89,7 @@ def source_of(config: SFTConfig) -> EpisodeSource:
 
 
 def held_out_episodes(config: SFTConfig) -> list[Episodes]:
-    """What every evaluation reads, whatever the seed of the run: games of the expert if it plays at all, else of chance."""
+    """What every evaluation reads, whatever the seed of the run: games of its expert, if that plays."""
     converse = Converse(config)
     if config.env:
         env = load_env(config.env, config.env_options)()
