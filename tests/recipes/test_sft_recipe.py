@@ -61,8 +61,9 @@ def values_of(folder: Path, **changes: Any) -> dict[str, Any]:
         "tickets_per_batch": 6,
         "updates": 3,
         "max_lead": 0,
-        "max_episode_tokens": 128,
+        "max_context_tokens": 128,
         "evaluate_every": 0,
+        "eval_games": 0,
         "device": "cpu",
         "start_deadline_s": patient(120),
         **source,
@@ -135,7 +136,7 @@ def test_a_run_resumed_from_its_middle_ends_with_the_same_bits(folder: Path, tmp
 
 def test_a_model_learns_what_the_expert_says(folder: Path) -> None:
     config = config_of(
-        folder, expert_share=1, updates=60, learning_rate=1e-2, evaluate_every=60, evaluate_first=True, eval_episodes=8
+        folder, expert_share=1, updates=60, learning_rate=1e-2, evaluate_every=60, evaluate_first=True, eval_records=8
     )
     result = run(config, "threads")
     first, last = result.scores[0], result.scores[-1]
@@ -145,14 +146,22 @@ def test_a_model_learns_what_the_expert_says(folder: Path) -> None:
     assert result.metrics["nll"] < 0.9
 
 
+def test_an_evaluation_plays_games_with_what_was_learned(folder: Path) -> None:
+    changes = {"updates": 1, "evaluate_every": 1, "eval_games": 4, "eval_records": 2, "max_turn_tokens": 4}
+    score = run(config_of(folder, **changes), "threads").scores[-1]
+    assert score.value == -score.metrics["nll"]
+    assert 0 <= score.metrics["success"] <= 1 and score.metrics["turns"] >= 1 and score.metrics["records"] == 2
+    assert "return" in score.metrics and score.metrics["games"] == 4
+
+
 @pytest.mark.parametrize(("rank", "bound"), [(0, 3.0), (8, 5.5)])
 def test_a_model_learns_a_file_with_all_its_weights_or_with_adapters(folder: Path, rank: int, bound: float) -> None:
     config = config_of(
-        folder, env="", lora_rank=rank, updates=30, learning_rate=1e-2, evaluate_every=30, eval_episodes=2
+        folder, env="", lora_rank=rank, updates=30, learning_rate=1e-2, evaluate_every=30, eval_records=2
     )
     result = run(config)
     assert result.scores[-1].metrics["nll"] < bound  # at random: log 259 = 5.6
-    assert result.scores[-1].metrics["episodes"] == 2
+    assert result.scores[-1].metrics["records"] == 2
 
 
 def test_the_folder_of_a_run_is_a_model_to_begin_with(folder: Path, tmp_path: Path) -> None:
@@ -215,7 +224,7 @@ def test_experts_and_chance_take_turns_by_their_share(folder: Path, share: float
 
 def test_a_prefix_of_the_game_is_read_and_not_trained_on(folder: Path, tmp_path: Path) -> None:
     model = str(make_word_model(Corridor.vocabulary(), tmp_path / "model", hidden=16, layers=1, heads=2))
-    record = collected(config_of(folder, env="corridor", model=model, expert_share=1, max_episode_tokens=256), 0)
+    record = collected(config_of(folder, env="corridor", model=model, expert_share=1, max_context_tokens=256), 0)
     tokenizer = load_tokenizer(model)
     assert tokenizer.decode(record.tokens.tolist()).startswith("I go ")
     drawn = tokenizer.decode(record.tokens[record.trained].tolist())
@@ -247,7 +256,7 @@ def test_replies_of_weight_0_are_only_read(folder: Path, tmp_path: Path) -> None
 
 
 def test_every_conversation_comes_once_an_epoch_and_the_held_out_ones_never(folder: Path) -> None:
-    config = config_of(folder, env="", evaluate_every=1, eval_episodes=50, data_epochs=1, updates=None)
+    config = config_of(folder, env="", evaluate_every=1, eval_records=50, data_epochs=1, updates=None)
     collector = stations(config).collector(0)
     epochs = [
         [collector.collect(Ticket(n, n, 0, 0), Snapshot(0, None)).payload.uid for n in range(start, start + 18)]
@@ -316,8 +325,9 @@ def test_what_is_said_to_a_reply_gets_no_gradient() -> None:
     [
         ({"env": "lights", "data": "x.jsonl"}, "imitate either players or a file"),
         ({"data_epochs": 2}, "data_epochs=2 needs data"),
+        ({"env": "", "reply_prefix": "I"}, "reply_prefix='I' goes with env, received data="),
         ({"expert_share": 1.5}, "expert_share=1.5"),
-        ({"microbatch_tokens": 64}, "microbatch_tokens=64 cannot hold an episode .max_episode_tokens=128"),
+        ({"microbatch_tokens": 64}, "microbatch_tokens=64 cannot hold an episode .max_context_tokens=128"),
         ({"lr_schedule": "cosine", "updates": None, "wall_s": 5}, "lr_schedule='cosine' needs updates"),
         ({"lr_floor": 0.1}, "lr_floor=0.1 goes with a learning rate that falls"),
         ({"expert_shar": 1}, "did you mean 'expert_share'"),
@@ -343,7 +353,7 @@ def test_settings_that_cannot_work_are_refused_in_one_line(folder: Path, values:
         ('{"messages": [{"role": "system", "content": "Be"}]}', "line 2: the assistant says nothing that could be"),
         ({"weight": 0}, "line 2: the weight of a line must be a number above 0, received 0"),
         ({"weight": "much"}, "received 'much'"),
-        ([(USER, "Hi"), (ASSISTANT, "long " * 40)], "chats/2 has 2.. tokens, more than max_episode_tokens=128"),
+        ([(USER, "Hi"), (ASSISTANT, "long " * 40)], "chats/2 has 2.. tokens, more than max_context_tokens=128"),
     ],
 )
 def test_a_line_that_cannot_be_imitated_is_named_before_a_run(
@@ -367,7 +377,7 @@ def test_episodes_that_are_too_long_are_left_out_where_that_is_asked_for(folder:
     config = config_of(folder, env="", data=str(data), on_long_episode="drop")
     collector = stations(config).collector(0)
     assert {collector.collect(Ticket(n, n, 0, 0), Snapshot(0, None)).payload.uid for n in range(4)} == {"two/2"}
-    games = config_of(folder, max_episode_tokens=20, on_long_episode="drop")
+    games = config_of(folder, max_context_tokens=20, on_long_episode="drop")
     rollout = stations(games).collector(0).collect(Ticket(1, 1, 0, 0), Snapshot(0, None))
     assert rollout.filtered and rollout.payload is None
 
@@ -377,7 +387,7 @@ def test_episodes_that_are_too_long_are_left_out_where_that_is_asked_for(folder:
     [
         ({"env": "lihgts"}, "unknown game 'lihgts'; did you mean 'lights'"),
         ({"env": "", "data": "/no/such.jsonl"}, "/no/such.jsonl does not exist"),
-        ({"max_episode_tokens": 512}, "max_episode_tokens=512 is more than the 256 tokens that"),
+        ({"max_context_tokens": 512}, "max_context_tokens=512 is more than the 256 tokens that"),
         ({"system_prompt": "Be brief.", "chat_template": "system.jinja"}, "could not be read"),
     ],
 )

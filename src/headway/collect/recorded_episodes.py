@@ -99,7 +99,7 @@ def require_room(record: Episodes, max_tokens: int) -> None:
     size = len(record.prompt) + len(record.tokens)
     if size > max_tokens:
         raise LongEpisode(
-            f"episode {record.uid} has {size} tokens, more than max_episode_tokens={max_tokens} "
+            f"episode {record.uid} has {size} tokens, more than max_context_tokens={max_tokens} "
             "(on_long_episode=drop leaves it out)"
         )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headway.core.protocols import Evaluator
 from headway.core.types import Score, Snapshot
 from headway.experience.episode import Episodes
 from headway.llm.heads import CHUNK, logit_transform_of, model_logits
@@ -51,7 +53,7 @@ class LikelihoodEvaluator:
                 "nll": nll,
                 "perplexity": float(np.exp(min(nll, 80.0))),
                 "token_accuracy": right / tokens,
-                "episodes": float(self._num_episodes),
+                "records": float(self._num_episodes),
             },
         )
 
@@ -64,6 +66,24 @@ class LikelihoodEvaluator:
             loss = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
             found += torch.tensor([float(loss), float((logits.argmax(-1) == targets).sum()), float(len(targets))])
         return found
+
+
+class LikelihoodAndGames:
+    """Measures the likelihood of what others said, which is the score, and beside it the games that a version plays."""
+
+    def __init__(self, likelihood: LikelihoodEvaluator, games: Evaluator) -> None:
+        self._likelihood = likelihood
+        self._games = games
+
+    def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
+        read, played = self._likelihood.evaluate(snapshot, seed), self._games.evaluate(snapshot, seed)
+        own = {} if played.value is None else {"return": played.value}
+        return replace(read, metrics={**played.metrics, **own, **read.metrics}, samples=played.samples)
+
+    def close(self) -> None:
+        close = getattr(self._games, "close", None)
+        if close is not None:
+            close()
 
 
 def take_weights(model: CausalModel, weights: NamedWeights) -> None:

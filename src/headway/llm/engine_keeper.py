@@ -151,6 +151,13 @@ class Keeper:
             jobs = self._requests.jobs(uids)
             return sum(self._give_up(job, Aborted(f"{job.request.uid}: {why}")) for job in jobs)
 
+    def give_up(self, request: Request, why: str) -> None:
+        """Ends this one request, if it is under way; others may have the same uid."""
+        with self._changed:
+            for job in self._requests.jobs([request.uid]):
+                if job.request is request:
+                    self._give_up(job, Aborted(f"{request.uid}: {why}"))
+
     def health(self) -> EngineHealth:
         with self._changed:
             now, progress = time.monotonic(), self._progress

@@ -72,7 +72,7 @@ class Requests:
             asked, number = self._missing[key]
             request = asked.request
             seed = derive_seed(request.seed, "sample", number)
-            yield "ask", key, tuple(request.prompt), seed, asdict(request.sampling)
+            yield "ask", key, tuple(request.prompt), seed, asdict(request.sampling), request.salt
 
     def missing_of(self, job: Job) -> list[str]:
         return [key for key in job.keys if key in self._missing]

@@ -15,6 +15,7 @@ from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
 
 RECIPES = {
+    "agent": "GRPO on episodes of a language model in environments that answer it (needs headway[llm])",
     "functions": "three plain functions on a bandit with contexts; no dependencies, seconds to run",
     "cartpole": "PPO on CartPole-v1, to a mean return of 475 in seconds (needs headway[games])",
     "colorlines": "PPO on Colour Lines, 6561 moves and a board that fills up (needs headway[games])",
@@ -26,7 +27,7 @@ RECIPES = {
     "unizero": "UniZero, MuZero with a transformer as its model, on the same games (needs headway[games])",
 }
 
-EXPORTED = ("grpo", "gsm8k", "sft")
+EXPORTED = ("agent", "grpo", "gsm8k", "sft")
 """Those whose runs can be exported."""
 
 

@@ -19,11 +19,13 @@ import torch
 from headway.collect.recorded_episodes import RecordedEpisodeCollector
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
-from headway.evaluate.likelihood import LikelihoodEvaluator
+from headway.core.protocols import Evaluator
+from headway.evaluate.likelihood import LikelihoodAndGames, LikelihoodEvaluator
 from headway.learn.imitation.learner import ImitationLearner
 from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.rank import Rank
-from headway.recipes import Exported
+from headway.recipes import Exported, agent
+from headway.recipes.agent_config import AgentConfig
 from headway.recipes.learner_ranks import over_ranks
 from headway.recipes.sft_config import SFTConfig
 from headway.recipes.sft_episodes import check_episodes, held_out_episodes, source_of
@@ -52,15 +54,15 @@ def _check_room(config: SFTConfig) -> None:
     from headway.llm.models import context_length, load_config
 
     room = context_length(load_config(config.model))
-    if config.max_episode_tokens > room:
+    if config.max_context_tokens > room:
         raise ValueError(
-            f"max_episode_tokens={config.max_episode_tokens} is more than the {room} tokens that {config.model} reads"
+            f"max_context_tokens={config.max_context_tokens} is more than the {room} tokens that {config.model} reads"
         )
 
 
 def _collector(config: SFTConfig, number: int) -> RecordedEpisodeCollector:
     return RecordedEpisodeCollector(
-        source_of(config), max_tokens=config.max_episode_tokens, on_long=config.on_long_episode
+        source_of(config), max_tokens=config.max_context_tokens, on_long=config.on_long_episode
     )
 
 
@@ -75,13 +77,31 @@ def _learner(config: SFTConfig, rank: Rank) -> ImitationLearner:
     )
 
 
-def _evaluator(config: SFTConfig) -> LikelihoodEvaluator:
+def _evaluator(config: SFTConfig) -> Evaluator:
     torch.set_num_threads(config.torch_threads)
-    return config.part(
+    likelihood = config.part(
         LikelihoodEvaluator,
         load=partial(frozen_model, config, device_of(config)),
         episodes=held_out_episodes(config),
     )
+    if not config.env or not config.eval_games:
+        return likelihood
+    make_games = agent.stations(_as_agent(config)).evaluator
+    assert make_games is not None
+    return LikelihoodAndGames(likelihood, make_games())
+
+
+AS_AGENT = (
+    *("env", "env_options", "model", "device", "torch_threads", "seed"),
+    *("system_prompt", "chat_template", "chat_template_options", "reply_prefix"),
+    *("max_turn_tokens", "max_context_tokens", "microbatch_tokens", "eval_games"),
+)
+
+
+def _as_agent(config: SFTConfig) -> AgentConfig:
+    """The settings of a run in which the model plays the same games itself."""
+    said = {name: getattr(config, name) for name in AS_AGENT}
+    return AgentConfig(**said, max_episode_tokens=config.max_context_tokens)
 
 
 def export(config: SFTConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:

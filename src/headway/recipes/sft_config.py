@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from headway.coordinate.settings import Settings
 from headway.learn.imitation.settings import ImitationSettings
 from headway.recipes.config import with_defaults
-from headway.recipes.grpo_config import LanguageModelSettings
+from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings
 from headway.recipes.learner_ranks import RankedConfig
 from headway.recipes.shared_settings import SettingsGroup
 
@@ -37,32 +37,30 @@ class ImitatedSettings(SettingsGroup):
     """Stop after this many passes over the conversations of the file, if that is earlier."""
     tickets_per_batch: int = Field(default=32, ge=1)
     """Episodes per update."""
-    max_episode_tokens: int = Field(default=1024, ge=2)
-    """Room for the longest episode, with everything that is said in it."""
+    reply_prefix: str | None = None
+    """What every reply of a game is made to begin with, which is not trained on; default: what the environment says."""
+    max_context_tokens: int = Field(default=512, ge=2)
+    """Tokens of an episode with its first message: room for the longest. Raising it takes more memory."""
     on_long_episode: Literal["error", "drop"] = "error"
     """An episode that needs more ends the run, those of a file before it begins; or it is left out, and counted as
     filtered."""
-    eval_episodes: int = Field(default=32, ge=1)
-    """Held-out episodes per evaluation: games of the expert, or at most a tenth of the file."""
 
 
-class SpeakingSettings(SettingsGroup):
-    """Chat: how what is said becomes tokens."""
+class ImitationEvaluationSettings(SettingsGroup):
+    """Evaluation: held-out episodes, and games that the model plays."""
 
-    system_prompt: str = ""
-    """Said before everything else. Empty: what the environment or the line of the file says."""
-    reply_prefix: str = ""
-    """Begins every reply and is not trained on. Empty: what the environment says."""
-    observation_role: str = "user"
-    """Who says what follows on a reply, in the words of the chat template: user or tool."""
-    chat_template: str = ""
-    """A file with a chat template (Jinja) in place of the model's own; none: the text as it is, for a base model."""
-    chat_template_options: dict[str, Any] = Field(default_factory=dict)
-    """What the chat template is told."""
+    eval_records: int = Field(default=32, ge=1)
+    """Held-out episodes whose likelihood is measured: games of the expert, or at most a tenth of the file."""
+    eval_games: int = Field(default=16, ge=0)
+    """Held-out games that the model plays itself, with an engine; 0, or with data: none."""
+    max_turn_tokens: int = Field(default=16, ge=1)
+    """Tokens of one reply in these games. A longer one is cut, and the environment gets what there is."""
 
 
 @with_defaults(updates=200, evaluate_every=50, learning_rate=1e-3, tickets_per_batch=32)
-class SFTConfig(ImitatedSettings, SpeakingSettings, LanguageModelSettings, ImitationSettings, RankedConfig):
+class SFTConfig(
+    ImitationEvaluationSettings, ImitatedSettings, ChatSettings, LanguageModelSettings, ImitationSettings, RankedConfig
+):
     """Run: what the recipe adds to the plan."""
 
     shown_first = "env data model expert_share episodes tickets_per_batch updates learning_rate"
@@ -90,12 +88,13 @@ class SFTConfig(ImitatedSettings, SpeakingSettings, LanguageModelSettings, Imita
             raise ValueError(f"env={self.env!r} and data={self.data!r}: imitate either players or a file")
         if self.data_epochs is not None and not self.data:
             raise ValueError(f"data_epochs={self.data_epochs:g} needs data: games do not repeat themselves")
-        if self.data and self.env_options:
-            raise ValueError(f"env_options={self.env_options!r} needs env")
-        if self.microbatch_tokens < self.max_episode_tokens:
+        for name in ("env_options", "reply_prefix"):
+            if self.data and getattr(self, name):
+                raise ValueError(f"{name}={getattr(self, name)!r} goes with env, received data={self.data!r}")
+        if self.microbatch_tokens < self.max_context_tokens:
             raise ValueError(
                 f"microbatch_tokens={self.microbatch_tokens} cannot hold an episode "
-                f"(max_episode_tokens={self.max_episode_tokens})"
+                f"(max_context_tokens={self.max_context_tokens})"
             )
         if self.lr_schedule != "constant" and self.settings().plan.updates is None:
             raise ValueError(f"lr_schedule={self.lr_schedule!r} needs updates: over which run shall it fall?")

@@ -40,15 +40,15 @@ class Converse:
         system = self._config.system_prompt or chat.system_prompt
         key = system, role, repr(chat.tools)
         if key not in self._made:
-            self._made[key] = self.make(system, chat.tools, self._config.reply_prefix, role)
+            self._made[key] = self.make(system, chat.tools, "", role)
         return self._made[key]
 
     def for_game(self, env: AgentEnv) -> Conversation:
         """The conversation with an environment, which may have words of its own."""
         config = self._config
         system = config.system_prompt or getattr(env, "system_prompt", "")
-        prefix = config.reply_prefix or getattr(env, "reply_prefix", "")
-        return self.make(system, tuple(getattr(env, "tools", ())), prefix, config.observation_role)
+        prefix = getattr(env, "reply_prefix", "") if config.reply_prefix is None else config.reply_prefix
+        return self.make(system, tuple(getattr(env, "tools", ())), prefix, "user")
 
     def make(self, system: str, tools: tuple[Any, ...], prefix: str, role: str) -> Conversation:
         return Conversation(
@@ -66,7 +66,7 @@ class Converse:
 def chats_of(config: SFTConfig) -> tuple[list[WrittenChat], list[WrittenChat]]:
     """The conversations of the file to train on, and those to evaluate on."""
     chats = _read(config.data, Path(config.data).stat().st_mtime_ns if Path(config.data).is_file() else 0)
-    return parted(chats, config.eval_episodes) if config.evaluate_every else (chats, [])
+    return parted(chats, config.eval_records) if config.evaluate_every else (chats, [])
 
 
 @functools.lru_cache(maxsize=2)
@@ -94,7 +94,7 @@ def held_out_episodes(config: SFTConfig) -> list[Episodes]:
     if config.env:
         env = load_env(config.env, config.env_options)()
         games = PlayedGames(env, converse.for_game(env), expert_share=float(config.expert_share > 0))
-        found = [games.episode(n, derive_seed(0, "held out", n), 0) for n in range(config.eval_episodes)]
+        found = [games.episode(n, derive_seed(0, "held out", n), 0) for n in range(config.eval_records)]
     else:
         found = [episode_of_chat(chat, converse, version=0) for chat in chats_of(config)[1]]
     kept = [record for record in found if _has_room(config, record)]
@@ -128,7 +128,7 @@ def _fits(config: SFTConfig, converse: Converse, chat: WrittenChat) -> bool:
 
 def _has_room(config: SFTConfig, record: Episodes) -> bool:
     try:
-        require_room(record, config.max_episode_tokens)
+        require_room(record, config.max_context_tokens)
     except LongEpisode:
         if config.on_long_episode == "error":
             raise

@@ -49,7 +49,7 @@ HOW = "a game's name, file.py:Class, module:Class or library:ID"
 def load_env(spec: str, options: Mapping[str, Any] | None = None) -> EnvFactory:
     """Returns what makes the environments of this name, after checking that they can be found and take these options.
 
-    The factory can be pickled. What it makes has `reset`, `step` and `max_turns`; what a constructor raises is one line.
+    The factory can be pickled. What it makes has `reset`, `step` and `max_turns`; a constructor's error is one line.
     """
     given = dict(options or {})
     spec = _anywhere(spec)

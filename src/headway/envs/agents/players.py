@@ -1,4 +1,4 @@
-"""Who replies: chance, an expert, a person who types, or any function of the text. And one episode, played to its end."""
+"""Plays one episode to its end. Chance replies, or an expert, a person who types, or any function of the text."""
 
 from __future__ import annotations
 

@@ -91,7 +91,11 @@ class Calculator(TextGame):
             return NO_OPERATION
         result = OPERATIONS[found[2]](int(found[1]), int(found[3]))
         place = len(self._shown) - 1
-        if place < self.steps and (self._shown[-1], *self._operations[place]) == (int(found[1]), found[2], int(found[3])):
+        if place < self.steps and (self._shown[-1], *self._operations[place]) == (
+            int(found[1]),
+            found[2],
+            int(found[3]),
+        ):
             self._shown.append(result)
         if result < 0:
             return TOO_SMALL

@@ -1,9 +1,9 @@
 """A shop with a catalogue: search it, look at what is found, buy what was wished for.
 
-    wish: a red shirt of size small, at most 20
-    search red shirt  ->  the numbers of all red shirts
-    look 3            ->  3 is a red shirt, size large, price 12
-    buy 5             ->  the end: worth 1 if everything fits
+wish: a red shirt of size small, at most 20
+search red shirt  ->  the numbers of all red shirts
+look 3            ->  3 is a red shirt, size large, price 12
+buy 5             ->  the end: worth 1 if everything fits
 """
 
 from __future__ import annotations

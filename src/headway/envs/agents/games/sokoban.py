@@ -1,7 +1,7 @@
 """Boxes are to be pushed onto targets. A game is made by playing backwards from its end, so there is always a solution.
 
-    backwards:  D P E E  ->  T B P E  ->  T E B P    the player pulls the box away from its target: one turn, one step
-    forwards:   T E B P  ->  T B P E  ->  D P E E    pushing it back takes no more turns than that
+backwards:  D P E E  ->  T B P E  ->  T E B P    the player pulls the box away from its target: one turn, one step
+forwards:   T E B P  ->  T B P E  ->  D P E E    pushing it back takes no more turns than that
 """
 
 from __future__ import annotations

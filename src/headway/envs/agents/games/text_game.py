@@ -1,4 +1,4 @@
-"""What the games of our own share: turns are counted, the end is the end, and a reply that is not understood costs a turn.
+"""What our own games share: turns are counted, the end is the end, a reply that is not understood costs a turn.
 
     begun by reset ──step──> goes on ──step──> over: won, lost, or out of turns
                                └──step──┘
