@@ -23,10 +23,11 @@ RECIPES = {
     "grpo": "GRPO, Dr.GRPO, RLOO or REINFORCE++ on a language model and a verifiable task (needs headway[llm])",
     "muzero": "MuZero on CartPole-v1, any discrete Gymnasium environment, or a board game (needs headway[games])",
     "ppo": "PPO for any Gymnasium environment (needs headway[games])",
+    "sft": "a language model imitates an expert's games or the conversations of a file (needs headway[llm])",
     "unizero": "UniZero, MuZero with a transformer as its model, on the same games (needs headway[games])",
 }
 
-EXPORTED = ("agent", "grpo", "gsm8k")
+EXPORTED = ("agent", "grpo", "gsm8k", "sft")
 """Those whose runs can be exported."""
 
 

