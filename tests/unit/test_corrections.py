@@ -145,7 +145,9 @@ def gradient(logits: Tensor, chosen: Tensor, advantages: Tensor, name: str, **kn
     loss_settings = LossSettings()
     scale = token_scale(sequences, loss_settings, num_tokens=6, num_sequences=3)
     weighed = correction.weigh(fresh, fresh, sequences)
-    policy_loss(logp, fresh, advantages, weighed, scale, correction.surrogate, loss_settings).value.backward()
+    kind = correction.surrogate
+    loss = policy_loss(logp, fresh, advantages, weighed, scale, kind, loss_settings, sequences=sequences)
+    loss.value.backward()
     assert logits.grad is not None
     return logits.grad
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.types import Rollout, Span, size_of
-from headway.experience.episode import ENDS, EpisodeBuilder, Episodes
+from headway.experience.episode import ENDS, EpisodeBuilder, Episodes, state_number
 from headway.experience.group import Group, group_of
 
 
@@ -212,3 +212,53 @@ def test_a_prefix_that_no_reply_followed_is_left_out() -> None:
     builder.add_observation([5, 6], 1)
     builder.add_prefix([9], 1)
     assert builder.finish("deadline").tokens.tolist() == [1, 5, 6]
+
+
+def test_an_episode_knows_its_states_whether_it_succeeded_and_what_else_was_measured() -> None:
+    builders = [EpisodeBuilder(PROMPT, "games/3") for _ in range(3)]
+    for builder, second in zip(builders, ("hall", None, "hall"), strict=True):
+        builder.add_reply([1], [-0.5], 0, state="door")
+        builder.set_reward(0.25)
+        builder.add_observation([5], 0)
+        builder.add_reply([2, 3], [-0.5, -0.25], [0, 1], 0.75, state=second)
+    record = Episodes.join(
+        [
+            builders[0].finish("done", success=False, parts={"steps": 2}),
+            builders[1].finish("turns"),
+            builders[2].finish("done", success=True, parts={"steps": 3, "keys": 1}),
+        ]
+    )
+    assert record.rewards.tolist() == [0.25, 0.75] * 3
+    door, hall = state_number("door"), state_number("hall")
+    assert door != hall and min(door, hall) >= 0
+    assert [door, hall, door, door, hall] == [record.states[n] for n in (0, 1, 2, 4, 5)]
+    assert record.states[3] < 0  # not known: like no other
+    assert record.success.tolist()[::2] == [0, 1] and np.isnan(record.success[1])
+    assert record.succeeded.tolist() == [False, True, True]  # the second by its return of 1
+    assert record.part_names == ("steps", "keys")
+    np.testing.assert_array_equal(record.parts, np.array([[2, np.nan, 3], [np.nan, np.nan, 1]], np.float32))
+
+
+def test_states_that_are_not_known_are_all_different_in_records_that_are_joined() -> None:
+    one = played(([([], [1], 0.0, [5]), ([], [2], 1.0, [])], "done"))
+    record = Episodes.join([one, one, Episodes.join([one, one])])
+    assert len(set(record.states.tolist())) == 8 and (record.states < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"states": np.arange(3)}, r"have 2 turns in 1 episodes, but 3 states and 1 successes"),
+        ({"success": np.ones(2)}, r"have 2 turns in 1 episodes, but 2 states and 2 successes"),
+        ({"part_names": ("steps",)}, r"have 1 parts of 1 episodes, received \(0, 0\) numbers"),
+    ],
+)
+def test_states_and_parts_that_do_not_add_up_are_refused(change: dict[str, Any], message: str) -> None:
+    one = played(([([], [1], 0.0, [5]), ([], [2, 3], 1.0, [])], "done"))
+    with pytest.raises(ValueError, match=f"^the episodes of games/3 {message}"):
+        replace(one, **change)
+
+
+def test_a_reward_needs_its_reply() -> None:
+    with pytest.raises(ValueError, match=r"^games/3: a reward of 0.5 before the first reply"):
+        EpisodeBuilder(PROMPT, "games/3").set_reward(0.5)

@@ -346,3 +346,53 @@ def test_a_penalty_without_its_input_is_refused() -> None:
         policy_loss(*token, "ppo", LossSettings())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"value clip must be > 0 and needs the old values, received 0.2"):
         value_loss(doubles(0.0), doubles(0.0), torch.ones(1), clip=0.2)
+
+
+# -- gspo -------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(0, 999), st.sampled_from([0.02, 0.3]))
+def test_gspo_is_the_clipped_mean_over_sequences_of_their_ratio(lengths: list[int], seed: int, reach: float) -> None:
+    """Against autograd through s = (pi / pi_prox)^(1 / length), one sequence at a time."""
+    random = np.random.default_rng(seed)
+    size = sum(lengths)
+    anchor = torch.from_numpy(random.normal(-2, 0.5, size))
+    start = anchor + torch.from_numpy(random.normal(0, reach, size))
+    worth = random.normal(size=len(lengths))
+    low, high = 0.05, 0.1
+    sequences, chosen = Ragged.of(lengths), LossSettings(loss_aggregation="seq-mean-token-mean", dual_clip=None)
+    chosen = chosen.model_copy(update={"clip_low": low, "clip_high": high})
+    logp = start.clone().requires_grad_()
+    found = policy_loss(
+        logp,
+        anchor,
+        sequences.spread(torch.from_numpy(worth)),
+        everyone(size),
+        token_scale(sequences, chosen, num_tokens=size, num_sequences=len(lengths)).double(),
+        "gspo",
+        chosen,
+        sequences=sequences,
+    )
+    found.value.backward()
+    slow = start.clone().requires_grad_()
+    terms, held_high, held_low = [], 0, 0
+    for part, before, advantage in zip(slow.split(lengths), anchor.split(lengths), worth, strict=True):
+        ratio = (part.exp().prod() / before.exp().prod()) ** (1 / len(part))
+        terms.append(torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage))
+        held_high += len(part) * int(advantage > 0 and float(ratio.detach()) > 1 + high)
+        held_low += len(part) * int(advantage < 0 and float(ratio.detach()) < 1 - low)
+    expected = -torch.stack(terms).mean()
+    expected.backward()
+    assert found.value.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
+    assert logp.grad is not None and slow.grad is not None
+    torch.testing.assert_close(logp.grad, slow.grad, rtol=1e-5, atol=1e-6)
+    shares = measures([found.sums], num_tokens=size)
+    assert shares["clip_fraction_high"] == pytest.approx(held_high / size)
+    assert shares["clip_fraction_low"] == pytest.approx(held_low / size)
+    assert shares["kl"] == pytest.approx(float(k3(start - anchor).mean()), rel=1e-5)
+
+
+def test_gspo_without_sequences_is_refused() -> None:
+    with pytest.raises(ValueError, match="gspo needs to know where sequences begin and end"):
+        one_token("gspo", 1.0, 1.0)

@@ -5,16 +5,21 @@
     trained      1  1    0  0  0    1  1  1     1    0    1    the policy drew it
     turn         0  0    0  0  0    1  1  1     0    0    1
     rewards      0 .............    1 ......    0 ....    0.5  one a turn
+    states       7 .............    9 ......    7 ....    -4   where a turn began: equal numbers are equal states
 
 The record is append-only: tokens stand in the order and in the form in which the policy drew and read them, and are
 never rendered again. A turn is a reply and what the environment says to it; a prefix, with which a reply is made to
 begin, belongs to the turn of that reply. Only what the policy drew is trained on, counted and measured.
+
+A state has a number of at least 0 (`state_number` makes it of a key). Where a state is not known, a negative number
+stands that no other turn of the record has, so it equals nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +31,21 @@ ENDS = {"done": "stop", "turns": "length", "tokens": "length", "deadline": "dead
 """Why an episode ended, and what that is called of a single reply."""
 Tokens = Sequence[int] | np.ndarray
 _ENDS_OF_REPLIES = {"stop": "done", "length": "tokens", "deadline": "deadline"}
+SUCCESS_RETURN = 1.0
+"""An episode of a game that does not say whether it was a success is one from this return on."""
+
+
+def state_number(key: str) -> int:
+    """Makes of a state's key the number by which records know it: the same in every process."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _nothing() -> np.ndarray:
+    return np.zeros(0)
+
+
+def _no_parts() -> np.ndarray:
+    return np.zeros((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +63,14 @@ class Episodes:
     turns: np.ndarray  # [E] int64: turns of each episode
     end: tuple[str, ...]  # [E]: done, turns, tokens or deadline
     uid: str = ""
+    states: np.ndarray = field(default_factory=_nothing)  # [N] int64: where each turn began; left out: not known
+    success: np.ndarray = field(default_factory=_nothing)  # [E] float32: 1, 0, or nan where the game did not say
+    part_names: tuple[str, ...] = ()  # [K]: other numbers that the environment has measured
+    parts: np.ndarray = field(default_factory=_no_parts)  # [K, E] float32; nan where it did not say
 
     def __post_init__(self) -> None:
         count, size, turns = len(self.tokens), len(self.lengths), int(self.turns.sum())
+        self._fill_in(size, turns)
         for name in ("trained", "log_probs", "versions", "turn"):
             if len(getattr(self, name)) != count:
                 raise ValueError(f"{self} have {count} tokens and {len(getattr(self, name))} numbers in {name!r}")
@@ -66,9 +91,28 @@ class Episodes:
             raise ValueError(f"{self}: the turns of tokens do not count up to {self.turns.tolist()}")
         if (np.bincount(number[self.trained], minlength=turns) == 0).any():
             raise ValueError(f"{self} have a turn in which the policy drew no token")
+        if len(self.states) != turns or len(self.success) != size:
+            told = f"{len(self.states)} states and {len(self.success)} successes"
+            raise ValueError(f"{self} have {turns} turns in {size} episodes, but {told}")
+        if self.part_names and self.parts.shape != (len(self.part_names), size):
+            told = f"received {self.parts.shape} numbers"
+            raise ValueError(f"{self} have {len(self.part_names)} parts of {size} episodes, {told}")
+
+    def _fill_in(self, size: int, turns: int) -> None:
+        """Gives what is not known its place: states that equal nothing, also after records were joined."""
+        states = np.asarray(self.states, np.int64) if len(self.states) else np.full(turns, -1, np.int64)
+        states = np.where(states < 0, -1 - np.arange(len(states)), states)
+        success = np.asarray(self.success, np.float32) if len(self.success) else np.full(size, np.nan, np.float32)
+        object.__setattr__(self, "states", states)
+        object.__setattr__(self, "success", success)
 
     def __str__(self) -> str:
         return f"the episodes of {self.uid or 'a prompt'}"
+
+    @property
+    def size(self) -> int:
+        """How many episodes there are."""
+        return len(self.lengths)
 
     @property
     def num_trained(self) -> np.ndarray:
@@ -78,7 +122,13 @@ class Episodes:
     @property
     def returns(self) -> np.ndarray:
         """The sum of each episode's rewards, [E] float32."""
-        return np.add.reduceat(self.rewards, np.cumsum(self.turns) - self.turns)
+        whole = np.add.reduceat(self.rewards.astype(np.float64), np.cumsum(self.turns) - self.turns)
+        return whole.astype(np.float32)  # so that equal sums are equal, in whichever order they were earned
+
+    @property
+    def succeeded(self) -> np.ndarray:
+        """Which episodes are successes, [E] bool: as the game said, or by their return where it did not."""
+        return np.where(np.isnan(self.success), self.returns >= SUCCESS_RETURN, self.success > 0)
 
     @property
     def span(self) -> Span:
@@ -93,7 +143,7 @@ class Episodes:
 
     @classmethod
     def join(cls, parts: Sequence[Episodes]) -> Episodes:
-        """Episodes of the same prompt in one record."""
+        """Episodes of the same prompt in one record. A part that only some of them have is nan in the others."""
         first = parts[0]
         for part in parts:
             if not np.array_equal(part.prompt, first.prompt):
@@ -103,11 +153,40 @@ class Episodes:
             return np.concatenate([getattr(part, name) for part in parts])
 
         ends = tuple(word for part in parts for word in part.end)
-        return cls(first.prompt, **{name: all_of(name) for name in _ARRAYS}, end=ends, uid=first.uid)
+        names = tuple(dict.fromkeys(name for part in parts for name in part.part_names))
+        return cls(
+            first.prompt,
+            **{name: all_of(name) for name in _ARRAYS},
+            end=ends,
+            uid=first.uid,
+            part_names=names,
+            parts=np.concatenate([part._parts_as(names) for part in parts], 1) if names else _no_parts(),
+        )
+
+    def take(self, places: Sequence[int] | np.ndarray) -> Episodes:
+        """Some of the episodes, by their places and in that order, in a record of their own."""
+        chosen = np.asarray(places, np.int64)
+        tokens, turns = _ranges(self.lengths, chosen), _ranges(self.turns, chosen)
+        return Episodes(
+            self.prompt,
+            **{name: getattr(self, name)[tokens] for name in _OF_TOKENS},
+            **{name: getattr(self, name)[turns] for name in _OF_TURNS},
+            **{name: getattr(self, name)[chosen] for name in _OF_EPISODES},
+            end=tuple(self.end[place] for place in chosen),
+            uid=self.uid,
+            part_names=self.part_names,
+            parts=self.parts[:, chosen] if self.part_names else self.parts,
+        )
+
+    def _parts_as(self, names: Sequence[str]) -> np.ndarray:
+        """The parts of these names, [names, E]."""
+        unknown = np.full(self.size, np.nan, np.float32)
+        known = dict(zip(self.part_names, self.parts, strict=False))
+        return np.stack([known.get(name, unknown) for name in names])
 
     @classmethod
     def of_group(cls, group: Group) -> Episodes:
-        """Replies as episodes of one turn. What else a reward's function has measured is left behind."""
+        """Replies as episodes of one turn."""
         if not group.finish:
             raise ValueError(f"{group} does not know how its replies finished")
         count, size = len(group.tokens), len(group.lengths)
@@ -123,6 +202,8 @@ class Episodes:
             np.ones(size, np.int64),
             tuple(_ENDS_OF_REPLIES[word] for word in group.finish),
             group.uid,
+            part_names=group.part_names,
+            parts=group.parts,
         )
 
     def as_group(self) -> Group:
@@ -131,10 +212,19 @@ class Episodes:
             raise ValueError(f"{self} are no single replies: {int(self.turns.max())} turns, and what was said to them")
         finish = tuple(ENDS[word] for word in self.end)
         arrays = self.prompt, self.tokens, self.lengths, self.log_probs, self.versions, self.rewards
-        return Group(*arrays, finish=finish, uid=self.uid)
+        return Group(*arrays, finish=finish, part_names=self.part_names, parts=self.parts, uid=self.uid)
 
 
-_ARRAYS = ("tokens", "trained", "log_probs", "versions", "turn", "rewards", "lengths", "turns")
+_OF_TOKENS = ("tokens", "trained", "log_probs", "versions", "turn")
+_OF_TURNS = ("rewards", "states")
+_OF_EPISODES = ("lengths", "turns", "success")
+_ARRAYS = (*_OF_TOKENS, *_OF_TURNS, *_OF_EPISODES)
+
+
+def _ranges(lengths: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The numbers of all values in some of the rows that lie end to end."""
+    starts = np.cumsum(lengths) - lengths
+    return np.concatenate([np.arange(starts[place], starts[place] + lengths[place]) for place in places])
 
 
 class _Part(NamedTuple):
@@ -155,6 +245,7 @@ class EpisodeBuilder:
         self._uid = uid
         self._parts: list[_Part] = []
         self._rewards: list[float] = []
+        self._states: list[int] = []
 
     def __str__(self) -> str:
         return self._uid or "an episode"
@@ -172,12 +263,26 @@ class EpisodeBuilder:
         """What the next reply is made to begin with."""
         self._add(self.num_turns, tokens, None, version)
 
-    def add_reply(self, tokens: Tokens, log_probs: np.ndarray, versions: np.ndarray | int, reward: float = 0.0) -> None:
-        """What the policy drew, and what it earned: a new turn."""
+    def add_reply(
+        self,
+        tokens: Tokens,
+        log_probs: np.ndarray | Sequence[float],
+        versions: np.ndarray | Sequence[int] | int,
+        reward: float = 0.0,
+        state: str | int | None = None,
+    ) -> None:
+        """What the policy drew, what it earned, and the state (its key or number) that it was drawn in: a new turn."""
         if not len(tokens):
             raise ValueError(f"turn {self.num_turns} of {self}: a reply needs at least one token")
         self._add(self.num_turns, tokens, log_probs, versions)
         self._rewards.append(reward)
+        self._states.append(state_number(state) if isinstance(state, str) else -1 if state is None else state)
+
+    def set_reward(self, reward: float) -> None:
+        """What the last reply earned, where the environment says so only after it was added."""
+        if not self._rewards:
+            raise ValueError(f"{self}: a reward of {reward:g} before the first reply")
+        self._rewards[-1] = reward
 
     def add_observation(self, tokens: Tokens, version: int) -> None:
         """What the environment said to the last reply."""
@@ -185,27 +290,37 @@ class EpisodeBuilder:
             raise ValueError(f"{self}: the first observation is the prompt; a reply comes first")
         self._add(self.num_turns - 1, tokens, None, version)
 
-    def finish(self, end: str) -> Episodes:
-        """The record of this one episode; a prefix without its reply is left out."""
-        parts = [part for part in self._parts if part.turn < self.num_turns]
-        if not parts:
+    def finish(self, end: str, success: bool | None = None, parts: Mapping[str, float] | None = None) -> Episodes:
+        """The record of this one episode; a prefix without its reply is left out. `parts`: other numbers by name."""
+        drawn = [part for part in self._parts if part.turn < self.num_turns]
+        if not drawn:
             raise ValueError(f"{self} ended ({end}) before its first reply: nothing can be learned")
-        sizes = [len(part.tokens) for part in parts]
+        sizes, measured = [len(part.tokens) for part in drawn], dict(parts or {})
         return Episodes(
             prompt=self._prompt,
-            tokens=np.concatenate([part.tokens for part in parts]),
-            trained=np.repeat([part.trained for part in parts], sizes),
-            log_probs=np.concatenate([part.log_probs for part in parts]),
-            versions=np.concatenate([part.versions for part in parts]),
-            turn=np.repeat(np.array([part.turn for part in parts], np.int16), sizes),
+            tokens=np.concatenate([part.tokens for part in drawn]),
+            trained=np.repeat([part.trained for part in drawn], sizes),
+            log_probs=np.concatenate([part.log_probs for part in drawn]),
+            versions=np.concatenate([part.versions for part in drawn]),
+            turn=np.repeat(np.array([part.turn for part in drawn], np.int16), sizes),
             rewards=np.array(self._rewards, np.float32),
             lengths=np.array([sum(sizes)], np.int64),
             turns=np.array([self.num_turns], np.int64),
             end=(end,),
             uid=self._uid,
+            states=np.array(self._states, np.int64),
+            success=np.array([np.nan if success is None else success], np.float32),
+            part_names=tuple(measured),
+            parts=np.array([[value] for value in measured.values()], np.float32) if measured else _no_parts(),
         )
 
-    def _add(self, turn: int, tokens: Tokens, log_probs: np.ndarray | None, versions: np.ndarray | int) -> None:
+    def _add(
+        self,
+        turn: int,
+        tokens: Tokens,
+        log_probs: np.ndarray | Sequence[float] | None,
+        versions: np.ndarray | Sequence[int] | int,
+    ) -> None:
         size = len(tokens)
         logs = np.zeros(size, np.float32) if log_probs is None else np.asarray(log_probs, np.float32)
         made = np.full(size, versions, np.int32)

@@ -9,7 +9,7 @@ Rollouts of checkpoints that older versions wrote hold a dictionary in place of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,19 @@ class Group:
     def replies(self) -> list[np.ndarray]:
         """The tokens of each reply."""
         return np.split(self.tokens, np.cumsum(self.lengths)[:-1])
+
+    def take(self, places: np.ndarray) -> Group:
+        """Some of the replies, by their places and in that order, in a record of their own."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        tokens = np.concatenate([np.arange(starts[p], starts[p] + self.lengths[p]) for p in places])
+        return replace(
+            self,
+            **{name: getattr(self, name)[tokens] for name in ("tokens", "log_probs", "versions")},
+            lengths=self.lengths[places],
+            rewards=self.rewards[places],
+            finish=tuple(self.finish[place] for place in places) if self.finish else (),
+            parts=self.parts[:, places] if self.part_names else self.parts,
+        )
 
     @property
     def span(self) -> Span:

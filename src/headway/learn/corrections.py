@@ -18,6 +18,10 @@
     cispo            pi_b            1                            all                         sg(clip(r)) A log pi
     topr             pi_b            1                            all                         sg(min(r, 1)) A log pi
                                                                                               where A < 0
+    gspo             pi_b or         1                            all                         clip the geometric mean
+                     recomputed                                                               of r over the sequence
+
+A sequence is a reply, or all that the policy drew in an episode: the observations between its turns are no part of it.
 
 Where nothing is stale all three policies are the same, and the gradient of each row is that of A log pi. Weights
 carry no gradient. A masked token has weight 0 and still counts in the denominator of the loss, so masking some
@@ -41,7 +45,7 @@ from headway.learn.ragged import Ragged
 MAX_LOG_RATIO = 20.0
 
 Proximal = Literal["behaviour", "recomputed", "interpolated"]
-Surrogate = Literal["plain", "clip", "cispo", "topr"]
+Surrogate = Literal["plain", "clip", "cispo", "topr", "gspo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class Correction:
     needs_whole_batch: bool
     """Its verdict on a token depends on the whole batch: weigh before cutting into microbatches."""
     rule: Weigh
+    clip_range: tuple[float, float] | None = None
+    """How far below and above 1 the loss lets its ratio go, where that is the correction's own affair."""
 
     def weigh(self, logp_prox: Tensor, logp_b: Tensor, sequences: Ragged) -> Weighed:
         """Weights and mask of tokens [N] from their log-probabilities under pi_prox and pi_b."""
@@ -82,15 +88,22 @@ def find_correction(name: str, **knobs: Any) -> Correction:
     allowed = [key for key, p in inspect.signature(entry.rule).parameters.items() if p.kind is p.KEYWORD_ONLY]
     if len(entry.proximals) > 1:
         allowed.append("proximal")
+    if entry.clip_range is not None:
+        allowed += CLIP_KNOBS
     for knob in knobs:
         if knob not in allowed:
             raise ValueError(unknown(f"setting of correction {name!r}", knob, allowed or ["(none)"]))
     proximal = knobs.pop("proximal", entry.proximals[0])
     if proximal not in entry.proximals:
         raise ValueError(unknown(f"proximal of correction {name!r}", str(proximal), entry.proximals))
+    clip_range = None
+    if entry.clip_range is not None:
+        low, high = (knobs.pop(name, value) for name, value in zip(CLIP_KNOBS, entry.clip_range, strict=True))
+        _require(0 <= low <= 1 and high >= 0, f"clip_low in [0, 1] and clip_high >= 0, received {low!r} and {high!r}")
+        clip_range = float(low), float(high)
     rule = partial(entry.rule, **knobs)
     rule(torch.zeros(1), Ragged.of([1]))  # settings that cannot work are refused here, not in the first update
-    return Correction(name, proximal, entry.surrogate, entry.needs_whole_batch, rule)
+    return Correction(name, proximal, entry.surrogate, entry.needs_whole_batch, rule, clip_range)
 
 
 def exp_ratio(log_ratio: Tensor) -> Tensor:
@@ -197,8 +210,10 @@ class _Row:
     proximals: tuple[Proximal, ...] = ("recomputed",)
     """The first is the default."""
     needs_whole_batch: bool = False
+    clip_range: tuple[float, float] | None = None
 
 
+CLIP_KNOBS = ("clip_low", "clip_high")
 CORRECTIONS: dict[str, _Row] = {
     "none": _Row(unweighted, "plain", ("behaviour",)),
     "clip": _Row(unweighted, "clip", ("behaviour",)),
@@ -210,4 +225,5 @@ CORRECTIONS: dict[str, _Row] = {
     "sequence_mask": _Row(sequence_band),
     "cispo": _Row(unweighted, "cispo", ("behaviour",)),
     "topr": _Row(unweighted, "topr", ("behaviour",)),
+    "gspo": _Row(unweighted, "gspo", ("behaviour", "recomputed"), clip_range=(3e-4, 4e-4)),
 }

@@ -7,6 +7,12 @@
     branch       0  0  0 |  1  1 |  2
     predicts          a0,b0  a1 a2   b1
 
+An episode (experience/episode.py) is a branch in which only some tokens are trained on, those that the policy drew:
+
+    branch      a0 a1 | x0 x1 | b0 b1          reply, observation, reply
+    trained      1  1    0  0    1  1
+    predicts    a1        b0   b1              and the prompt predicts a0; what predicts x0 or x1 goes to no head
+
 A token sees the prompt and its own branch, up to itself: exactly what it would see in a sequence of its own. Eight
 short replies to a long prompt take little more than one. Rows of a batch are such trees, padded to the longest.
 
@@ -42,6 +48,7 @@ class ReplyTree:
     prompt: np.ndarray  # [P]
     replies: tuple[np.ndarray, ...]
     first: int
+    trained: tuple[np.ndarray | None, ...] = ()  # of each reply [T] bool: which tokens; None, or left out: all of them
 
     @property
     def num_tokens(self) -> int:
@@ -50,7 +57,7 @@ class ReplyTree:
 
 @dataclass(frozen=True, slots=True)
 class TreeBatch:
-    """Holds a microbatch of trees: B rows of T places, N trained tokens in S replies."""
+    """Holds a microbatch of trees: B rows of T places, N trained tokens in S replies (or episodes)."""
 
     tokens: Tensor  # [B, T]
     positions: Tensor  # [B, T]
@@ -108,14 +115,21 @@ def pack_trees(
     price: float = 0.0,
     *,
     apart: bool = False,
+    trained: Sequence[Sequence[np.ndarray | None]] | None = None,
 ) -> list[list[ReplyTree]]:
     """Makes microbatches of trees whose padded size is at most `budget` tokens, the longest first.
 
     A group is cut into several trees, each with the prompt again, where it is larger than the budget by itself, or
-    where that is less work, given the price of a pair of tokens; `apart`: each reply is a tree.
+    where that is less work, given the price of a pair of tokens; `apart`: each reply is a tree. `trained` says of each
+    reply which of its tokens are trained on, if not all: every token that is read counts for the budget.
     """
     trees: list[ReplyTree] = []
     number = 0
+    masks = [mask for group in trained or () for mask in group]
+
+    def tree(prompt: np.ndarray, some: list[np.ndarray], first: int) -> ReplyTree:
+        return ReplyTree(prompt, tuple(some), first, tuple(masks[first : first + len(some)]))
+
     for prompt, group in zip(prompts, replies, strict=True):
         some: list[np.ndarray] = []
         size, first = len(prompt), number
@@ -127,19 +141,19 @@ def pack_trees(
                     f"of {budget} tokens"
                 )
             if some and (apart or place in ends or size + len(reply) - 1 > budget):
-                trees.append(ReplyTree(prompt, tuple(some), first))
+                trees.append(tree(prompt, some, first))
                 some, size, first = [], len(prompt), number
             some.append(reply)
             size += len(reply) - 1
             number += 1
         if some:
-            trees.append(ReplyTree(prompt, tuple(some), first))
+            trees.append(tree(prompt, some, first))
     batches: list[list[ReplyTree]] = []
-    for tree in sorted(trees, key=lambda tree: (-tree.num_tokens, tree.first)):
+    for one in sorted(trees, key=lambda one: (-one.num_tokens, one.first)):
         if batches and batches[-1][0].num_tokens * (len(batches[-1]) + 1) <= budget:
-            batches[-1].append(tree)
+            batches[-1].append(one)
         else:
-            batches.append([tree])
+            batches.append([one])
     return batches
 
 
@@ -161,26 +175,29 @@ def lay_out(trees: Sequence[ReplyTree], *, apart: bool = False) -> TreeBatch:
     positions = np.zeros((len(trees), length), np.int64)
     branch = np.full((len(trees), length), PADDING, np.int64)
     sources: list[np.ndarray] = []
+    targets: list[np.ndarray] = []
     numbers: list[int] = []
     for row, tree in enumerate(trees):
         end = len(tree.prompt)
         tokens[row, :end], positions[row, :end], branch[row, :end] = tree.prompt, np.arange(end), 0
         at = end
-        for place, reply in enumerate(tree.replies):
+        masks = tree.trained or (None,) * len(tree.replies)
+        for place, (reply, mask) in enumerate(zip(tree.replies, masks, strict=True)):
             more = len(reply) - 1
             tokens[row, at : at + more] = reply[:-1]
             positions[row, at : at + more] = np.arange(end, end + more)
             branch[row, at : at + more] = place + 1
-            sources.append(row * length + np.concatenate([[end - 1], np.arange(at, at + more)]))
+            before = row * length + np.concatenate([[end - 1], np.arange(at, at + more)])
+            sources.append(before if mask is None else before[mask])
+            targets.append(reply if mask is None else reply[mask])
             numbers.append(tree.first + place)
             at += more
-    targets = np.concatenate([reply for tree in trees for reply in tree.replies]).astype(np.int64)
     return TreeBatch(
         torch.from_numpy(tokens),
         torch.from_numpy(positions),
         torch.from_numpy(branch),
         torch.from_numpy(np.concatenate(sources)),
-        torch.from_numpy(targets),
+        torch.from_numpy(np.concatenate(targets).astype(np.int64)),
         tuple(numbers),
         apart,
     )

@@ -6,7 +6,8 @@
     own       a second model of the policy's kind: twice the memory and the work, and neither disturbs the other
 
     one update
-        values, with the weights it starts from --> advantages and targets (GAE over the tokens of each reply)
+        values, with the weights it starts from --> advantages and targets: GAE over the tokens of each reply, or
+                                                    over the turns of each episode (credit.py)
         every gradient step: (value - target)^2, where a step beyond `value_clip` from the first value earns nothing
 
 The head starts at zero, so the first advantages are the rewards. For the first `critic_warmup_updates` updates the
@@ -23,6 +24,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from headway.learn.grpo.advantages import at_the_end, token_gae
+from headway.learn.grpo.credit import Turns, turn_gae
 from headway.learn.grpo.loss import TokenLoss, value_loss
 from headway.learn.ragged import Ragged
 from headway.llm.model_types import CausalModel
@@ -37,9 +39,10 @@ class CriticSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docst
     """With gae: a head on the policy's backbone, or a second model. own takes twice the memory and the work; shared
     lets the value loss shape the policy's features."""
     gae_gamma: float = Field(default=1.0, ge=0, le=1)
-    """Discount per token. Below 1 short replies are preferred."""
+    """Discount per token, in episodes per turn. Below 1 short replies (few turns) are preferred."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    """1: the advantage is the return minus the value. Lower trusts the critic more, with less variance."""
+    """1: the advantage is the return minus the value. Lower trusts the critic more, with less variance. Per token, in
+    episodes per turn."""
     value_clip: float | None = Field(default=0.5, gt=0)
     """How far a value may move in one update. Unset: as far as it likes."""
     value_weight: float = Field(default=0.5, gt=0)
@@ -100,6 +103,13 @@ class Critic:
         if penalties is not None:
             per_token = per_token - penalties
         return token_gae(per_token, values, sequences, gamma=self.settings.gae_gamma, lam=self.settings.gae_lambda)
+
+    def turn_advantages(
+        self, turns: Turns, penalties: Tensor | None, values: Tensor, sequences: Ragged, after: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Makes the same of episodes: `after` [S] is the value behind each that was cut."""
+        gamma, lam = self.settings.gae_gamma, self.settings.gae_lambda
+        return turn_gae(turns, penalties, values, sequences, gamma=gamma, lam=lam, bootstrap=after)
 
     def loss(self, values: Tensor, targets: Tensor, old_values: Tensor, num_tokens: int) -> TokenLoss:
         """Returns the share of some tokens [n] in the mean error over `num_tokens`, before `value_weight`."""

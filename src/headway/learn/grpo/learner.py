@@ -1,4 +1,4 @@
-"""Learns a language model from groups of replies.
+"""Learns a language model from groups of replies, or of episodes in an environment.
 
     groups --> look: what the weights say of each token as the update starts --> advantages --> minibatches
                                                                                                     |
@@ -9,6 +9,9 @@ The look takes what the update needs and nothing else: values for a critic, log-
 the proximal policy. With one minibatch and one epoch the policy at the start of the update is the policy that computes
 the gradient, so the proximal ones cost nothing extra.
 
+What an environment said between the turns of an episode is read and goes no further: hidden states are taken where a
+token that the policy drew is predicted, so the head, ratios, denominators and measures know of nothing else.
+
 As one rank of several a learner has the whole batch and does its share of the forward and backward passes: whole
 groups, so that no two read the same prompt. Advantages, denominators and minibatches are those of the whole batch.
 """
@@ -16,25 +19,25 @@ groups, so that no two read the same prompt. Advantages, denominators and miniba
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
-from headway.experience.group import group_of
 from headway.learn.corrections import Correction, Weighed, find_correction, interpolate
 from headway.learn.grpo import diagnostics
 from headway.learn.grpo.advantages import COMPARE_THE_BATCH, group_advantages, whiten
+from headway.learn.grpo.credit import gigpo_credit, turn_credit
 from headway.learn.grpo.critic import Critic
 from headway.learn.grpo.engine_check import EngineCheck
 from headway.learn.grpo.loss import policy_loss, token_scale
 from headway.learn.grpo.policy import TokenPolicy, autocast, find_reference
-from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
+from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies, record_of
 from headway.learn.grpo.settings import GRPOSettings
+from headway.learn.grpo.summary import equal_groups, summarize
 from headway.learn.grpo.update import GRPOUpdate, measure
-from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
 from headway.llm.layouts import choose_layout
@@ -43,6 +46,19 @@ from headway.llm.trees import pair_price
 from headway.llm.without_dropout import without_dropout
 
 __all__ = ["GRPOLearner", "GRPOSettings"]
+
+
+class _Look(NamedTuple):
+    """What the weights said of each token as the update started, [N] each, where it is needed."""
+
+    proximal: Tensor | None = None
+    reference: Tensor | None = None
+    values: Tensor | None = None
+    after: Tensor | None = None  # [S]: values behind the last token of episodes that were cut, else 0
+
+    def only(self, kept: Tensor) -> _Look:
+        """The same of some tokens, given which [N]; what comes after them was needed before."""
+        return _Look(*(line if line is None else line[kept] for line in self[:3]))
 
 
 class GRPOLearner:
@@ -86,7 +102,7 @@ class GRPOLearner:
     def learn(self, batch: Batch) -> LearnReport:
         self._set_learning_rates()
         update = self._begin(batch)
-        for epoch in range(self._settings.num_epochs):
+        for epoch in range(0 if update.is_nothing_left else self._settings.num_epochs):
             for groups in self._minibatches(update.data.num_groups):
                 self._step(update, groups, is_first_look=epoch == 0)
         self._updates += 1
@@ -94,8 +110,7 @@ class GRPOLearner:
         found["learning_rate"] = 0.0 if update.is_policy_waiting else self._optimizer.param_groups[0]["lr"]
         if self._critic is not None:
             found["critic_learning_rate"] = self._critic.optimizer.param_groups[0]["lr"]
-        in_groups = self._settings.estimator not in COMPARE_THE_BATCH
-        found["without_signal"] = diagnostics.without_signal(found, in_groups=in_groups)
+        found["without_signal"] = self._without_signal(update, found)
         return LearnReport(found)
 
     def snapshot(self) -> dict[str, Tensor]:
@@ -137,26 +152,34 @@ class GRPOLearner:
 
     def _begin(self, batch: Batch) -> GRPOUpdate:
         settings, correction = self._settings, self._correction
-        data = Replies.of([group_of(rollout) for rollout in batch.rollouts], self._device)
-        proximal, reference, values = self._first_look(data)
-        sequences = data.sequences.to(self._device)
-        advantages, targets = self._advantages(data, reference, values, sequences)
-        whole = None
-        if correction.needs_whole_batch and proximal is not None:
-            whole = correction.weigh(proximal, data.log_probs, sequences)
+        whole = data = Replies.of([record_of(rollout) for rollout in batch.rollouts], self._device)
+        look = self._first_look(whole)
+        advantages, targets = self._advantages(whole, look)
+        summary, left = summarize(whole), whole.without_cut() if settings.mask_truncated else whole
+        if settings.mask_truncated:
+            summary["left_out"] = float(whole.cut.mean())
+        if left is not None and left is not whole:
+            kept = torch.from_numpy(~whole.cut)[whole.sequences.row].to(self._device)
+            data, look, advantages = left, look.only(kept), advantages[kept]
+            targets = None if targets is None else targets[kept]
+        verdict = None
+        if correction.needs_whole_batch and look.proximal is not None:
+            verdict = correction.weigh(look.proximal, data.log_probs, data.sequences.to(self._device))
         return GRPOUpdate(
             data=data,
             version=batch.version,
-            proximal=proximal,
-            reference=reference,
-            values=values,
+            summary=summary,
+            proximal=look.proximal,
+            reference=look.reference,
+            values=look.values,
             advantages=advantages,
             targets=targets,
-            whole=whole,
+            whole=verdict,
             is_policy_waiting=self._updates < settings.critic_alone,
-            mismatch=self._mismatch(data, batch.version, proximal),
+            mismatch={} if left is None else self._mismatch(data, batch.version, look.proximal),
             logs=torch.zeros(data.num_tokens, device=self._device),
             weights=torch.zeros(data.num_tokens, device=self._device),
+            is_nothing_left=left is None,
         )
 
     def _mismatch(self, data: Replies, version: int, proximal: Tensor | None) -> Mapping[str, float] | None:
@@ -164,35 +187,55 @@ class GRPOLearner:
         is_free = is_known and not self._settings.sampling.is_cut
         return self._check.mismatch(data, version, self._sizes, is_free=is_free)
 
-    def _advantages(
-        self, data: Replies, reference: Tensor | None, values: Tensor | None, sequences: Ragged
-    ) -> tuple[Tensor, Tensor | None]:
+    def _advantages(self, data: Replies, look: _Look) -> tuple[Tensor, Tensor | None]:
         """Returns the advantages of tokens [N] over the whole batch; with a critic also its targets, [N]."""
         settings = self._settings
         refine = whiten if settings.whiten_advantages else lambda found: found
+        sequences = data.sequences.to(self._device)
         penalties = None
-        if settings.kl_in_reward and reference is not None:
-            penalties = settings.kl_weight * (data.log_probs - reference)
+        if settings.kl_in_reward and look.reference is not None:
+            penalties = settings.kl_weight * (data.log_probs - look.reference)
         rewards = data.rewards.to(self._device)
-        if self._critic is not None and values is not None:
-            advantages, targets = self._critic.advantages(rewards, penalties, values, sequences)
+        if self._critic is not None and look.values is not None:
+            if data.has_episodes:
+                turns = data.turns.to(self._device)
+                advantages, targets = self._critic.turn_advantages(turns, penalties, look.values, sequences, look.after)
+            else:
+                advantages, targets = self._critic.advantages(rewards, penalties, look.values, sequences)
             return refine(advantages), targets
         if penalties is not None:
             rewards = rewards - sequences.sums(penalties)
-        per_reply = refine(group_advantages(settings.estimator, rewards, data.group.to(self._device)))
-        return sequences.spread(per_reply), None
+        per_reply = group_advantages(settings.estimator, rewards, data.group.to(self._device))
+        if settings.credit == "episode":
+            return sequences.spread(refine(per_reply)), None
+        turns = data.turns.to(self._device)
+        earned = turns.rewards if penalties is None else turns.rewards - turns.tokens.sums(penalties)
+        if settings.credit == "turn":
+            per_turn = turn_credit(settings.estimator, turns, earned, settings.turn_gamma)
+        else:
+            per_turn = gigpo_credit(settings.estimator, turns, earned, per_reply, settings)
+        return turns.tokens.spread(refine(per_turn)), None
+
+    def _without_signal(self, update: GRPOUpdate, found: Mapping[str, float]) -> float:
+        if update.is_nothing_left:
+            return 1.0
+        if self._settings.credit != "episode":
+            return equal_groups(update.advantages, update.data)
+        return diagnostics.without_signal(found, in_groups=self._settings.estimator not in COMPARE_THE_BATCH)
 
     @torch.no_grad()
-    def _first_look(self, data: Replies) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Computes proximal and reference log-probabilities and values, [N] each, where they are needed."""
+    def _first_look(self, data: Replies) -> _Look:
+        """Computes proximal and reference log-probabilities and values where they are needed."""
         correction, critic = self._correction, self._critic
         is_on_the_way = self._settings.is_one_step and not correction.needs_whole_batch
         needs_proximal = correction.proximal == "recomputed" and not is_on_the_way
         needs = (needs_proximal, self._reference is not None, critic is not None)
         if not any(needs):
-            return None, None, None
-        lines = torch.zeros(3, data.num_tokens, device=self._device)
-        for part in self._my_microbatches(data, np.arange(data.num_groups)):
+            return _Look()
+        num_tokens = data.num_tokens
+        with_ends = critic is not None and data.has_episodes and bool(data.cut.any())
+        lines = torch.zeros(3, num_tokens + len(data.starts) * with_ends, device=self._device)
+        for part in self._my_microbatches(data, np.arange(data.num_groups), with_ends=with_ends):
             hidden = None
             if needs_proximal or (critic is not None and critic.is_shared):
                 hidden = self._policy.hidden(part.trees)
@@ -204,9 +247,9 @@ class GRPOLearner:
                 lines[2, part.places] = self._values(part, hidden).float()
         self._rank.add_up(lines)
         proximal, reference, values = (
-            line if is_needed else None for line, is_needed in zip(lines, needs, strict=True)
+            line[:num_tokens] if is_needed else None for line, is_needed in zip(lines, needs, strict=True)
         )
-        return proximal, reference, values
+        return _Look(proximal, reference, values, lines[2, num_tokens:] if with_ends else None)
 
     # -- one step of the optimizer ------------------------------------------------------------------
 
@@ -215,8 +258,9 @@ class GRPOLearner:
         order = self._random.permutation(num_groups) if count > 1 else np.arange(num_groups)
         return [np.sort(part) for part in np.array_split(order, count)]
 
-    def _my_microbatches(self, data: Replies, groups: np.ndarray) -> Iterator[Microbatch]:
-        return data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], self._sizes)
+    def _my_microbatches(self, data: Replies, groups: np.ndarray, *, with_ends: bool = False) -> Iterator[Microbatch]:
+        mine = groups[self._rank.share_by_size(data.sizes[groups])]
+        return data.microbatches(mine, self._sizes, with_ends=with_ends)
 
     def _step(self, update: GRPOUpdate, groups: np.ndarray, *, is_first_look: bool) -> None:
         """Takes one step on some groups. The denominators are theirs, whichever rank and microbatch a token is in."""
@@ -249,7 +293,7 @@ class GRPOLearner:
     def _policy_loss(
         self, update: GRPOUpdate, part: Microbatch, logp: Tensor, entropy: Tensor, num_tokens: int, num_sequences: int
     ) -> tuple[Weighed, Tensor, Mapping[str, Tensor]]:
-        terms, places = self._settings.loss_terms, part.places
+        terms, places = self._settings.terms_with(self._correction.clip_range), part.places
         behaviour_logs = update.data.log_probs[places]
         proximal = self._proximal(update, part, logp, behaviour_logs)
         if update.whole is not None:
@@ -266,6 +310,7 @@ class GRPOLearner:
             terms,
             logp_ref=None if update.reference is None else update.reference[places],
             entropy=entropy,
+            sequences=part.sequences,
         )
         return weighed, loss.value, loss.sums
 

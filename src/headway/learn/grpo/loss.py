@@ -16,6 +16,11 @@ of the microbatches add up to the gradient of the batch, and how a batch is cut 
     cispo        -sg(clip(r, 1 - clip_low, 1 + clip_high)) A log pi
     topr         -A log pi where A >= 0, else -sg(min(r, 1)) A log pi
     plain        -A log pi
+    gspo         -min(s A, clip(s, 1 - clip_low, 1 + clip_high) A), where s is the geometric mean of r over the token's
+                 sequence; the gradient of s with respect to a token's log pi is taken as s times the token's share
+
+With equal advantages in a sequence and `seq-mean-token-mean`, gspo is the mean over sequences of min(s A, clip(s) A),
+and its gradient is that of s = exp(mean of log r) itself. With advantages by turn each token has its own A.
 """
 
 from __future__ import annotations
@@ -93,6 +98,7 @@ def policy_loss(
     *,
     logp_ref: Tensor | None = None,  # [N] of the reference, for the k3 penalty
     entropy: Tensor | None = None,  # [N], with gradient if it is to be rewarded
+    sequences: Ragged | None = None,  # whole ones; for gspo
 ) -> TokenLoss:
     """Returns the loss of one microbatch. Its `sums` go to `measures` with those of the other microbatches."""
     if settings.kl_weight and logp_ref is None:
@@ -100,10 +106,18 @@ def policy_loss(
     if settings.entropy_weight and entropy is None:
         raise ValueError(f"entropy_weight={settings.entropy_weight!r} needs the entropy of each token")
     log_r = logp - logp_prox
+    log_kl = log_r.detach()
+    if surrogate == "gspo":
+        log_r = _by_sequence(logp, log_r, sequences)
     tokens = weighed.weights * _surrogate(surrogate, logp, log_r, advantages, settings)
     policy = (scale * tokens).sum()
     value = policy
-    sums = {"policy_loss": policy.detach(), **_sums_of_ratios(log_r.detach(), advantages, weighed, surrogate, settings)}
+    moved = {"kl": k3(log_kl).sum()}  # of tokens, whatever the surrogate makes of their ratios
+    sums = {
+        "policy_loss": policy.detach(),
+        **moved,
+        **_sums_of_ratios(log_r.detach(), advantages, weighed, surrogate, settings),
+    }
     if logp_ref is not None:
         penalty = k3(logp_ref - logp)
         value = value + settings.kl_weight * (scale * penalty).sum()
@@ -174,10 +188,10 @@ def k3(log_ratio: Tensor) -> Tensor:
 
 
 def _surrogate(kind: Surrogate, logp: Tensor, log_r: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
-    if kind == "clip":
+    if kind in ("clip", "gspo"):
         r = exp_ratio(log_r)
         gain = torch.minimum(r * advantages, _clip(r, settings) * advantages)
-        if settings.dual_clip is not None:
+        if kind == "clip" and settings.dual_clip is not None:
             gain = torch.where(advantages < 0, torch.maximum(gain, settings.dual_clip * advantages), gain)
         return -gain
     if kind == "plain":
@@ -187,7 +201,15 @@ def _surrogate(kind: Surrogate, logp: Tensor, log_r: Tensor, advantages: Tensor,
         return -_clip(r, settings) * advantages * logp
     if kind == "topr":
         return -torch.where(advantages < 0, r.clamp(max=1.0), 1.0) * advantages * logp
-    raise ValueError(unknown("surrogate", kind, ("clip", "cispo", "topr", "plain")))
+    raise ValueError(unknown("surrogate", kind, ("clip", "cispo", "topr", "plain", "gspo")))
+
+
+def _by_sequence(logp: Tensor, log_r: Tensor, sequences: Ragged | None) -> Tensor:
+    """Puts the mean of a sequence's log-ratios in the place of each: the value is the mean's, the slope a token's."""
+    if sequences is None:
+        raise ValueError("gspo needs to know where sequences begin and end")
+    means = sequences.spread(sequences.means(log_r.detach()))
+    return means + (logp - logp.detach())
 
 
 def _clip(r: Tensor, settings: LossSettings) -> Tensor:
@@ -200,7 +222,7 @@ def _sums_of_ratios(
     """Sums over tokens how far pi has moved from pi_prox, and counts those that the clip holds back."""
     r = exp_ratio(log_r)
     is_high, is_low = r > 1 + settings.clip_high, r < 1 - settings.clip_low
-    if surrogate == "clip":  # on the other side the smaller of the two is the unclipped one
+    if surrogate in ("clip", "gspo"):  # on the other side the smaller of the two is the unclipped one
         is_high, is_low = is_high & (advantages > 0), is_low & (advantages < 0)
     if surrogate in ("topr", "plain"):
         is_high, is_low = torch.zeros_like(is_high), torch.zeros_like(is_low)
@@ -208,7 +230,6 @@ def _sums_of_ratios(
     if surrogate == "clip" and settings.dual_clip is not None:
         is_dual = (advantages < 0) & (r > settings.dual_clip)
     return {
-        "kl": k3(log_r).sum(),
         "ratio": r.sum(),
         "ratio_square": (r**2).sum(),
         "clip_fraction_high": is_high.float().sum(),

@@ -2,8 +2,12 @@
 
     group     0                1
     reply     0       1        2                       [S]    what is known of a reply: its reward
-    line      a0 a1 a2| b0 b1 | c0 c1 c2 c3            [N]    what is known of a token: log-probability, version,
+    turn      0       1        2       3               [M]    what is known of a turn: its reward, its state
+    line      a0 a1 a2| b0 b1 | c0 c1   d0 d1          [N]    what is known of a token: log-probability, version,
                                                               advantage, value
+
+A reply is one to a prompt, or a whole episode: then the tokens of its turns follow each other in the line, and what the
+environment said between them is read by the model and stands nowhere in the line.
 
 Whoever computes in microbatches of trees (llm/trees.py) finds the places of their tokens in the line, reads what is
 there and writes what was found. So nothing that is known of a token depends on how the batch was cut.
@@ -13,14 +17,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headway.experience.group import Group
+from headway.core.types import Rollout
+from headway.experience.episode import Episodes
+from headway.experience.group import Group, group_of
+from headway.learn.grpo.credit import Turns
 from headway.learn.ragged import Ragged
 from headway.llm.trees import TreeBatch, lay_out, pack_trees
+
+Record = Group | Episodes
+
+
+def record_of(rollout: Rollout) -> Record:
+    """What a rollout brought: episodes, or the replies to a prompt."""
+    return rollout.payload if isinstance(rollout.payload, Episodes) else group_of(rollout)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Holds what follows a prompt: a reply, or an episode up to the last token that the policy drew."""
+
+    tokens: np.ndarray  # [T] int64
+    trained: np.ndarray | None = None  # [T] bool: drawn by the policy; None: all of them
+    rest: np.ndarray | None = None  # [R] int64: what the environment said behind them
+
+    def to_its_end(self) -> Branch:
+        """The same with the rest and one place more: what predicts it has read everything. No token stands there."""
+        trained = np.ones(len(self.tokens), bool) if self.trained is None else self.trained
+        rest = np.zeros(0, np.int64) if self.rest is None else self.rest
+        is_end = np.zeros(len(rest) + 1, bool)
+        is_end[-1] = True
+        return Branch(np.concatenate([self.tokens, rest, [0]]), np.concatenate([trained, is_end]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,37 +76,49 @@ class MicrobatchSizes:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """Holds G groups of S replies with N tokens in all."""
+    """Holds G groups of S replies (or episodes) with M turns and N trained tokens in all."""
 
-    groups: Sequence[Group]
+    records: Sequence[Record]
     prompts: list[np.ndarray]
-    replies: list[list[np.ndarray]]
+    branches: list[list[Branch]]
     first: np.ndarray  # [G + 1]: the number of each group's first reply
     starts: np.ndarray  # [S]: where each reply begins in the line
     sequences: Ragged  # stays on the CPU: from here everything is cut
-    rewards: Tensor  # [S]
+    rewards: Tensor  # [S]: of an episode the sum
     group: Tensor  # [S]: the group of each reply
+    cut: np.ndarray  # [S] bool: a limit ended it
+    turns: Turns
     log_probs: Tensor  # [N] of the behaviour policy
     versions: Tensor  # [N]
 
     @classmethod
-    def of(cls, groups: Sequence[Group], device: torch.device | str = "cpu") -> Replies:
-        counts = np.array([len(group.lengths) for group in groups])
-        lengths = np.concatenate([group.lengths for group in groups]).astype(np.int64)
-        rewards = np.concatenate([group.rewards for group in groups]).astype(np.float32)
-        log_probs = np.concatenate([group.log_probs for group in groups])
-        versions = np.concatenate([group.versions for group in groups]).astype(np.int64)
+    def of(cls, records: Sequence[Record], device: torch.device | str = "cpu") -> Replies:
+        shown = [_shown(record) for record in records]
+        counts = np.array([len(one.rewards) for one in shown])
+        lengths = np.concatenate([one.lengths for one in shown]).astype(np.int64)
+        group = torch.from_numpy(np.repeat(np.arange(len(records)), counts))
+        turns = np.concatenate([one.turns for one in shown])
+        sequence = torch.repeat_interleave(torch.from_numpy(turns))
         return cls(
-            groups=groups,
-            prompts=[group.prompt.astype(np.int64) for group in groups],
-            replies=[[reply.astype(np.int64) for reply in group.replies] for group in groups],
+            records=records,
+            prompts=[record.prompt.astype(np.int64) for record in records],
+            branches=[one.branches for one in shown],
             first=np.concatenate([[0], np.cumsum(counts)]),
             starts=np.cumsum(lengths) - lengths,
             sequences=Ragged.of(torch.from_numpy(lengths)),
-            rewards=torch.from_numpy(rewards),
-            group=torch.from_numpy(np.repeat(np.arange(len(groups)), counts)),
-            log_probs=torch.from_numpy(log_probs).to(device),
-            versions=torch.from_numpy(versions).to(device),
+            rewards=torch.from_numpy(np.concatenate([one.rewards for one in shown]).astype(np.float32)),
+            group=group,
+            cut=np.concatenate([one.cut for one in shown]),
+            turns=Turns(
+                Ragged.of(torch.from_numpy(np.concatenate([one.turn_lengths for one in shown]))),
+                sequence,
+                torch.from_numpy(np.concatenate([np.arange(count) for count in turns])),
+                group[sequence],
+                torch.from_numpy(np.concatenate([one.states for one in shown])),
+                torch.from_numpy(np.concatenate([one.turn_rewards for one in shown]).astype(np.float32)),
+            ),
+            log_probs=torch.from_numpy(np.concatenate([one.log_probs for one in shown])).to(device),
+            versions=torch.from_numpy(np.concatenate([one.versions for one in shown]).astype(np.int64)).to(device),
         )
 
     @property
@@ -86,9 +130,20 @@ class Replies:
         return self.sequences.num_values
 
     @property
+    def has_episodes(self) -> bool:
+        return any(isinstance(record, Episodes) for record in self.records)
+
+    @property
     def sizes(self) -> np.ndarray:
         """Returns how many tokens a model reads for each group, [G]: the prompt once."""
-        return np.array([len(p) + sum(map(len, r)) for p, r in zip(self.prompts, self.replies, strict=True)])
+        pairs = zip(self.prompts, self.branches, strict=True)
+        return np.array([len(prompt) + sum(len(branch.tokens) for branch in some) for prompt, some in pairs])
+
+    def without_cut(self) -> Replies | None:
+        """Returns those that no limit has ended, without the groups that have none; None where nothing is left."""
+        kept = [np.flatnonzero(~some) for some in np.split(self.cut, self.first[1:-1])]
+        left = [record.take(places) for record, places in zip(self.records, kept, strict=True) if len(places)]
+        return Replies.of(left, self.log_probs.device) if left else None
 
     def numbers(self, groups: np.ndarray) -> np.ndarray:
         """Returns the numbers of the replies in these groups."""
@@ -104,24 +159,109 @@ class Replies:
         own = begun[self.sequences.row.to(begun.device)] == self.versions
         return own & (self.versions == version)
 
-    def microbatches(self, groups: np.ndarray, sizes: MicrobatchSizes) -> Iterator[Microbatch]:
-        """Yields the replies of these groups."""
-        return self.microbatches_of(self.numbers(groups), sizes) if len(groups) else iter(())
+    def microbatches(
+        self, groups: np.ndarray, sizes: MicrobatchSizes, *, with_ends: bool = False
+    ) -> Iterator[Microbatch]:
+        """Yields the replies of these groups.
 
-    def microbatches_of(self, numbers: np.ndarray, sizes: MicrobatchSizes) -> Iterator[Microbatch]:
+        `with_ends`: what was cut is read to its end, and the place behind the last token of reply s has the number
+        N + s in the line.
+        """
+        numbers = self.numbers(groups) if len(groups) else np.zeros(0, np.int64)
+        return self.microbatches_of(numbers, sizes, with_ends=with_ends) if len(groups) else iter(())
+
+    def microbatches_of(
+        self, numbers: np.ndarray, sizes: MicrobatchSizes, *, with_ends: bool = False
+    ) -> Iterator[Microbatch]:
         """Yields the replies with these numbers, group by group."""
         of_group = self.group.numpy()[numbers]
         groups = list(dict.fromkeys(of_group.tolist()))
-        chosen = [numbers[of_group == g] - self.first[g] for g in groups]
-        prompts = [self.prompts[g] for g in groups]
-        replies = [[self.replies[g][place] for place in places] for g, places in zip(groups, chosen, strict=True)]
-        lengths = self.sequences.lengths
-        for trees in pack_trees(prompts, replies, sizes.budget, sizes.price, apart=sizes.apart):
+        chosen = [numbers[of_group == g] for g in groups]
+        branches = [[self._branch(number, with_ends) for number in some] for some in chosen]
+        packed = pack_trees(
+            [self.prompts[g] for g in groups],
+            [[branch.tokens for branch in some] for some in branches],
+            sizes.budget,
+            sizes.price,
+            apart=sizes.apart,
+            trained=[[branch.trained for branch in some] for some in branches],
+        )
+        order = list(chain.from_iterable(chosen))
+        for trees in packed:
             here = lay_out(trees, apart=sizes.apart)
-            mine = [int(numbers[reply]) for reply in here.replies]
-            places = np.concatenate([np.arange(self.starts[r], self.starts[r] + int(lengths[r])) for r in mine])
+            mine = [int(order[reply]) for reply in here.replies]
+            places = [self._places(number, with_ends) for number in mine]
             yield Microbatch(
                 replace(here, replies=tuple(mine)).to(sizes.device),
-                torch.from_numpy(places).to(sizes.device),
-                Ragged.of(lengths[mine]).to(sizes.device),
+                torch.from_numpy(np.concatenate(places)).to(sizes.device),
+                Ragged.of([len(some) for some in places]).to(sizes.device),
             )
+
+    def _branch(self, number: int, with_ends: bool) -> Branch:
+        group = int(self.group[number])
+        branch = self.branches[group][number - self.first[group]]
+        return branch.to_its_end() if with_ends and self.cut[number] else branch
+
+    def _places(self, number: int, with_ends: bool) -> np.ndarray:
+        begin = self.starts[number]
+        places = np.arange(begin, begin + int(self.sequences.lengths[number]))
+        return np.append(places, self.num_tokens + number) if with_ends and self.cut[number] else places
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """Shows a record as the line needs it: s replies with m turns and n trained tokens."""
+
+    branches: list[Branch]
+    lengths: np.ndarray  # [s]: trained tokens
+    rewards: np.ndarray  # [s]
+    cut: np.ndarray  # [s] bool
+    turns: np.ndarray  # [s]: how many
+    turn_lengths: np.ndarray  # [m]: trained tokens
+    turn_rewards: np.ndarray  # [m]
+    states: np.ndarray  # [m]
+    log_probs: np.ndarray  # [n]
+    versions: np.ndarray  # [n]
+
+
+def _shown(record: Record) -> _Shown:
+    return _shown_episodes(record) if isinstance(record, Episodes) else _shown_group(record)
+
+
+def _shown_group(group: Group) -> _Shown:
+    size = len(group.lengths)
+    lengths = group.lengths.astype(np.int64)
+    return _Shown(
+        branches=[Branch(reply.astype(np.int64)) for reply in group.replies],
+        lengths=lengths,
+        rewards=group.rewards,
+        cut=np.array([word != "stop" for word in group.finish]) if group.finish else np.zeros(size, bool),
+        turns=np.ones(size, np.int64),
+        turn_lengths=lengths,
+        turn_rewards=group.rewards,
+        states=-1 - np.arange(size),
+        log_probs=group.log_probs,
+        versions=group.versions,
+    )
+
+
+def _shown_episodes(record: Episodes) -> _Shown:
+    ends = np.cumsum(record.lengths)
+    number = np.repeat(np.cumsum(record.turns) - record.turns, record.lengths) + record.turn  # [T]: among all turns
+    branches = []
+    for end, length in zip(ends, record.lengths, strict=True):
+        tokens, trained = record.tokens[end - length : end].astype(np.int64), record.trained[end - length : end]
+        last = int(np.flatnonzero(trained)[-1]) + 1
+        branches.append(Branch(tokens[:last], None if trained[:last].all() else trained[:last], tokens[last:]))
+    return _Shown(
+        branches=branches,
+        lengths=record.num_trained,
+        rewards=record.returns,
+        cut=np.array([word != "done" for word in record.end]),
+        turns=record.turns.astype(np.int64),
+        turn_lengths=np.bincount(number[record.trained], minlength=len(record.rewards)),
+        turn_rewards=record.rewards,
+        states=record.states,
+        log_probs=record.log_probs[record.trained],
+        versions=record.versions[record.trained],
+    )

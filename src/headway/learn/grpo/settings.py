@@ -9,12 +9,18 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
 from headway.learn.corrections import find_correction
-from headway.learn.grpo.advantages import ALL_ESTIMATORS, GAE
+from headway.learn.grpo.advantages import ALL_ESTIMATORS, COMPARE_THE_BATCH, GAE
+from headway.learn.grpo.credit import CreditSettings
 from headway.learn.grpo.critic import CriticSettings
 from headway.learn.grpo.loss import LossSettings
 from headway.learn.schedules import Schedule
 from headway.llm.engine import Sampling
 from headway.llm.heads import CHUNK
+
+_GO_WITH = {"turn_gamma": "turn"} | dict.fromkeys(
+    ("episode_reward_weight", "step_reward_weight", "step_reward_gamma"), "gigpo"
+)
+"""Settings of one kind of credit."""
 
 
 class OptimizerSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
@@ -46,7 +52,7 @@ class OptimizerSettings(BaseModel, frozen=True, extra="forbid", use_attribute_do
     """Gradient steps per pass. More learn faster from a batch and move further from its data."""
 
 
-class GRPOSettings(OptimizerSettings, LossSettings, CriticSettings):
+class GRPOSettings(OptimizerSettings, LossSettings, CreditSettings, CriticSettings):
     """Update: what the learner does with a batch of groups."""
 
     estimator: str = "grpo"
@@ -57,6 +63,9 @@ class GRPOSettings(OptimizerSettings, LossSettings, CriticSettings):
     """What makes up for stale data and for an engine that rounds differently: see docs/corrections.md."""
     correction_options: dict[str, Any] = Field(default_factory=dict)
     """Settings of the correction, like {cap: 2.0} for token_is."""
+    mask_truncated: bool = False
+    """Learn nothing from replies (or episodes) that a limit has cut: they are in no loss and no mean over tokens. Their
+    rewards still count in what the others are compared with."""
     kl_in_reward: bool = False
     """Take the penalty from the rewards instead of adding it to the loss: token by token with a critic, else from the
     reward of the whole reply."""
@@ -98,6 +107,7 @@ class GRPOSettings(OptimizerSettings, LossSettings, CriticSettings):
             value = getattr(self, name)
             if self.estimator != GAE and value != type(self).model_fields[name].default:
                 raise ValueError(f"{name}={value!r} goes with estimator='gae', received estimator={self.estimator!r}")
+        self._credit_fits()
         if self.lr_floor and self.lr_schedule == "constant":
             raise ValueError(
                 f"lr_floor={self.lr_floor:g} goes with a learning rate that falls: lr_schedule=linear or cosine"
@@ -105,6 +115,16 @@ class GRPOSettings(OptimizerSettings, LossSettings, CriticSettings):
         if self.kl_in_reward and not self.kl_weight:
             raise ValueError("kl_in_reward=True needs kl_weight > 0: how much shall be taken from the rewards?")
         return self
+
+    def _credit_fits(self) -> None:
+        if self.credit != "episode" and self.has_critic:
+            raise ValueError(f"credit={self.credit!r} compares episodes; with estimator='gae' the critic gives credit")
+        if self.credit == "gigpo" and self.estimator in COMPARE_THE_BATCH:
+            raise ValueError(f"credit='gigpo' compares within groups, which estimator={self.estimator!r} does not")
+        for name, wanted in _GO_WITH.items():
+            value = getattr(self, name)
+            if self.credit != wanted and value != type(self).model_fields[name].default:
+                raise ValueError(f"{name}={value!r} goes with credit={wanted!r}, received credit={self.credit!r}")
 
     @model_validator(mode="after")
     def _a_fall_has_an_end(self) -> Self:
@@ -129,6 +149,13 @@ class GRPOSettings(OptimizerSettings, LossSettings, CriticSettings):
     def loss_terms(self) -> LossSettings:
         """What is in the loss itself."""
         return self.model_copy(update={"kl_weight": 0.0}) if self.kl_in_reward else self
+
+    def terms_with(self, clip_range: tuple[float, float] | None) -> LossSettings:
+        """What is in the loss, with the clip range of a correction that has one of its own."""
+        if clip_range is None:
+            return self.loss_terms
+        low, high = clip_range
+        return self.loss_terms.model_copy(update={"clip_low": low, "clip_high": high})
 
     @property
     def critic_alone(self) -> int:

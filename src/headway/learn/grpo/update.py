@@ -13,15 +13,15 @@ from headway.learn.grpo import diagnostics
 from headway.learn.grpo.loss import SUMS, measures
 from headway.learn.grpo.replies import Replies
 from headway.learn.rank import Rank
-from headway.llm.rewards import part_means
 
 
 @dataclass(slots=True)
 class GRPOUpdate:
     """Holds what is known of N tokens in one learn call; a tensor has one number each where nothing else is said."""
 
-    data: Replies
+    data: Replies  # what is learned from
     version: int
+    summary: Mapping[str, float]  # of the whole batch
     proximal: Tensor | None  # log-probabilities; None where they come on the way
     reference: Tensor | None  # log-probabilities
     values: Tensor | None
@@ -32,6 +32,7 @@ class GRPOUpdate:
     mismatch: Mapping[str, float] | None  # of engine and trainer; None where it comes on the way
     logs: Tensor  # log-probabilities at the first look at each token
     weights: Tensor  # likewise
+    is_nothing_left: bool = False  # every reply was cut, and those are left out
     sums: list[Mapping[str, Tensor]] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)  # of the policy's gradient, step by step
     critic_norms: list[Tensor] = field(default_factory=list)
@@ -40,12 +41,13 @@ class GRPOUpdate:
 def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
     """Measures an update over the whole batch; every rank gets the same numbers."""
     data, version = update.data, update.version
+    found = dict(update.summary)
+    if update.is_nothing_left:
+        return found | {"grad_norm": 0.0}
     seen = torch.stack([update.logs, update.weights])
     rank.add_up(seen)
     logs, weights = seen
     num_steps = max(len(update.norms), len(update.critic_norms))
-    found = part_means((group.part_names, group.parts) for group in data.groups)
-    found |= diagnostics.replies(data.rewards, data.group, data.sequences.lengths)
     found |= measures(_of_all_ranks(update.sums, rank, seen.device), data.num_tokens * epochs, num_steps)
     found |= diagnostics.behaviour(logs, data.log_probs, Weighed(weights, weights > 0))
     if update.mismatch is None:
@@ -55,9 +57,6 @@ def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
     else:
         found |= update.mismatch
     found |= diagnostics.staleness(version, data.versions)
-    finish = [word for group in data.groups for word in group.finish]
-    if len(finish) == len(data.starts):
-        found["cut_off"] = sum(word != "stop" for word in finish) / len(finish)
     found["grad_norm"] = float(torch.stack(update.norms).mean()) if update.norms else 0.0
     if update.values is not None and update.targets is not None:
         found["explained_variance"] = diagnostics.explained_variance(update.values, update.targets)
