@@ -6,8 +6,8 @@
 
 One ticket is one game instance with a group of episodes. Each episode goes at its own pace, in a thread of its own; the
 engine generates for all of them at once, and keeps what it has read between their turns. The trainer learns from
-`tickets_per_batch` groups per update and publishes; the engine takes the new weights when whole episodes have drained, or
-in the middle of them (`on_publish`). Every token carries the version that drew it.
+`tickets_per_batch` groups per update and publishes; the engine takes the new weights when whole episodes have drained,
+or in the middle of them (`on_publish`). Every token carries the version that drew it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The settings of agents: environment, episodes and evaluation, beside those of the language model and of the learner."""
+"""The settings of agents: environment, episodes and evaluation, beside those of the model and of the learner."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -73,7 +74,7 @@ class EpisodeLengthSettings(SettingsGroup):
     """Episodes that begin in every group beside group_size; the last ones to end are abandoned. More wait less for
     slow episodes, waste their work, and prefer short ones: redundancy_bias_turns says how much."""
     min_group: int | None = Field(default=None, ge=1)
-    """A group that lost episodes to infrastructure goes on with at least so many; default: group_size, else it fails."""
+    """A group that lost episodes to infrastructure goes on with at least so many; default: all, else it fails."""
     reply_prefix: str | None = None
     """What every reply is made to begin with; default: what the environment says."""
     filter: str | None = None
@@ -126,7 +127,7 @@ class AgentConfig(GameEvaluationSettings, EpisodeLengthSettings, EnvironmentSett
     """Run: what the recipe adds to the plan."""
 
     shown_first = "env model group_size tickets_per_batch max_turn_tokens max_lead redundancy updates learning_rate"
-    former_names = {"max_tokens": "max_turn_tokens"}
+    former_names: ClassVar[Mapping[str, str]] = {"max_tokens": "max_turn_tokens"}
 
     rollout_batch_size: int | None = Field(default=None, ge=1)
     """Episodes per update, in place of tickets_per_batch, which counts groups: a multiple of group_size."""
