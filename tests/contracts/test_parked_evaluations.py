@@ -122,7 +122,7 @@ def test_a_parked_evaluation_changes_no_bit(runtime: str) -> None:
 def test_an_evaluation_does_not_wait_for_long_rollouts_in_virtual_time() -> None:
     runtime = Virtual(Durations(collect=100.0, learn=1.0, evaluate=5.0))
     settings = settings_for(updates=4, every=1, tickets_per_batch=1, max_lead=2, lanes=3, dispatch="free")
-    result, events = run(settings, runtime, stations())
+    _, events = run(settings, runtime, stations())
     asked = {event["v"]: event["t"] for event in events if event["e"] == "publish"}
     began = {event["v"]: event["t"] for event in events if event["e"] == "evaluate"}
     assert all(began[version] == asked[version] for version in (1, 2, 3))

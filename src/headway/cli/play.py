@@ -1,18 +1,22 @@
-"""headway play [GAME] [--me | --random | --expert] [--seed N] [--env_options JSON]
+"""headway play [GAME] [--me | --random | --expert | --run RUN] [--seed N] [--temperature T] [--env_options JSON]
 
 Plays one game in the terminal. GAME is a game for agents: one of ours (lights, guess, shop, ...), file.py:Class,
-module:Class or library:ID. You type the replies, or the game's own random or expert player does. Without a game, and
-as `headway play colorlines`, it is Colour Lines by hand.
+module:Class or library:ID. You type the replies, or the game's own random or expert player does, or the newest weights
+of a run do: with the most likely tokens, or drawn at --temperature. Without a game, and as `headway play colorlines`,
+it is Colour Lines by hand.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from headway.cli import output
+from headway.cli.run_player import RunPlayer
 from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
 from headway.core.naming import unknown
 from headway.envs.agents.interface import AgentEnv, EnvironmentLost, Step
@@ -40,14 +44,32 @@ def command(words: list[str]) -> int:
         raise UsageError(f"Colour Lines is played by you alone, received --{asked[0]}: headway play GAME --{asked[0]}")
     if len(asked) > 1:
         raise UsageError(f"one player plays, received {', '.join(f'--{name}' for name in asked)}")
-    player = asked[0] if asked else ME
-    factory = load_env(game, env_options(options.pop("env_options", None)))
+    run, temperature = options.pop("run", None), options.pop("temperature", None)
+    if run is not None and asked:
+        raise UsageError(f"one player plays, received --run and --{asked[0]}")
+    if run is None and temperature is not None:
+        raise UsageError("--temperature goes with --run RUN")
+    given = env_options(options.pop("env_options", None))
+    factory = load_env(game, given)
     seed = _seed(options)
-    try:
-        show_episode(factory(), player, seed, output.OUT)
-    except EnvironmentLost as lost:
-        raise UsageError(lost.what) from None
+    with ExitStack() as stack:
+        player: TextPlayer | str = asked[0] if asked else ME
+        if run is not None:
+            player = stack.enter_context(closing(_player_of(run, game, given, temperature, seed)))
+        try:
+            show_episode(factory(), player, seed, output.OUT)
+        except EnvironmentLost as lost:
+            raise UsageError(lost.what) from None
     return 0
+
+
+def _player_of(run: Any, game: str, given: dict[str, Any], temperature: Any, seed: int) -> RunPlayer:
+    if isinstance(run, bool):
+        raise UsageError("--run needs the folder of a run: headway play GAME --run RUN")
+    heat = 0.0 if temperature is None else temperature
+    if isinstance(heat, bool) or not isinstance(heat, int | float) or heat < 0:
+        raise UsageError(f"--temperature must be a number >= 0, received {temperature!r}")
+    return RunPlayer(Path(str(run)), game, given, temperature=heat, seed=seed)
 
 
 def show_episode(env: AgentEnv, player: TextPlayer | str, seed: int, out: Console) -> PlayedEpisode:
@@ -76,6 +98,6 @@ def show_episode(env: AgentEnv, player: TextPlayer | str, seed: int, out: Consol
 def _seed(options: dict[str, Any]) -> int:
     for name in options:
         if name != "seed":
-            raise UsageError(unknown("option", name, (*PLAYERS, "seed", "env_options")))
+            raise UsageError(unknown("option", name, (*PLAYERS, "run", "temperature", "seed", "env_options")))
     seed: int = whole_numbers(options, seed=0)["seed"]
     return seed
