@@ -17,7 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from headway.collect.replayed_game import ReplayedGame
+from headway.core.types import derive_seed
 from headway.envs.agents.interface import Step
 from headway.experience.episode import EpisodeBuilder
 from headway.llm.engine import Overdue, Reply, Sampling, Session
@@ -107,7 +110,8 @@ def run_episode(
     text, observed, success = plan.first, tuple[int, ...](), None
     while True:
         state = game.state_key() or text
-        reply = _reply(session, replace(plan.sampling, max_tokens=room), plan.seed_of(len(turns)), ends_at - now())
+        sampling = replace(plan.sampling, max_tokens=room)
+        reply = _reply(session, sampling, plan.seed_of(len(turns)), lambda: ends_at - now())
         if reply is None:  # not a token in time
             end = "deadline"
             break
@@ -140,16 +144,36 @@ def run_episode(
     return Transcript(record.finish(end, success, measured), plan.first, turns)
 
 
-def _reply(session: Session, sampling: Sampling, seed: int, left_s: float) -> Reply | None:
-    """Draws a reply, cut short when the time is over; None if there is nothing of it by then."""
-    if left_s == math.inf:
+def _reply(session: Session, sampling: Sampling, seed: int, left_s: Callable[[], float]) -> Reply | None:
+    """Draws a reply, cut short when the time is over; None if there is nothing of it by then.
+
+    The engine's own clock does not stand still while it is paused. What it has cut too early goes on.
+    """
+    if left_s() == math.inf:
         return session.reply(sampling, seed=seed)
-    if left_s <= 0:
-        return None
-    try:
-        return session.reply(sampling, seed=seed, deadline_s=left_s, on_deadline="cut")
-    except Overdue:
-        return None
+    reply: Reply | None = None
+    while (left := left_s()) > 0:
+        room = sampling.max_tokens - (0 if reply is None else len(reply.tokens))
+        its_seed = seed if reply is None else derive_seed(seed, "after", len(reply.tokens))
+        try:
+            more = session.reply(replace(sampling, max_tokens=room), seed=its_seed, deadline_s=left, on_deadline="cut")
+        except Overdue:
+            continue
+        reply = more if reply is None else _joined(reply, more)
+        if reply.finish != "deadline":
+            break
+    return reply
+
+
+def _joined(reply: Reply, more: Reply) -> Reply:
+    return Reply(
+        np.concatenate([reply.tokens, more.tokens]),
+        np.concatenate([reply.log_probs, more.log_probs]),
+        np.concatenate([reply.versions, more.versions]),
+        more.finish,
+        reply.text + more.text,
+        reply.read_by,
+    )
 
 
 def _end(step: Step, num_turns: int, limits: EpisodeLimits, left_s: float) -> str:

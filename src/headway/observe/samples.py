@@ -4,10 +4,11 @@
     score.samples         --evaluated-----> eval     uid, prompt, reply, truth, reward, finish, tokens, versions
 
 Whoever makes samples says what is in one; here it is known only that `reward` is a number and `versions` the oldest and
-the newest whose weights had a part in it. One that has `turns` is a whole conversation: of each turn the reply, what the
-environment said to it (which nobody learns from), the reward, and the versions that drew it. Lines are written by the driver, all of an update or evaluation at once and
-whole. The file is bounded: when it grows beyond its limit only every second update and version stays in it, or every
-fourth, and so on. So a long run is seen as a whole, and of its end more than of its beginning.
+the newest whose weights had a part in it. One that has `turns` is a whole conversation: of each turn the reply, what
+the environment said to it (which nobody learns from), the reward, and the versions that drew it. Lines are written by
+the driver, all of an update or evaluation at once and whole. The file is bounded: when it grows beyond its limit only
+every second update and version stays in it, or every fourth, and so on. So a long run is seen as a whole, and of its
+end more than of its beginning.
 """
 
 from __future__ import annotations
