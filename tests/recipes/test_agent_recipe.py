@@ -118,7 +118,7 @@ def test_kill_nine_and_resume_loses_no_group_and_trains_none_twice(model: Path, 
         ({}, "done", 3),
         ({"max_turns": 2}, "turns", 2),
         ({"max_episode_tokens": 24}, "tokens", 2),
-        ({"max_context_tokens": 37, "max_episode_tokens": 37}, "tokens", 2),
+        ({"max_context_tokens": 36, "max_episode_tokens": 36}, "tokens", 2),
     ],
 )
 def test_each_limit_has_its_name_and_its_end(model: Path, changes: dict[str, Any], end: str, turns: int) -> None:
