@@ -4,8 +4,8 @@
                     v                                            |
     reset(seed) -> text -> [the policy replies] -> step(reply) -> Step(text, reward) -> ... -> Step(..., done=True)
 
-One seed is one game: the same texts for the same replies, in whatever thread or process it is played. After the end only
-`reset` may be called. An environment is used by one thread at a time.
+One seed is one game: the same texts for the same replies, in whatever thread or process it is played. After the end
+only `reset` may be called. An environment is used by one thread at a time.
 
 What the policy can cause (a malformed reply, a forbidden move) is answered with text. What it cannot cause is raised:
 `BadEnvironment` where the author of the environment must mend something, `EnvironmentLost` where it may work next time.

@@ -49,7 +49,7 @@ HOW = "a game's name, file.py:Class, module:Class or library:ID"
 def load_env(spec: str, options: Mapping[str, Any] | None = None) -> EnvFactory:
     """Returns what makes the environments of this name, after checking that they can be found and take these options.
 
-    The factory can be pickled. What it makes has `reset`, `step` and `max_turns`; a constructor that raises is one line.
+    The factory can be pickled. What it makes has `reset`, `step` and `max_turns`; a constructor's error is one line.
     """
     given = dict(options or {})
     spec = _anywhere(spec)
@@ -95,16 +95,18 @@ def _found(spec: str) -> Callable[..., Any]:
         return game
     prefix, colon, rest = spec.partition(":")
     if not colon:
-        hint = f" ({spec}:Class?)" if spec.endswith(".py") else ""
-        raise ValueError(f"{unknown('game', spec, GAMES)}; or {HOW}{hint}")
+        if spec.endswith(".py"):
+            raise ValueError(f"{spec!r} names a file and no class in it; allowed: {spec}:Class")
+        raise ValueError(f"{unknown('game', spec, GAMES)}; or file.py:Class, module:Class, library:ID")
     if prefix in ADAPTERS:
         if not rest:
             raise ValueError(f"{spec!r} names no environment; allowed: {prefix}:ID")
-        return functools.partial(_adapted(ADAPTERS[prefix], spec), rest)
+        return functools.partial(adapted(ADAPTERS[prefix], spec), rest)
     return _class_in(spec)
 
 
-def _adapted(adapter: Adapter, spec: str) -> Callable[..., Any]:
+def adapted(adapter: Adapter, spec: str) -> Callable[..., Any]:
+    """Returns what makes the environments of another library; one that is not installed is one line."""
     place, _, function = adapter.make.partition(":")
     try:
         make: Callable[..., Any] = getattr(import_module(place), function)
@@ -169,8 +171,9 @@ def _require_options(make: Callable[..., Any], spec: str, options: Mapping[str, 
     allowed = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     for name in options:
         if name not in allowed:
-            known = unknown(f"option of environment {spec}", name, allowed) if allowed else f"{spec} takes no options"
-            raise ValueError(known if allowed else f"{known}, received {name!r}")
+            if not allowed:
+                raise ValueError(f"environment {spec} takes no options, received {name!r}")
+            raise ValueError(unknown(f"option of environment {spec}", name, allowed))
     missing = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
     missing = [name for name in missing if name not in options]
     if missing:
