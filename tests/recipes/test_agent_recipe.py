@@ -269,7 +269,7 @@ def test_no_game_that_begins_like_a_held_out_one_is_trained_on(model: Path) -> N
         ({"env_options": "[3]"}, "env_options"),
         ({"episode_deadline_s": 700}, "episode_deadline_s=700 must be below collect_deadline_s=600"),
         ({"step_deadline_s": 700}, "step_deadline_s=700 must be below collect_deadline_s=600"),
-        ({"eval_episodes": 2}, "eval_episodes > 1 needs eval_temperature > 0"),
+        ({"eval_samples": 2}, "eval_samples > 1 needs eval_temperature > 0"),
         ({"group_size": 1}, "compares episodes of one game: group_size must be >= 2"),
         ({"filter": "nowhere.py:f"}, "filter file nowhere.py does not exist"),
         ({"lanes": 1, "evaluate_every": 1}, "evaluation_waits_for='parked' needs lanes > 1"),

@@ -94,7 +94,7 @@ class GameEvaluationSettings(SettingsGroup):
 
     eval_games: int = Field(default=32, ge=1)
     """Held-out games per evaluation."""
-    eval_episodes: int = Field(default=1, ge=1)
+    eval_samples: int = Field(default=1, ge=1)
     """Episodes of each."""
     eval_temperature: float = Field(default=0.0, ge=0)
     """0: the most likely token. Needs to be above 0 with several episodes."""
@@ -177,8 +177,8 @@ class AgentConfig(GameEvaluationSettings, EpisodeLengthSettings, EnvironmentSett
                     f"{name}={getattr(self, name):g} must be below collect_deadline_s={self.collect_deadline_s:g}, "
                     "or the collector is restarted before its environment"
                 )
-        if self.eval_episodes > 1 and self.eval_temperature == 0:
-            raise ValueError("eval_episodes > 1 needs eval_temperature > 0: the most likely episode is always the same")
+        if self.eval_samples > 1 and self.eval_temperature == 0:
+            raise ValueError("eval_samples > 1 needs eval_temperature > 0: the most likely episode is always the same")
         if self.eval_top_p < 1 and self.eval_temperature == 0:
             raise ValueError("eval_top_p < 1 needs eval_temperature > 0: the most likely token is always among them")
         return self
