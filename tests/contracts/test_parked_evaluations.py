@@ -97,7 +97,7 @@ def parked_over(events: list[dict[str, Any]]) -> set[int]:
 class Durations:
     """A workload of constant durations, and perhaps one collect call that never ends."""
 
-    def __init__(self, *, hangs: int = -1, **seconds: float) -> None:
+    def __init__(self, hangs: int = -1, /, **seconds: float) -> None:
         self._hangs = hangs
         self._seconds = seconds
 
@@ -147,7 +147,7 @@ def test_a_call_that_hangs_is_given_up_when_its_own_time_is_over() -> None:
     settings = settings_for(
         updates=3, every=1, tickets_per_batch=1, lanes=2, max_lead=1, deadlines=Deadlines(collect_s=30.0)
     )
-    result, events = run(settings, Virtual(Durations(hangs=1, **seconds)), stations())
+    result, events = run(settings, Virtual(Durations(1, **seconds)), stations())
     (again,) = (event for event in events if event["e"] == "reissue" and event["k"] == 1)
     started = next(event["t"] for event in events if event["e"] == "start" and event["k"] == 1)
     assert again["t"] - started == pytest.approx(30.0 + 50.0)
@@ -242,7 +242,7 @@ def test_what_a_late_collector_was_doing_is_said(runtime: str) -> None:
 
 def test_what_a_collector_does_for_long_stands_in_why() -> None:
     given = Stations(TalkingEngine, ToyLearner, ToyEvaluator)
-    runtime = Virtual(Durations(hangs=1, collect=1.0))
+    runtime = Virtual(Durations(1, collect=1.0))
     settings = settings_for(updates=1, evaluation_waits_for="landed", deadlines=Deadlines(collect_s=30.0))
     said: list[str] = []
 
