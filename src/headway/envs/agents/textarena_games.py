@@ -57,7 +57,7 @@ class TextArenaGame:
         info = games[0] if games else {}
         reward, reason = (rewards or {}).get(0, 0.0), info.get("reason") or ""
         if isinstance(reward, str):  # some games hand the two on in the wrong order
-            reward, reason = reason, reward
+            reward, reason = str(reason).rpartition(" ")[2], reward  # "Invalid Move: 0.5"
         measured = {"invalid_move": float(info.get("invalid_move", False))}
         text = "\n".join(part for part in (text, str(reason)) if part)
         return Step(text, float(reward or 0.0), True, info=measured)
