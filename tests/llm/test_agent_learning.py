@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -311,6 +313,20 @@ def test_what_is_reported_of_episodes() -> None:
         **{"end_done": 0.5, "end_turns": 0.5, "end_tokens": 0, "end_deadline": 0},
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_the_page_on_metrics_lists_every_name_that_is_reported_of_episodes() -> None:
+    sections = (Path(__file__).parents[2] / "docs/metrics.md").read_text().split("\n## ")
+
+    def names_in(title: str) -> set[str]:
+        (section,) = [part for part in sections if part.startswith(title)]
+        rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+        return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+    common = names_in("What a language model's learner reports")
+    found = learner(estimator="gae", kl_weight=0.1, mask_truncated=True).learn(batch(ends=("done", "turns"))).metrics
+    assert names_in("What is reported of episodes") == set(found) - common
+    assert common - set(found) == {"cut_off"}
 
 
 # -- a critic ---------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def pack_trees(
         for place, reply in enumerate(group):
             if len(prompt) + len(reply) - 1 > budget:
                 raise ValueError(
-                    f"a prompt of {len(prompt)} tokens with a reply of {len(reply)} does not fit into a microbatch "
+                    f"a prompt of {len(prompt)} tokens with {len(reply)} behind it does not fit into a microbatch "
                     f"of {budget} tokens"
                 )
             if some and (apart or place in ends or size + len(reply) - 1 > budget):
