@@ -20,21 +20,42 @@ from with_vllm import needs_vllm, vllm_python  # noqa: E402
 
 from headway.llm.engine import Engine, EngineError, Sampling  # noqa: E402
 from headway.llm.models import load_model, load_tokenizer  # noqa: E402
+from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
+from headway.llm.rereading_decoder import RereadingDecoder  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.llm.vllm_engine import VLLMEngine, kind_of_log_probs  # noqa: E402
 from headway.testing.engine_contract import EngineContract  # noqa: E402
+from headway.testing.session_contract import SessionContract  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class TestInThisProcess(EngineContract):
+class TestInThisProcess(EngineContract, SessionContract):
+    exact = True
+
     def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
         decoder = build_decoder(load_model(str(folder)), rows=rows, context=context)
         return TransformersEngine(decoder, load_tokenizer(str(folder)), self.stops, recompute=recompute)
 
 
-class TestInAProcessOfItsOwn(EngineContract):
+class TestSessionsOfTheGeneralDecoder(SessionContract):
+    def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
+        decoder = PaddedDecoder(load_model(str(folder)), rows, context)
+        return TransformersEngine(decoder, load_tokenizer(str(folder)), self.stops, recompute=recompute)
+
+
+class TestSessionsWithoutACache(SessionContract):
+    has_cache = False
+
+    def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
+        decoder = RereadingDecoder(load_model(str(folder)), rows, context)
+        return TransformersEngine(decoder, load_tokenizer(str(folder)), self.stops, recompute=recompute)
+
+
+class TestInAProcessOfItsOwn(EngineContract, SessionContract):
     """The table of bigrams behind the messages that vLLM's host speaks."""
+
+    keeps_rows = False
 
     stops = bigram_engine.STOPS
     vocabulary = bigram_engine.VOCABULARY
@@ -59,8 +80,9 @@ class TestInAProcessOfItsOwn(EngineContract):
 @needs_vllm
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-class TestVLLM(EngineContract):
+class TestVLLM(EngineContract, SessionContract):
     head_dim = 64
+    keeps_rows = False
 
     def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
         return make_vllm(folder, Sampling(temperature=0.7), rows=rows, context=context, recompute=recompute)

@@ -492,7 +492,10 @@ def documented(heading: str) -> dict[str, str]:
 def test_the_page_on_metrics_lists_every_name_with_its_meaning() -> None:
     rows = documented("Names")
     patterns = {name for name in rows if "<" in name}
-    assert patterns == {"learn/<name>", "evaluate/<name>", "memory/<role>_mb", "alarms/<name>"}
+    assert patterns == {
+        *("learn/<name>", "evaluate/<name>", "memory/<role>_mb", "alarms/<name>"),
+        "drops/filtered_<reason>",
+    }
     assert {name: meaning for name, meaning in rows.items() if name not in patterns} == MEANINGS
 
 

@@ -350,6 +350,7 @@ def test_the_description_names_what_follows_too() -> None:
         "target_score": None,
         "evaluate_every": 0,
         "evaluate_in_background": False,
+        "evaluation_waits_for": "landed",
         "save_every": 0,
         "save_every_s": 300.0,
         "lead_limit": 64,

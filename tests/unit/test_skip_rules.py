@@ -28,6 +28,7 @@ def test_that_passes() -> None: ...
 """
 MODULE = 'import pytest\npytest.importorskip("no_such_package", reason="needs no_such_package")\n'
 GPU, VLLM = "needs a GPU", "vLLM is not installed: make vllm"
+GAMES = "a library of games is not installed: pip install gem-llm"
 
 
 def session(folder: Path, *options: str, ci: str = "true") -> tuple[int, str]:
@@ -61,7 +62,7 @@ def test_the_session_of_all_tests_counts_its_skips(request: pytest.FixtureReques
     assert request.config.pluginmanager.has_plugin("skip_rules")
 
 
-def test_only_a_gpu_vllm_and_data_of_a_user_may_be_missing() -> None:
-    assert len(ALLOWED) == 3
-    assert all(map(is_allowed, (GPU, VLLM, "the data set is not on this machine")))
+def test_only_a_gpu_vllm_libraries_of_games_and_data_of_a_user_may_be_missing() -> None:
+    assert len(ALLOWED) == 4
+    assert all(map(is_allowed, (GPU, VLLM, GAMES, "the data set is not on this machine")))
     assert not is_allowed("needs Chromium: make browser") and not is_allowed("EnvPool is not installed")

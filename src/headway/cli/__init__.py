@@ -32,7 +32,8 @@ COMMANDS = {
     "evaluate": "scores a checkpoint again, without training",
     "export": "writes a trained language model as a folder that others load",
     "watch": "lets a trained policy play Colour Lines",
-    "play": "lets you play Colour Lines",
+    "play": "lets you, chance or an expert play a game for agents, or you Colour Lines",
+    "check-env": "says whether an environment for agents can be collected from",
     "simulate": "says what each lead would give, without running anything",
     "explain": "says what names from other systems are here",
 }
@@ -79,7 +80,7 @@ def _dispatch(words: list[str]) -> int:
     name, rest = words[0], words[1:]
     if name not in COMMANDS:
         raise UsageError(unknown("command", name, COMMANDS))
-    module = import_module(f"headway.cli.{name}")
+    module = import_module(f"headway.cli.{name.replace('-', '_')}")
     if name != "run" and asks_for_help(rest):  # the help of a run depends on its recipe
         say(module.__doc__)
         return 0

@@ -26,6 +26,12 @@ from headway.coordinate.roles import publisher_name
 from headway.core.events import BegunAnew
 from headway.core.protocols import PayloadLost, RoleError, RoleRaised
 from headway.core.types import HEALTH, Rollout, Snapshot, Ticket, anew_seed
+from headway.observe.messages import to_stderr
+
+SLOW_DRAIN = (
+    "on_publish=drain: waiting until whole episodes have landed takes longer than making the next version, so lanes "
+    "stand still; on_publish=partial changes the weights within episodes instead"
+)
 
 
 class Collecting:
@@ -47,6 +53,14 @@ class Collecting:
         self._failures: Counter[str] = Counter()  # collector -> tickets in a row that were dropped as failed
         self.engines: dict[str, tuple[float, Mapping[str, float]]] = {}
         """Collector -> when it landed, and its health then."""
+
+    @property
+    def is_watched(self) -> bool:
+        return self._collectors.is_watched
+
+    async def watch_loop(self, number: int) -> None:
+        """Asks collector `number` what it does, every now and then."""
+        await self._collectors.watch_loop(number)
 
     async def check(self) -> None:
         """Find out what the collectors are like, and refuse settings that do not fit them."""
@@ -118,8 +132,12 @@ class Collecting:
         turns = self._patience_s * self._settings.seats  # slots may be fewer than seats
         while True:
             if self._has_lanes and role in self._collectors.post(seat).waiting:
+                version = self.flights.first.version
                 await self._board.wait(role, "drain", lambda: self._why_not_yet(seat), self._patience_s)
                 self._collectors.post(seat).waiting.pop(role, None)
+                if self._collectors.warns_of_drains and self.flights.first.version > version:
+                    self._collectors.warns_of_drains = False
+                    to_stderr(SLOW_DRAIN)
             else:
                 await self._board.wait(role, self._blocked_by(), self.why_no_ticket, turns)
             ticket = self._ticket_nowait(seat)

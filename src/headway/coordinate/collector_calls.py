@@ -10,11 +10,13 @@ an attempt being counted. If it died, nobody can say whose fault it was, and it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+from headway.coordinate.flight_calls import FlightCalls
 from headway.coordinate.lanes import Post, Versions
 from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
-from headway.coordinate.roles import Traits, collector_name
+from headway.coordinate.roles import LEARNER, Traits, collector_name
 from headway.core.naming import seat_name
 from headway.core.opaque import SavedState
 from headway.core.protocols import PayloadLost, RoleDied, RoleError, RoleLate, RoleRaised
@@ -43,9 +45,14 @@ class CollectorCalls:
             for number in range(settings.collectors)
         ]
         self._has_lanes = settings.lanes > 1
+        self._flights: FlightCalls | None = None
         self._flown: dict[str, int] = {}  # who -> incarnation of the collector when it was last called
         self._collect_s = settings.deadlines.collect_s
         self._stateful = self._holds_weights = False
+        self.is_watched = False
+        """Do the collectors say what they do?"""
+        self.warns_of_drains = False
+        """Is it still to be said that draining takes longer than a version? Only where rollouts are episodes."""
         self.carried: dict[int, SavedState] = {}
         """Collector -> its state after its last landed rollout."""
 
@@ -70,8 +77,17 @@ class CollectorCalls:
             )
         if on_publish == "partial" and not traits.holds_weights:
             raise RunFailed(f"on_publish='partial' is for collectors with an apply method; {traits.kind} has none")
+        if self._settings.parks and not traits.can_pause:
+            raise RunFailed(
+                "evaluation_waits_for='parked' is for collectors with the methods pause and resume; "
+                f"{traits.kind} has none"
+            )
         for post in self._posts:
             post.drains = traits.holds_weights and on_publish == "drain"
+        self.warns_of_drains = traits.can_pause
+        if self._settings.parks or traits.tells:
+            self._flights = FlightCalls(self._calls, self._posts, tells=traits.tells)
+            self.is_watched = traits.tells
 
     def post(self, seat: int) -> Post:
         return self._posts[seat % len(self._posts)]
@@ -102,7 +118,11 @@ class CollectorCalls:
             if self._holds_weights:
                 await self._bring(name, post, snapshot)
             self._flown[name] = post.incarnation
-            answer = await self._calls.call(post.role, "collect", ticket, self._collect_s, ticket, snapshot, name=name)
+            if self._flights is not None:
+                answer = await self._flights.collect(name, post.role, ticket, snapshot)
+            else:
+                limit = self._collect_s
+                answer = await self._calls.call(post.role, "collect", ticket, limit, ticket, snapshot, name=name)
             rollout: Rollout = answer[0]
             if self._holds_weights:
                 _check_span(post, rollout)
@@ -114,6 +134,31 @@ class CollectorCalls:
             post.land()
             if not post.in_flight:
                 self._stir(post)
+
+    async def watch_loop(self, number: int) -> None:
+        """See `FlightCalls`."""
+        assert self._flights is not None
+        await self._flights.watch_loop(self._posts[number])
+
+    async def park(self) -> None:
+        """All collectors stand still, in the middle of what they do."""
+        assert self._flights is not None
+        await self._see_to(await self._flights.park())
+
+    async def go_on(self) -> None:
+        """What was parked goes on."""
+        assert self._flights is not None
+        await self._see_to(await self._flights.go_on())
+
+    async def _see_to(self, failed: Sequence[tuple[Post, RoleError]]) -> None:
+        """Some collectors could not be told to pause, or to go on. Who has died is noticed by who needs it next."""
+        for post, error in failed:
+            if isinstance(error, RoleRaised):
+                raise RunFailed(f"{error.role} could not {error.method}: {error.what}") from error
+            if isinstance(error, RoleLate):
+                self._flown[LEARNER] = post.incarnation
+                post.give_up(post.incarnation)
+                await self.revive(self._posts.index(post), LEARNER, error)
 
     async def push(self, number: int, name: str, snapshot: Snapshot) -> None:
         """Hand a version on in the middle of whatever collector `number` does."""

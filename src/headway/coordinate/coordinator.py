@@ -265,6 +265,8 @@ class Coordinator:
                 loops = [group.create_task(self._collecting.loop(seat)) for seat in range(settings.seats)]
                 if settings.on_publish == "partial":
                     loops += [group.create_task(self._collecting.push_loop(n)) for n in range(settings.collectors)]
+                if self._collecting.is_watched:
+                    loops += [group.create_task(self._collecting.watch_loop(n)) for n in range(settings.collectors)]
                 if self._evaluating.has_loop:
                     loops.append(group.create_task(self._evaluating.loop()))
                 if self._stations.reanalyzer is not None and not self._reanalyzing.is_in_turn:

@@ -1,7 +1,8 @@
 """The evaluate loop: versions of the first line that are due, one at a time, each pinned to what it uses.
 
-Two postures. Blocking: collection and learning pause, what is in flight lands, the evaluation runs, they go on. In the
-background: the evaluate loop takes a held snapshot while everything else continues.
+Two postures. Blocking: collection and learning pause, what is in flight lands or is parked where it is
+(`evaluation_waits_for`), the evaluation runs, they go on. In the background: the evaluate loop takes a held snapshot
+while everything else continues.
 
 Where a run has several lines, an evaluation uses one version of each. In a pinned run those of the other lines are the
 ones that the last rollout of the evaluated version was made with, so that scores do not depend on timing; the last
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headway.coordinate.best_weights import BestWeights
+from headway.coordinate.collector_calls import CollectorCalls
 from headway.coordinate.control import RunControl
 from headway.coordinate.ending import Ending
 from headway.coordinate.evaluations import Evaluations
@@ -34,6 +36,7 @@ class Evaluating:
         self,
         evaluations: Evaluations,
         flights: Flights,
+        collectors: CollectorCalls,
         calls: RoleCalls,
         control: RunControl,
         ending: Ending,
@@ -44,6 +47,7 @@ class Evaluating:
         self.evaluations = evaluations
         self._flights = flights
         self._first = flights.first
+        self._collectors = collectors
         self._calls = calls
         self._board = calls.board
         self._control = control
@@ -70,15 +74,18 @@ class Evaluating:
         self._control.is_paused = self.is_asked_for and not self._in_background
 
     async def ask(self) -> None:
-        """Blocking: wait for what is in flight, evaluate, go on. Background: leave it to the loop.
+        """Blocking: wait for what is in flight or park it, evaluate, go on. Background: leave it to the loop.
 
         A pinned run with a target score must not depend on how long an evaluation takes: it waits for the
         one before, and looks here whether that reached the target.
         """
         if not self._in_background:
-            await self._wait_until_landed()
+            parks = self._calls.settings.parks
+            await (self._collectors.park() if parks else self._wait_until_landed())
             self.hold()
             await self._with_others_at_rest()
+            if parks:
+                await self._collectors.go_on()
             self._control.is_paused = False
             self._flights.wake_idle()
         else:

@@ -11,7 +11,7 @@ learn from what is there, and end when that is not enough for another batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from headway.coordinate.control import RunControl
@@ -26,7 +26,7 @@ from headway.core.events import Inserted
 from headway.core.ledger import WAIT
 from headway.core.opaque import JsonObject, SavedState
 from headway.core.protocols import PayloadLost
-from headway.core.types import Batch, LearnReport, Snapshot
+from headway.core.types import MEASURES, Batch, LearnReport, Snapshot
 
 Learned = tuple[LearnReport, Snapshot | None, str]
 
@@ -145,7 +145,8 @@ class QueueFeed(Feed):
     def account(self, batch: Batch, report: LearnReport) -> JsonObject:
         """Count what an update trained on; the metrics it is shown with."""
         self._ledger.count_samples(float(len(batch.rollouts) if report.samples is None else report.samples))
-        return dict(report.metrics)
+        measured = [rollout.info[MEASURES] for rollout in batch.rollouts if MEASURES in rollout.info]
+        return {**report.metrics, **_means(measured)}
 
     def take_back(self, batch: Batch, report: LearnReport) -> None:
         """The update is done and recorded."""
@@ -296,3 +297,12 @@ AnyFeed = QueueFeed | ReplayFeed
 def feed_for(line: Line) -> type[QueueFeed] | type[ReplayFeed]:
     """The one that fits what the line was told."""
     return QueueFeed if line.settings.replay is None else ReplayFeed
+
+
+def _means(measures: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Of each name, over those that have it."""
+    found: dict[str, list[float]] = {}
+    for one in measures:
+        for name, value in one.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}

@@ -210,7 +210,7 @@ class Flights:
             self._journal.write_at(now, Landed, index, [span.oldest, span.newest], steps, length, size, others)
         if rollout.filtered and not self._is_pinned:
             for line in list(parts):
-                self.drop(line, index, DropReason.FILTERED)
+                self.drop(line, index, DropReason.FILTERED, _why_filtered(rollout))
         elif self._admits_when_landed:
             for line in self.lines:
                 self.admit(line)  # how big it is may be news, or smaller than was expected
@@ -314,7 +314,7 @@ class Flights:
         """Those of a pinned run that carry no signal; it drops them in their turn."""
         filtered = [index for index in indices if self.rollouts[index].filtered]
         for index in filtered:
-            self.drop(line, index, DropReason.FILTERED)
+            self.drop(line, index, DropReason.FILTERED, _why_filtered(self.rollouts[index]))
         return filtered
 
     def drop(self, line: Line, index: int, reason: DropReason, why: str = "") -> None:
@@ -446,3 +446,7 @@ class Flights:
 def _is_in(line: Line, index: int, phase: Phase) -> bool:
     """Has this line a live ticket of that index in this phase?"""
     return line.ledger.is_live(index) and line.ledger.entry(index).phase is phase
+
+
+def _why_filtered(rollout: Rollout) -> str:
+    return rollout.filtered if isinstance(rollout.filtered, str) else ""

@@ -63,7 +63,7 @@ def wire(
     why_no_ticket = collecting.why_no_ticket
     feeds = {line.name: feed_for(line)(line, flights, calls, control, ending, why_no_ticket) for line in lines}
     collecting.feeds = feeds
-    evaluating = Evaluating(evaluations, flights, calls, control, ending, best=best, samples=samples)
+    evaluating = Evaluating(evaluations, flights, collectors, calls, control, ending, best=best, samples=samples)
     learnings = [
         Learning(
             line,

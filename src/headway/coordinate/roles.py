@@ -21,6 +21,7 @@ from headway.core.protocols import (
     Evaluator,
     Learner,
     OffersTargets,
+    Pausable,
     Placement,
     Reanalyzer,
     ReplayLearner,
@@ -28,6 +29,7 @@ from headway.core.protocols import (
     SharedReplay,
     Stateful,
     TakesSnapshots,
+    Tells,
 )
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket, size_of
 
@@ -114,6 +116,9 @@ class Traits(NamedTuple):
     is_stateful: bool
     holds_weights: bool
     is_concurrent: bool
+    can_pause: bool
+    tells: bool
+    """It can say what it is doing."""
 
 
 class CollectorRole:
@@ -133,6 +138,8 @@ class CollectorRole:
             self._stateful is not None,
             isinstance(self.collector, TakesSnapshots),
             isinstance(self.collector, Concurrent) and self.collector.is_concurrent,
+            isinstance(self.collector, Pausable),
+            isinstance(self.collector, Tells),
         )
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, SavedState]:
@@ -175,6 +182,18 @@ class CollectorRole:
     def apply(self, snapshot: Snapshot) -> None:
         assert isinstance(self.collector, TakesSnapshots)
         self.collector.apply(snapshot)
+
+    def pause(self) -> None:
+        assert isinstance(self.collector, Pausable)
+        self.collector.pause()
+
+    def resume(self) -> None:
+        assert isinstance(self.collector, Pausable)
+        self.collector.resume()
+
+    def doing(self) -> list[str]:
+        assert isinstance(self.collector, Tells)
+        return list(self.collector.doing())
 
     def close(self) -> None:
         """Called where the role ends and its process does not."""

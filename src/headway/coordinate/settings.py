@@ -148,6 +148,9 @@ class Settings(LineSettings):
     """Each collector, in each of its lanes, starts at most one ticket per this many seconds."""
     evaluate_in_background: bool = False
     """False: collection and learning pause for an evaluation. True: it runs beside them."""
+    evaluation_waits_for: Literal["landed", "parked"] = "landed"
+    """What an evaluation that does not run beside them does with what is in flight. landed: it lands first. parked: it
+    stands still and goes on afterwards, for collectors with lanes that can pause."""
     seed: int = 0
     deadlines: Deadlines = field(default_factory=Deadlines)
     retries: Retries = field(default_factory=Retries)
@@ -166,6 +169,14 @@ class Settings(LineSettings):
         require(
             self.on_publish in ("drain", "partial"),
             f"on_publish must be 'drain' or 'partial', received {self.on_publish!r}",
+        )
+        require(
+            self.evaluation_waits_for in ("landed", "parked"),
+            f"evaluation_waits_for must be 'landed' or 'parked', received {self.evaluation_waits_for!r}",
+        )
+        require(
+            not self.parks or self.lanes > 1,
+            "evaluation_waits_for='parked' needs lanes > 1: with one, nothing can be said to a collector at work",
         )
         if self.on_publish == "partial":
             require(
@@ -200,6 +211,12 @@ class Settings(LineSettings):
     def seats(self) -> int:
         """How many tickets all collectors together work on at once. Tickets go round the seats."""
         return self.collectors * self.lanes
+
+    @property
+    def parks(self) -> bool:
+        """Do collectors stand still while an evaluation runs?"""
+        is_blocking = self.plan.evaluate_every > 0 and not self.evaluate_in_background
+        return is_blocking and self.evaluation_waits_for == "parked"
 
     @property
     def why_not_pinned(self) -> str:
@@ -286,6 +303,7 @@ class Settings(LineSettings):
             "target_score": self.plan.target_score,
             "evaluate_every": self.plan.evaluate_every,
             "evaluate_in_background": self.evaluate_in_background,
+            "evaluation_waits_for": self.evaluation_waits_for,
             "save_every": self.plan.save_every,
             "save_every_s": self.plan.save_every_s,
             "seed": self.seed,

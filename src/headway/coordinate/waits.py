@@ -22,7 +22,7 @@ from headway.observe.activities import BETWEEN, WAITS
 
 SAID_BY_OTHERS = frozenset(("collect", "learn"))
 IN_A_FLIGHT = frozenset(
-    ("apply", "applying", "weights", "retry")
+    ("apply", "applying", "weights", "retry", "parked")
 )  # may come between the start of a ticket and its collection
 Tell = Callable[[str, str], None]
 

@@ -140,6 +140,25 @@ class Concurrent(Protocol):
     is_concurrent: bool
 
 
+@runtime_checkable
+class Pausable(Protocol):
+    """A concurrent collector that can stand still in the middle of its work: `pause` returns when it does, beside the
+    calls of `collect` under way, and `resume` lets them go on as if nothing had been. Asked for what it does already,
+    it does nothing."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+@runtime_checkable
+class Tells(Protocol):
+    """A concurrent collector that can say what is under way in it, a line each, what has lasted longest first. It is
+    asked beside the calls of `collect`, for `why()` and when one of them misses its deadline."""
+
+    def doing(self) -> Sequence[str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a role would like to run. A runtime honours what it can: threads nothing, Ray everything."""

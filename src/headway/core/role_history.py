@@ -68,7 +68,7 @@ class RoleHistory:
     def wait(self, event: ev.RoleWaits) -> None:
         before = self.under_way.get(event.role)
         interval = self.enter(event.role, event.time_s, event.what, "blocked")
-        if before is not None and event.what in ("applying", "weights", "retry"):
+        if before is not None and event.what in ("applying", "weights", "retry", "parked"):
             interval.version, interval.ticket = before.version, before.ticket
 
     def start(self, event: ev.Started) -> None:

@@ -101,6 +101,10 @@ State = dict[str, Any]
 HEALTH = "health"
 """In the info of a rollout: what the engine that made it says of itself, as names and numbers."""
 
+MEASURES = "measures"
+"""In the info of a rollout: what its collector measured, as names and numbers. Their means over a batch join the
+metrics of its update."""
+
 SAMPLES = "samples"
 """In the info of a rollout: some of it for people to read, a mapping each, with at least `reward` and `versions`."""
 
@@ -111,8 +115,9 @@ class Rollout:
 
     `steps` counts environment steps (or tokens) for budgets and throughput; `length` is whatever makes one
     rollout slower than another, and is what the length bias is measured on (default: `steps`).
-    `filtered` marks a rollout that carries no signal: it is dropped, counted, and never trained on. `size` is the
-    payload in bytes; where a collector does not say it, it is measured there.
+    `filtered` marks a rollout that carries no signal: it is dropped, counted, and never trained on. A text says why in
+    a word, under which it is counted too. `size` is the payload in bytes; where a collector does not say it, it is
+    measured there.
     """
 
     payload: Payload
@@ -120,7 +125,7 @@ class Rollout:
     length: float | None = None
     span: Span | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
-    filtered: bool = False
+    filtered: bool | str = False
     ticket: int = -1
     size: int | None = None
     spans: Mapping[str, Span] = field(default_factory=dict)

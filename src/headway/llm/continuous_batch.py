@@ -1,8 +1,11 @@
 """Continuous batching over a decoder: which samples are under way, and what a step does to them.
 
-    line --> [ row 0 | row 1 | ... | row R - 1 ] --> samples
-      ^ prefill once a request,   ^ one token each a step; a row that ends is filled at once
-        shared by its samples       by the last one, so that the rows in use are always the first
+    line --> [ row 0 | row 1 | ... | row A - 1 ] --> samples
+      ^ prefill once a request,   ^ one token each a step; a row that ends is filled at once by the last one, so that
+        shared by its samples       the rows that take steps are always the first; behind them sessions are parked
+
+A session's reply is a sample like any other, but its row was cached up to the reply before, and only what was said
+since is read (session_rows.py). When the reply ends the row is parked.
 
 Nothing in here waits or is guarded: whoever has a batch makes one call at a time (transformers_engine.py).
 
@@ -14,84 +17,19 @@ with an error.
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from headway.core.types import derive_seed
 from headway.llm.decoder import Decoder, Prompts
-from headway.llm.engine import Aborted, EngineError, Request, Sample, Sampling, overdue
+from headway.llm.engine import Aborted, Sample, Sampling, overdue
 from headway.llm.model_types import Detokenizer
+from headway.llm.sample_rows import GenerationJob, SampleRows
 from headway.llm.sampling import draw, uniform
-
-
-class GenerationJob:
-    """Holds a request under way, and the samples it has so far."""
-
-    def __init__(self, request: Request, now: float, news: threading.Event) -> None:
-        self.request = request
-        self.news = news  # shared by all requests of one call: something happened, look again
-        self.expires_at = math.inf if request.deadline_s is None else now + request.deadline_s
-        self.samples: list[Sample | None] = [None] * request.num_samples
-        self.next_sample = 0
-        self.error: EngineError | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.error is not None or all(sample is not None for sample in self.samples)
-
-
-class SampleRows:
-    """Holds the samples under way, one a row, as arrays over all rows: a burst is written at once."""
-
-    def __init__(self, rows: int, context: int) -> None:
-        self.jobs: list[GenerationJob] = []
-        self.numbers: list[int] = []  # which of its job's samples a row is
-        self.tokens = np.zeros((rows, context), np.int32)
-        self.log_probs = np.zeros((rows, context), np.float32)
-        self.versions = np.zeros((rows, context), np.int32)
-        self.counts = np.zeros(rows, np.int64)  # tokens drawn so far
-        self.prompts = np.zeros(rows, np.int64)  # tokens before them
-        self.seeds = np.zeros(rows, np.int64)
-        self.limits = np.zeros((rows, 2), np.int64)  # least and most tokens
-
-    def __len__(self) -> int:
-        return len(self.jobs)
-
-    def add(self, job: GenerationJob, number: int) -> int:
-        row, sampling = len(self.jobs), job.request.sampling
-        self.jobs.append(job)
-        self.numbers.append(number)
-        self.counts[row] = 0
-        self.prompts[row] = len(job.request.prompt)
-        self.seeds[row] = derive_seed(job.request.seed, "sample", number)
-        self.limits[row] = max(1, sampling.min_tokens), sampling.max_tokens
-        return row
-
-    def places(self) -> np.ndarray:
-        """Returns where each row's newest token stands: it has been drawn and not yet been read."""
-        places: np.ndarray = (self.prompts + self.counts - 1)[: len(self.jobs)]
-        return places
-
-    def write(self, rows: np.ndarray, tokens: np.ndarray, log_probs: np.ndarray, version: int) -> None:
-        """Writes a burst [rows, steps] behind what there is; the counts stay until it is known which tokens count."""
-        at = rows[:, None], self.counts[rows][:, None] + np.arange(tokens.shape[1])
-        self.tokens[at] = tokens
-        self.log_probs[at] = log_probs
-        self.versions[at] = version
-
-    def remove(self, row: int) -> int:
-        """Puts the last row in the place of this one; returns the number that the last row had."""
-        last = len(self.jobs) - 1
-        for array in (self.tokens, self.log_probs, self.versions, self.counts, self.prompts, self.seeds, self.limits):
-            array[row] = array[last]
-        self.jobs[row], self.numbers[row] = self.jobs[last], self.numbers[last]
-        self.jobs.pop()
-        self.numbers.pop()
-        return last
+from headway.llm.session_rows import CachedSession, SessionRows
 
 
 class ContinuousBatch:
@@ -107,6 +45,7 @@ class ContinuousBatch:
     ) -> None:
         self.version = version
         self.rows = SampleRows(decoder.rows, decoder.context + decoder.burst)
+        self.sessions = SessionRows(decoder)
         self.num_tokens = self.num_steps = 0
         self.stepped_at = clock()
         self._decoder = decoder
@@ -125,6 +64,11 @@ class ContinuousBatch:
         return (job for job in (*self._line, *self.rows.jobs) if not job.is_over)
 
     def add(self, job: GenerationJob) -> None:
+        if job.session is not None:
+            if not job.session.is_open:
+                self._fail(job, "the session was closed")
+                return
+            job.session.is_waited_for = True
         self._line.append(job)
         if job.expires_at < math.inf:
             self._timed.append(job)
@@ -154,34 +98,60 @@ class ContinuousBatch:
             for row in reversed(range(len(self.rows))):
                 if self.rows.jobs[row] is job:
                     job.samples[self.rows.numbers[row]] = self._sample(row, "deadline")
-                    self._drop_row(row)
+                    self._drop_row(row, is_kept=True)
             job.news.set()
         self._timed = [job for job in self._timed if not job.is_over]
 
     def _admit(self) -> None:
         """Fills free rows from the line: each prompt is read once for all of its samples that fit."""
+        first = len(self.rows)
         prompts: Prompts = []
+        turns: list[tuple[CachedSession, Sequence[int]]] = []
+        owners: list[
+            tuple[bool, int]
+        ] = []  # of each new row: whether it is a turn, and which of these lines it has read
         while self._line and len(self.rows) < self._decoder.rows:
             job = self._line[0]
             count = min(self._decoder.rows - len(self.rows), job.request.num_samples - job.next_sample)
-            rows = [self.rows.add(job, job.next_sample + more) for more in range(count)]
+            rows = [self._add_row(job, job.next_sample + more) for more in range(count)]
+            if job.session is None:
+                prompts.append((torch.tensor(job.request.prompt), rows))
+                owners += [(False, len(prompts) - 1)] * count
+                self.sessions.count_read(len(job.request.prompt), len(job.request.prompt) if job.next_sample else 0)
+            else:
+                turns.append((job.session, job.request.prompt))
+                owners.append((True, len(turns) - 1))
             job.next_sample += count
-            prompts.append((torch.tensor(job.request.prompt), rows))
             if job.next_sample == job.request.num_samples:
                 self._line.popleft()
-        if not prompts:
+        if not owners:
             return
-        logits = self._decoder.prefill(prompts)
-        owners = np.repeat(np.arange(len(prompts)), [len(rows) for _, rows in prompts])  # [new rows]
-        new = np.arange(prompts[0][1][0], len(self.rows))
+        logits = self._read(prompts, turns)
+        lines = torch.tensor([number + is_turn * len(prompts) for is_turn, number in owners])  # [new rows]
+        new = np.arange(first, len(self.rows))
         samplings = [self.rows.jobs[row].request.sampling for row in new]
         for sampling in {sampling.choice: sampling for sampling in samplings}.values():
             chosen = np.array([other.choice == sampling.choice for other in samplings])
             seeds = torch.from_numpy(self.rows.seeds[new[chosen]]).to(logits.device)
-            mine = logits[torch.from_numpy(owners[chosen]).to(logits.device)]
+            mine = logits[lines[torch.from_numpy(chosen)].to(logits.device)]
             tokens, log_probs = draw(mine, uniform(seeds, torch.zeros_like(seeds)), sampling)
             self.rows.write(new[chosen], tokens.cpu().numpy()[:, None], log_probs.cpu().numpy()[:, None], self.version)
         self._hand_out(new, 1)
+
+    def _add_row(self, job: GenerationJob, number: int) -> int:
+        """Lets a sample take steps from now on, in the row behind those that do."""
+        if job.session is None:
+            self.sessions.clear(len(self.rows))
+        else:
+            self.sessions.place(job.session, len(self.rows))
+        return self.rows.add(job, number)
+
+    def _read(self, prompts: Prompts, turns: Sequence[tuple[CachedSession, Sequence[int]]]) -> Tensor:
+        """Reads prompts into their rows, and behind them the turns of sessions; returns the logits that follow."""
+        parts = [self._decoder.prefill(prompts)] if prompts else []
+        if turns:
+            parts.append(self.sessions.read(turns))
+        return torch.cat(parts)
 
     def _advance(self, sampling: Sampling) -> None:
         """Makes one burst for the rows with this way of sampling; others stand still meanwhile."""
@@ -218,7 +188,7 @@ class ContinuousBatch:
         for row in sorted(ended, reverse=True):  # from the end, so that no row moves before its turn
             job = rows.jobs[row]
             job.samples[rows.numbers[row]] = self._sample(row)
-            self._drop_row(row)
+            self._drop_row(row, is_kept=True)
             if job.is_over:
                 job.news.set()
 
@@ -234,10 +204,27 @@ class ContinuousBatch:
                 return True
         return False
 
-    def _drop_row(self, row: int) -> None:
+    def _drop_row(self, row: int, is_kept: bool = False) -> None:
+        """Lets a row take no more steps; a session is parked there, with what was drawn if that is kept."""
+        session = self.rows.jobs[row].session
+        cached = 0
+        if session is not None:
+            cached = int(self.rows.places()[row]) if is_kept else session.cached
+            if not session.is_open or not cached:
+                self.sessions.leave(session)
+                session = None
         last = self.rows.remove(row)
         if last != row:
-            self._decoder.move(last, row, int(self.rows.prompts[row] + self.rows.counts[row] - 1))
+            length = int(self.rows.places()[row])
+            moved = self.rows.jobs[row].session
+            if moved is not None:
+                moved.row = row
+            if session is not None:
+                self._decoder.swap(row, last, max(cached, length))
+            else:
+                self._decoder.move(last, row, length)
+        if session is not None:
+            self.sessions.park(session, last, cached)
 
     def _sample(self, row: int, ended_by: str = "length") -> Sample:
         rows, count = self.rows, int(self.rows.counts[row])
@@ -248,15 +235,25 @@ class ContinuousBatch:
         finish = "stop" if stopped else ended_by
         return Sample(tokens, rows.log_probs[row, :count].copy(), rows.versions[row, :count].copy(), finish, text)
 
-    def read_again(self) -> None:
-        """Makes the cache of everything under way anew, by the weights that are used from now on."""
+    def change_version(self, version: int, recompute: bool) -> None:
+        """Stamps what is drawn from now on. To recompute is to make the cache of everything under way anew, by the
+        weights that are used from now on, and to forget what is parked: it is read again when it is asked for."""
+        self.version = version
+        self.sessions.change_weights(forget=recompute)
+        if not recompute or not len(self.rows):
+            return
         rows = self.rows
-        whole = [
-            (torch.tensor([*rows.jobs[row].request.prompt, *rows.tokens[row, : rows.counts[row] - 1].tolist()]), [row])
-            for row in range(len(rows))
-        ]
-        if whole:
-            self._decoder.prefill(whole)
+        prompts: Prompts = []
+        turns: list[tuple[CachedSession, Sequence[int]]] = []
+        for row, job in enumerate(rows.jobs):
+            whole = [*job.request.prompt, *rows.tokens[row, : rows.counts[row] - 1].tolist()]
+            if job.session is None:
+                prompts.append((torch.tensor(whole), [row]))
+                self.sessions.count_read(len(whole), len(whole))
+            else:
+                job.session.cached = 0
+                turns.append((job.session, whole))
+        self._read(prompts, turns)
 
     def abort(self, why: str, uids: Sequence[str] | None) -> int:
         """Gives up these requests, or all; returns how many samples were missing."""
@@ -265,12 +262,26 @@ class ContinuousBatch:
         for job in jobs.values():
             if uids is None or job.request.uid in uids:
                 count += sum(sample is None for sample in job.samples)
-                job.error = Aborted(f"{job.request.uid}: {why}")
-                job.news.set()
+                self._fail(job, why)
         self._forget_failed()
         return count
 
+    def close_session(self, session: CachedSession) -> None:
+        """Frees a session's row, and gives up its reply if one is under way."""
+        job = next((job for job in (*self._line, *self.rows.jobs) if job.session is session), None)
+        if job is not None:
+            self._fail(job, "the session was closed")
+            self._forget_failed()
+        self.sessions.close(session)
+
+    def _fail(self, job: GenerationJob, why: str) -> None:
+        job.error = Aborted(f"{job.request.uid}: {why}")
+        job.news.set()
+
     def _forget_failed(self) -> None:
+        for job in self._line:
+            if job.session is not None and job.error is not None:
+                job.session.is_waited_for = False
         self._line = deque(job for job in self._line if job.error is None)
         for row in reversed(range(len(self.rows))):
             if self.rows.jobs[row].error is not None:

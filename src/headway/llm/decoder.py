@@ -14,12 +14,14 @@ from headway.llm.model_types import NamedWeights
 
 Prompts = list[tuple[Tensor, list[int]]]
 """Tokens [T] to read, and the rows to read them into."""
+Reads = list[tuple[Tensor, int, int]]
+"""Tokens [T >= 1] to read behind what a row has cached, the row, and how many of its places are cached."""
 Drawn = tuple[Tensor, Tensor]
 """Tokens and their log-probabilities, [steps, R] each, in this machine's memory."""
 
 
 class Decoder(Protocol):
-    """A model with a cache of `rows` samples. Rows in use are always the first ones."""
+    """A model with a cache of `rows` samples. Rows that take steps are always the first; others are kept."""
 
     rows: int
     context: int
@@ -33,12 +35,23 @@ class Decoder(Protocol):
         """Read each prompt into its rows, from their beginning; logits of what comes next, [P, V]."""
         ...
 
+    def extend(self, reads: Reads) -> Tensor:
+        """Read more tokens into rows whose first places are cached; logits of what comes next, [n, V].
+
+        Rows differ from each other. Where a decoder is exact, the numbers are those of reading token by token.
+        """
+        ...
+
     def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
         """`burst` steps of the first R rows. tokens [R] are fed at places [R]; counts [R] tokens exist already."""
         ...
 
     def move(self, source: int, target: int, length: int) -> None:
         """Put a row's cache of so many tokens into another row's place."""
+        ...
+
+    def swap(self, one: int, other: int, length: int) -> None:
+        """Let two rows change places, with their caches of at most so many tokens."""
         ...
 
 

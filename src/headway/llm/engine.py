@@ -8,6 +8,11 @@ A request asks for several samples of one prompt. What is sampled depends on the
 request's seed: each token has a random number of its own, made from seed, sample and place. So the neighbours in
 the batch, the moment of admission and the number of the attempt do not matter.
 
+    open(prompt, n) ----> n sessions: say(tokens), reply(sampling, seed), say, reply, ... close
+
+A session is a conversation, and only what is new in it is read where the engine can keep the rest. What it replies is
+what `generate` would reply to everything said and replied so far.
+
 `generate` may be called from many threads at once and returns when its samples are whole. `pause` holds all
 generation between two steps; nothing is lost. Weights may be applied while requests run (a partial rollout).
 """
@@ -101,6 +106,9 @@ class Request:
     on_deadline: Literal["fail", "cut"] = "fail"
     """What happens then: the request raises Overdue, or what there is of each sample is the sample, with the finish
     `deadline`. A request of which a sample has no token yet cannot be cut: it fails."""
+    salt: str = ""
+    """Requests with the same salt may use what any of them has left in an engine's cache of prefixes, even if other
+    weights have read it. Nothing: only what was read by the weights in use."""
 
     def __post_init__(self) -> None:
         if self.deadline_s is not None and not self.deadline_s > 0:
@@ -120,6 +128,41 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Reply(Sample):
+    """Holds one reply of a session."""
+
+    read_by: int = 0
+    """The version that read what was said since the reply before. What was said earlier was read by it too, if the
+    engine recomputes; else by the version of its own time, unless it had to be read again."""
+
+
+class Session(Protocol):
+    """One conversation with an engine: tokens are only ever added to it.
+
+    One caller at a time; `close` may come from any thread. A reply that fails leaves the session as it was before.
+    """
+
+    def say(self, tokens: Sequence[int]) -> None:
+        """Add tokens that the policy has not drawn. They are read when the next reply is asked for."""
+        ...
+
+    def reply(
+        self,
+        sampling: Sampling,
+        *,
+        seed: int,
+        deadline_s: float | None = None,
+        on_deadline: Literal["fail", "cut"] = "fail",
+    ) -> Reply:
+        """Draw what comes next, which then belongs to the conversation; waits until it is whole."""
+        ...
+
+    def close(self) -> None:
+        """End it, and free what the engine keeps for it. A reply under way raises Aborted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class EngineHealth:
     """Says what an engine is doing at one moment."""
 
@@ -135,6 +178,8 @@ class EngineHealth:
     seconds_since_step: float
     """Since the last step ended, or since the engine was built; grows while there is nothing to do too."""
     details: Mapping[str, float] = field(default_factory=dict)
+    """Among others: tokens_read (prompts and what was said), tokens_reread (those of them that had been read before),
+    evictions (sessions that lost their row) and parked (those that keep one between two turns)."""
 
 
 class WeightIntake(Protocol):
@@ -167,6 +212,13 @@ class Engine(Protocol):
 
     def generate_all(self, requests: Sequence[Request]) -> list[list[Sample]]: ...
 
+    def open(self, uid: str, prompt: Sequence[int], count: int = 1) -> list[Session]:
+        """Begin `count` conversations with one prompt, which is read once for all of them, by the first reply.
+
+        `abort` knows all of them by this uid.
+        """
+        ...
+
     def apply(self, version: int, weights: Any) -> None:
         """Use these weights from the next step on. Returns when every later token will be made by them.
 
@@ -195,6 +247,15 @@ def check_fits(request: Request, context: int) -> None:
     if len(request.prompt) + request.sampling.max_tokens > context:
         raise EngineError(
             f"the prompt of {request.uid} has {len(request.prompt)} tokens and may get "
+            f"{request.sampling.max_tokens} more; the context is {context}"
+        )
+
+
+def check_session_fits(request: Request, context: int) -> None:
+    """Refuses a session's request that does not leave room for its reply."""
+    if len(request.prompt) + request.sampling.max_tokens > context:
+        raise EngineError(
+            f"the session {request.uid} has {len(request.prompt)} tokens and may get "
             f"{request.sampling.max_tokens} more; the context is {context}"
         )
 

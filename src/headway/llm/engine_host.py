@@ -11,7 +11,7 @@ it.
 What is said are plain values, which any two versions of Python agree on. This file is also used where Headway is not
 installed (vllm_host.py): it needs the standard library and children/ alone.
 
-      parent -> host   start spec | ask key prompt seed sampling | drop keys | cut keys
+      parent -> host   start spec | ask key prompt seed sampling salt | drop keys | cut keys
                        apply number ... | pause number | resume number
       host -> parent   ready | broken why | sample key ... | failed key why | done number | refused number why | beat
 """
@@ -69,10 +69,11 @@ class Stepper(Protocol):
 class _Sample:
     """One sample under way."""
 
-    def __init__(self, prompt: Sequence[int], seed: int, sampling: dict[str, Any]) -> None:
+    def __init__(self, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None:
         self.prompt = prompt
         self.seed = seed
         self.sampling = sampling
+        self.salt = salt
         self.tokens = array("i")
         self.log_probs = array("f")
         self.versions = array("i")
@@ -90,6 +91,7 @@ class EngineHost:
         self._version: int = spec["version"]
         self._applied = 0  # how often; what a sample's cache is salted with
         self._samples: dict[str, _Sample] = {}
+        self._has_sessions = False
         self._is_paused = False
         self._tokens = self._steps = 0
         self._said_at = time.monotonic()
@@ -129,8 +131,9 @@ class EngineHost:
 
     # -- messages -----------------------------------------------------------------------------------
 
-    def _on_ask(self, key: str, prompt: Sequence[int], seed: int, sampling: dict[str, Any]) -> None:
-        self._samples[key] = _Sample(prompt, seed, sampling)
+    def _on_ask(self, key: str, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None:
+        self._samples[key] = _Sample(prompt, seed, sampling, salt)
+        self._has_sessions = self._has_sessions or bool(salt)
         try:
             self._begin(key)
         except ValueError as error:  # this one cannot be; the others go on
@@ -176,14 +179,15 @@ class EngineHost:
 
     def _begin(self, key: str) -> None:
         sample = self._samples[key]
-        salt = f"{self._version}/{self._applied}"  # a version may come back, but not its cache: others have used it
-        self._stepper.add(key, sample.prompt, sample.seed, sample.sampling, salt)
+        now = f"{self._version}/{self._applied}"  # a version may come back, but not its cache: others have used it
+        self._stepper.add(key, sample.prompt, sample.seed, sample.sampling, sample.salt or now)
 
     def _begin_again(self) -> None:
         """Samples without a token read their prompts with the new weights; the others go on, or read again as well."""
         unread = [key for key, sample in self._samples.items() if not sample.tokens]
         self._stepper.drop(unread)
-        self._stepper.forget(running_too=self._recompute)
+        if self._recompute or not self._has_sessions:  # a salt of their own keeps their prefixes over new weights
+            self._stepper.forget(running_too=self._recompute)
         for key in unread:
             self._begin(key)
 

@@ -132,11 +132,11 @@ def _prompts(path: Path, split: str, fields: _Fields) -> list[Prompt]:
     for number, row in read_rows(path):
         here = f"{path}, line {number}"
         truth = None if fields.truth is None else _truth(row, fields.truth, here)
-        messages = _messages(row, fields.prompt, here)
+        messages = messages_of(row, fields.prompt, here)
         for name in fields.media:
             if row.get(name) and name not in fields[:2]:
                 raise ValueError(f"{here}: {name!r} holds what is not text ({_kind(row[name])}): prompts are text here")
-        tools = _tools(row, here)
+        tools = tools_of(row, here)
         uid = str(row.get("uid", f"{path.stem}/{number}"))
         if uid in seen:
             raise ValueError(f"{here}: uid {uid!r} is already that of line {seen[uid]}")
@@ -159,7 +159,8 @@ def _truth(row: Row, name: str, here: str) -> Any:
     raise ValueError(f"{here}: {unknown('field', name, row)} (or truth_field=None)")
 
 
-def _messages(row: Row, name: str, here: str) -> tuple[Message, ...]:
+def messages_of(row: Row, name: str, here: str) -> tuple[Message, ...]:
+    """Reads a conversation, or a text as one message of the user; `here` says where it stands."""
     value = row.get(name)
     if not isinstance(value, list):
         return (user_says(_text(row, name, here)),)
@@ -199,7 +200,8 @@ def _part(part: object, here: str) -> str:
     raise ValueError(f"{here} is not text ({kind}): prompts are text here")
 
 
-def _tools(row: Row, here: str) -> tuple[Row, ...]:
+def tools_of(row: Row, here: str) -> tuple[Row, ...]:
+    """Reads the `tools` of a line, as chat templates take them; none where there are none."""
     found = row.get("tools")
     if isinstance(found, str) and found.strip():
         try:

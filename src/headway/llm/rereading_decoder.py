@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headway.llm.decoder import Drawn, Prompts, copy_weights
+from headway.llm.decoder import Drawn, Prompts, Reads, copy_weights
 from headway.llm.engine import Sampling
 from headway.llm.heads import logit_transform_of, model_logits
 from headway.llm.model_types import CausalModel, NamedWeights
@@ -48,6 +48,15 @@ class RereadingDecoder:
         return torch.cat(logits)
 
     @torch.no_grad()
+    def extend(self, reads: Reads) -> Tensor:
+        logits = []
+        for tokens, row, start in reads:
+            end = start + len(tokens)
+            self._tokens[row, start:end] = tokens.to(self.device)
+            logits.append(self._logits(self._tokens[row : row + 1, :end], torch.tensor([end - 1])))
+        return torch.cat(logits)
+
+    @torch.no_grad()
     def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
         count, length = len(tokens), int(places.max()) + 1
         self._tokens[torch.arange(count), places] = tokens.to(self.device)
@@ -59,6 +68,9 @@ class RereadingDecoder:
 
     def move(self, source: int, target: int, length: int) -> None:
         self._tokens[target] = self._tokens[source]
+
+    def swap(self, one: int, other: int, length: int) -> None:
+        self._tokens[[one, other]] = self._tokens[[other, one]]
 
     def _logits(self, tokens: Tensor, places: Tensor) -> Tensor:
         """Returns the logits of what comes after each row's place, [R, V]."""

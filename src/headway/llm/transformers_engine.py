@@ -3,7 +3,8 @@
 Whoever waits for samples makes steps: one caller at a time makes them for everybody, the others wait to be told; who
 is done wakes another. So the engine has no thread of its own, an error reaches whoever makes the steps, and in one
 thread it is an ordinary function. All state is guarded by `_state_lock`, which is held for one step at a time.
-New requests need no lock: they are laid down in `_arrivals`, and the next step takes all of them in.
+New requests need no lock: they are laid down in `_arrivals`, and the next step takes all of them in; sessions that are
+closed are laid down in `_closing` likewise, so that hundreds of callers do not stand in line for the lock.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
-from headway.llm.continuous_batch import ContinuousBatch, GenerationJob
+from headway.llm.continuous_batch import ContinuousBatch
 from headway.llm.decoder import Decoder
 from headway.llm.engine import (
     Aborted,
@@ -26,6 +28,7 @@ from headway.llm.engine import (
     EngineHealth,
     Request,
     Sample,
+    Session,
     TakesHandles,
     WeightIntake,
     check_fits,
@@ -36,6 +39,9 @@ from headway.llm.model_types import CausalModel, Detokenizer
 from headway.llm.models import context_length
 from headway.llm.padded_decoder import PaddedDecoder, remembers_by_attention
 from headway.llm.rereading_decoder import RereadingDecoder
+from headway.llm.sample_rows import GenerationJob
+from headway.llm.session_rows import CachedSession, SharedPrompt
+from headway.llm.sessions import OpenSession, check_opening
 
 
 class _FairLock:
@@ -59,8 +65,8 @@ class _FairLock:
 class TransformersEngine:
     """Generates with a decoder for callers in many threads.
 
-    `recompute` says what happens to samples under way when weights are applied: keep the cache that older weights
-    made, or read everything again with the new ones (slower, and the rest of the sample is exactly the new policy's).
+    `recompute` says what happens to samples and sessions under way when weights are applied: keep the cache that older
+    weights made, or read everything again with the new ones (slower, and the rest is exactly the new policy's).
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class TransformersEngine:
         self._recompute = recompute
         self._batch = ContinuousBatch(decoder, tokenizer, stop_tokens, version, clock)
         self._arrivals: deque[GenerationJob] = deque()
+        self._closing: deque[CachedSession] = deque()
         self._state_lock, self._step_lock = _FairLock(), threading.Lock()
         self._is_paused = self._is_closed = False
         self._clock = clock
@@ -110,15 +117,22 @@ class TransformersEngine:
                 raise job.error
         return [[sample for sample in job.samples if sample is not None] for job in jobs]
 
+    def open(self, uid: str, prompt: Sequence[int], count: int = 1) -> list[Session]:
+        check_opening(uid, prompt, count)
+        shared = SharedPrompt(len(prompt))
+        caches = [CachedSession(shared) for _ in range(count)]
+        return [
+            OpenSession(uid, prompt, self._decoder.context, partial(self._draw, cache), partial(self._leave, cache))
+            for cache in caches
+        ]
+
     def apply(self, version: int, weights: Any) -> None:
         weights = self._intake.plain(weights)  # beside the steps: while they are on their way, generation goes on
         with self._between_steps():
             if self._stream is not None:  # the weights may still be being made, on the stream everybody uses
                 self._stream.wait_stream(torch.cuda.default_stream(self._decoder.device))
             self._decoder.load(weights)
-            self._batch.version = version
-            if self._recompute:
-                self._batch.read_again()
+            self._batch.change_version(version, self._recompute)
             if self._stream is not None:  # from here on nobody reads them
                 self._stream.synchronize()
 
@@ -147,6 +161,7 @@ class TransformersEngine:
                 batch.num_tokens,
                 batch.num_steps,
                 self._clock() - batch.stepped_at,
+                batch.sessions.statistics(),
             )
 
     def close(self) -> None:
@@ -155,6 +170,30 @@ class TransformersEngine:
             self._is_paused = False  # who comes now is to be told, not to wait
             self._batch.abort("the engine was closed", None)
         self._intake.close()
+
+    # -- sessions ---------------------------------------------------------------------------------
+
+    def _draw(self, session: CachedSession, request: Request) -> Sample:
+        """Makes a session's next reply; `request` holds everything so far."""
+        job = GenerationJob(request, self._clock(), threading.Event(), session)
+        self._arrivals.append(job)
+        if not session.is_open:  # closed in this moment: who did it may not have seen the request
+            with self._between_steps():
+                pass
+        self._wait_for(job)
+        if job.error is not None:
+            raise job.error
+        (sample,) = job.samples
+        assert sample is not None
+        return sample
+
+    def _leave(self, session: CachedSession, is_replying: bool) -> None:
+        """Closes a session: whoever looks at the engine next finds its row free."""
+        session.is_open = False
+        self._closing.append(session)
+        if is_replying:
+            with self._between_steps():
+                pass
 
     # -- making steps -----------------------------------------------------------------------------
 
@@ -172,6 +211,8 @@ class TransformersEngine:
             else:
                 with self._between_steps():
                     self._batch.expire()
+        if not self._step_lock.locked():  # it may have been woken to make steps, and been given up before it could
+            self._wake_another()
 
     def _make_steps(self, job: GenerationJob) -> None:
         """Makes steps for everybody until the own job is over. Others get at the state between two of them."""
@@ -206,7 +247,7 @@ class TransformersEngine:
             self._state_lock.release()
 
     def _take_in(self) -> None:
-        """Puts the requests that have arrived into the batch's line."""
+        """Puts the requests that have arrived into the batch's line, and closes the sessions that have left."""
         while self._arrivals:
             job = self._arrivals.popleft()
             if self._is_closed:
@@ -214,6 +255,8 @@ class TransformersEngine:
                 job.news.set()
             else:
                 self._batch.add(job)
+        while self._closing:
+            self._batch.close_session(self._closing.popleft())
 
     def _step(self) -> None:
         self._take_in()

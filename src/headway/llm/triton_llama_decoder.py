@@ -12,17 +12,18 @@ bound by launches otherwise: 30 layers of a dozen kernels each cost a hundred ti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, scaled_dot_product_attention
 
-from headway.llm.decoder import Drawn, Prompts
+from headway.llm.decoder import Drawn, Prompts, Reads
 from headway.llm.engine import Sampling
-from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotation
+from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotate, rotation
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
 
@@ -30,6 +31,8 @@ GRANULES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 38
 """Numbers of rows that graphs are captured for; more are rounded up to a multiple of 256."""
 PREFILL_TOKENS = 32768
 """Padded tokens that are read at once."""
+NOWHERE = -(1 << 30)
+"""The place of a row that only fills a graph up: it stays below 0 over a burst, and nothing is written there."""
 
 
 class _DeviceRows:
@@ -48,6 +51,7 @@ class _DeviceRows:
         for place, given in pairs:
             place[: len(given)].copy_(given, non_blocking=True)
             place[len(given) : width].zero_()
+        self.places[len(tokens) : width].fill_(NOWHERE)  # somebody may be parked in these rows
         self.step.zero_()
 
     def write(self, width: int, tokens: Tensor, log_probs: Tensor) -> None:
@@ -88,18 +92,13 @@ class TritonLlamaDecoder:
 
     @torch.no_grad()
     def prefill(self, prompts: Prompts) -> Tensor:
-        parts: list[Tensor] = []
-        start = 0
-        while start < len(prompts):
-            longest, end = 0, start
-            while end < len(prompts):
-                longest = max(longest, len(prompts[end][0]))
-                if end > start and longest * (end + 1 - start) > PREFILL_TOKENS:
-                    break
-                end += 1
-            parts.append(self._read(prompts[start:end]))
-            start = end
-        return torch.cat(parts)
+        lengths = [len(tokens) for tokens, _ in prompts]
+        return torch.cat([self._read(prompts[some]) for some in _side_by_side(lengths)])
+
+    @torch.no_grad()
+    def extend(self, reads: Reads) -> Tensor:
+        lengths = [start + len(tokens) for tokens, _, start in reads]
+        return torch.cat([self._extend(reads[some]) for some in _side_by_side(lengths)])
 
     def _read(self, prompts: Prompts) -> Tensor:
         """Reads prompts side by side; returns the logits of what comes next, [P, V]."""
@@ -122,6 +121,40 @@ class TritonLlamaDecoder:
         last = torch.tensor([length - 1 for length in lengths], device=self.device)
         return self.weights.logits(hidden[torch.arange(count, device=self.device), last])
 
+    def _extend(self, reads: Reads) -> Tensor:
+        """Reads more tokens of rows side by side, over what they have cached; returns the logits behind, [n, V]."""
+        weights, count = self.weights, len(reads)
+        lengths = torch.tensor([len(tokens) for tokens, _, _ in reads], device=self.device)
+        starts = torch.tensor([start for _, _, start in reads], device=self.device)
+        rows = torch.tensor([row for _, row, _ in reads], device=self.device)
+        longest, reach = int(lengths.max()), int((starts + lengths).max())
+        table = torch.zeros(count, longest, dtype=torch.int64)
+        for number, (tokens, _, _) in enumerate(reads):
+            table[number, : len(tokens)] = tokens
+        steps = torch.arange(longest, device=self.device)
+        places = starts[:, None] + steps  # [n, T]; those behind a row's end are padding
+        owners, at = (steps < lengths[:, None]).nonzero(as_tuple=True)  # of the tokens that are no padding
+        into, where = rows[owners], places[owners, at]
+        mask = torch.arange(reach, device=self.device) <= places[:, None, :, None]  # [n, 1, T, places]
+        hidden = weights.embed[table.to(self.device)]
+        angles = places.clamp_max(len(self._cos) - 1)
+        cos, sin = (part[angles].unsqueeze(2).to(hidden.dtype) for part in (self._cos, self._sin))  # [n, T, 1, dim/2]
+        for number, layer in enumerate(weights.layers):
+            joined = linear(weights.norm_of(hidden, layer.norm), layer.qkv, layer.qkv_bias)
+            queries, keys, values = weights.split_heads(weights.norm_heads(joined, layer))
+            self.keys[number, into, :, where] = rotate(keys, cos, sin)[owners, at]
+            self.values[number, into, :, where] = values[owners, at]
+            attended = scaled_dot_product_attention(
+                rotate(queries, cos, sin).transpose(1, 2),
+                self.keys[number, rows, :, :reach],
+                self.values[number, rows, :, :reach],
+                attn_mask=mask,
+                enable_gqa=True,
+            )
+            hidden = hidden + linear(attended.transpose(1, 2).flatten(2), layer.out)
+            hidden = hidden + weights.mlp(layer, hidden)
+        return weights.logits(hidden[torch.arange(count, device=self.device), lengths - 1])
+
     # -- steps --------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -137,6 +170,10 @@ class TritonLlamaDecoder:
     def move(self, source: int, target: int, length: int) -> None:
         self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
         self.values[:, target, :, :length] = self.values[:, source, :, :length]
+
+    def swap(self, one: int, other: int, length: int) -> None:
+        for cache in (self.keys, self.values):
+            cache[:, [one, other], :, :length] = cache[:, [other, one], :, :length]
 
     def _graph(self, width: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
         key = width, sampling.choice
@@ -205,6 +242,20 @@ class TritonLlamaDecoder:
 
 def _rounded(rows: int) -> int:
     return next((size for size in GRANULES if size >= rows), -(-rows // 256) * 256)
+
+
+def _side_by_side(lengths: list[int]) -> Iterator[slice]:
+    """Cuts what is to be read, of these lengths, into pieces that fit in one pass when padded."""
+    start = 0
+    while start < len(lengths):
+        longest, end = 0, start
+        while end < len(lengths):
+            longest = max(longest, lengths[end])
+            if end > start and longest * (end + 1 - start) > PREFILL_TOKENS:
+                break
+            end += 1
+        yield slice(start, end)
+        start = end
 
 
 def _add_norm(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
@@ -277,7 +328,8 @@ def _attend_kernel(
 ):
     """One row and one key head: rotate, append to the cache, attend over the places before and the new one."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    place = tl.load(places + row)
+    given = tl.load(places + row)
+    place = tl.maximum(given, 0)
     HALF: tl.constexpr = DIM // 2
     at = tl.arange(0, DIM)
     other = tl.where(at < HALF, at + HALF, at - HALF)
@@ -290,8 +342,9 @@ def _attend_kernel(
     key += tl.load(line + (HEADS + head) * DIM + other).to(tl.float32) * s
     value = tl.load(line + (HEADS + KV_HEADS + head) * DIM + at)
     mine = row * row_stride + head * head_stride
-    tl.store(keys + mine + place * DIM + at, key.to(value.dtype))
-    tl.store(values + mine + place * DIM + at, value)
+    counts = (at >= 0) & (given >= 0)  # a row that only fills the graph up writes nothing
+    tl.store(keys + mine + place * DIM + at, key.to(value.dtype), mask=counts)
+    tl.store(values + mine + place * DIM + at, value, mask=counts)
 
     group = tl.arange(0, SHARE_PADDED)
     inside = (group < SHARE)[:, None]

@@ -179,6 +179,8 @@ class LineMetrics(LineListener):
     def ticket_settled(self, ticket: TicketLife) -> None:
         if ticket.reason is not None:
             self._drops[ticket.reason] += 1
+            if ticket.reason == "filtered" and ticket.why:
+                self._drops[f"filtered_{ticket.why}"] += 1
             self._taken.expired += ticket.reason == "expired"
             self._flights.failed += ticket.reason == "failed"
         if ticket.waits_since is not None:

@@ -78,8 +78,9 @@ MEANINGS = {
 }
 """Every name with a fixed meaning. Besides them `learn/<name>` is the mean, since the look before, of what the
 learner reports under that name, `evaluate/<name>` is what an evaluation reports besides its score, `memory/<role>_mb`
-is the resident memory of a role with a process of its own (at every look, where the system says so), and
-`alarms/<name>` is 1 when that alarm is raised and 0 when all is well again."""
+is the resident memory of a role with a process of its own (at every look, where the system says so),
+`drops/filtered_<reason>` counts what was filtered for that reason, where the collector gives one, and `alarms/<name>`
+is 1 when that alarm is raised and 0 when all is well again."""
 
 TOTALS = ("run/restarts", "run/publish_retries", "run/evaluations_", "tickets/", "drops/")
 """How the names of counts begin that only grow, one by one."""

@@ -4,9 +4,11 @@
     score.samples         --evaluated-----> eval     uid, prompt, reply, truth, reward, finish, tokens, versions
 
 Whoever makes samples says what is in one; here it is known only that `reward` is a number and `versions` the oldest and
-the newest whose weights had a part in it. Lines are written by the driver, all of an update or evaluation at once and
-whole. The file is bounded: when it grows beyond its limit only every second update and version stays in it, or every
-fourth, and so on. So a long run is seen as a whole, and of its end more than of its beginning.
+the newest whose weights had a part in it. One that has `turns` is a whole conversation: of each turn the reply, what
+the environment said to it (which nobody learns from), the reward, and the versions that drew it. Lines are written by
+the driver, all of an update or evaluation at once and whole. The file is bounded: when it grows beyond its limit only
+every second update and version stays in it, or every fourth, and so on. So a long run is seen as a whole, and of its
+end more than of its beginning.
 """
 
 from __future__ import annotations
@@ -187,6 +189,28 @@ def in_words(sample: Sample) -> InWords:
         prompt=visible(str(sample.get("prompt", ""))),
         reply=visible(str(sample.get("reply", ""))),
     )
+
+
+class TurnWords(NamedTuple):
+    """One turn of a conversation for people."""
+
+    reply: str
+    how: str
+    observation: str
+
+
+def turns_in_words(sample: Sample) -> list[TurnWords]:
+    """The turns of a sample that is a conversation; none where it is a single reply."""
+    return [_turn_in_words(turn) for turn in sample.get("turns", ())]
+
+
+def _turn_in_words(turn: Mapping[str, Any]) -> TurnWords:
+    oldest, newest = turn.get("versions", ("?", "?"))
+    made = f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
+    how = f"reward {number(turn.get('reward')):.4g}, {turn.get('tokens', '?')} tokens of {made}"
+    if turn.get("read"):
+        how += f"; then {turn['read']} tokens read, not trained on"
+    return TurnWords(visible(str(turn.get("reply", ""))), visible(how), visible(str(turn.get("observation", ""))))
 
 
 def visible(text: str) -> str:

@@ -35,7 +35,7 @@ def find_function(spec: str, what: str) -> UserFunction:
     place, colon, name = spec.rpartition(":")
     if not colon or not place or not name:
         raise ValueError(f"a {what} function is named module:function or file.py:function, received {spec!r}")
-    module = _load_file(place, what) if place.endswith(".py") else _load_module(place, what)
+    module = load_place(place, what)
     function = getattr(module, name, None)
     if function is None:
         callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -43,6 +43,11 @@ def find_function(spec: str, what: str) -> UserFunction:
     if not callable(function):
         raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
     return function
+
+
+def load_place(place: str, what: str) -> ModuleType:
+    """The module of that name, or that a file ending in .py holds. `what` it is for stands in the error's one line."""
+    return _load_file(place, what) if place.endswith(".py") else _load_module(place, what)
 
 
 def _load_module(name: str, what: str) -> ModuleType:

@@ -16,6 +16,7 @@ from headway.core.one_line import in_a_line
 from headway.core.opaque import SettingValue
 
 RECIPES = {
+    "agent": "GRPO on episodes of a language model in environments that answer it (needs headway[llm])",
     "functions": "three plain functions on a bandit with contexts; no dependencies, seconds to run",
     "cartpole": "PPO on CartPole-v1, to a mean return of 475 in seconds (needs headway[games])",
     "colorlines": "PPO on Colour Lines, 6561 moves and a board that fills up (needs headway[games])",
@@ -23,10 +24,11 @@ RECIPES = {
     "grpo": "GRPO, Dr.GRPO, RLOO or REINFORCE++ on a language model and a verifiable task (needs headway[llm])",
     "muzero": "MuZero on CartPole-v1, any discrete Gymnasium environment, or a board game (needs headway[games])",
     "ppo": "PPO for any Gymnasium environment (needs headway[games])",
+    "sft": "a language model imitates an expert's games or the conversations of a file (needs headway[llm])",
     "unizero": "UniZero, MuZero with a transformer as its model, on the same games (needs headway[games])",
 }
 
-EXPORTED = ("grpo", "gsm8k")
+EXPORTED = ("agent", "grpo", "gsm8k", "sft")
 """Those whose runs can be exported."""
 
 

@@ -137,6 +137,18 @@ def with_defaults(**values: object) -> Callable[[type[Model]], type[Model]]:
     return change
 
 
+def without(*names: str) -> Callable[[type[Model]], type[Model]]:
+    """Takes settings away that a config has inherited and has others for."""
+
+    def change(kind: type[Model]) -> type[Model]:
+        for name in names:
+            del kind.model_fields[name]
+        kind.model_rebuild(force=True)
+        return kind
+
+    return change
+
+
 def require_correction(correction: str, max_lead: float | str) -> None:
     """An asynchronous policy gradient without a correction is silently biased: refuse it."""
     if correction == "none" and max_lead != 0:

@@ -11,40 +11,26 @@ or in the middle of its replies (`on_publish`). Every token carries the version 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
-from headway.core.protocols import Learner, Placement
-from headway.core.types import derive_seed
 from headway.evaluate.answers import AnswerEvaluator
 from headway.learn.grpo.learner import GRPOLearner
-from headway.learn.grpo.settings import GRPOSettings
-from headway.learn.rank import Device, Rank
-from headway.llm.adapters import add_adapters
-from headway.llm.engine import Engine, EngineError, Sampling
+from headway.llm.engine import Sampling
 from headway.llm.rewards import overlong_penalty
-from headway.llm.tasks import (
-    Generated,
-    Task,
-)
-from headway.publish.linked_learner import LinkedLearner
-from headway.publish.weight_link import Intake
-from headway.publish.weight_source import WeightSource
+from headway.llm.tasks import Generated, Task
+from headway.observe.messages import to_stderr
 from headway.recipes import Exported
-from headway.recipes.config import ConfigError
 from headway.recipes.grpo_config import GRPOConfig
 from headway.recipes.grpo_prompts import Encoder, build_task, fitting_task
-from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
+from headway.recipes.language_model import build_engine, check_engine, check_model, learner_of
+from headway.recipes.trained_models import export_model, with_gpus
+
+__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "stations"]
 
 CONFIG = GRPOConfig
 
@@ -56,13 +42,13 @@ def stations(
     if config.runtime == "ray":  # the model may be elsewhere
         build_task(config)  # what cannot be is said here, not by a role that starts
     else:
-        _check_model(config)
-        fitting_task(config, say=_say)
-    _check_engine(config)
-    engine, trainer = (_with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
+        check_model(config)
+        fitting_task(config, say=to_stderr)
+    check_engine(config)
+    engine, trainer = (with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
     return Stations(
         collector=partial(_collector, config, collector),
-        learner=_linked(config, over_ranks(config, partial(_learner, config, learner), trainer, _ranks_on(config))),
+        learner=learner_of(config, learner, trainer),
         evaluator=partial(_evaluator, config),
         collector_placement=engine,
         learner_placement=trainer,
@@ -70,42 +56,9 @@ def stations(
     )
 
 
-def _with_gpus(config: GRPOConfig, num_gpus: float) -> Placement:
-    return replace(config.placement, num_gpus=0.0 if config.device == "cpu" else num_gpus)
-
-
-def _say(line: str) -> None:
-    print(f"headway: {line}", file=sys.stderr, flush=True)
-
-
 def _task_of_a_role(config: GRPOConfig) -> tuple[Task, int]:
     was_checked = config.on_long_prompt == "error" and config.runtime != "ray"
     return (build_task(config), 0) if was_checked else fitting_task(config)
-
-
-def _check_model(config: GRPOConfig) -> None:
-    from headway.llm.models import find_template, load_config, load_tokenizer
-
-    load_config(config.model)
-    find_template(load_tokenizer(config.model), config.chat_template, config.chat_template_options)
-
-
-def _check_engine(config: GRPOConfig) -> None:
-    if config.engine == "vllm" and config.runtime != "ray":  # on other machines there may be other environments
-        from headway.llm.vllm_engine import check_installed, find_python
-
-        try:
-            check_installed(find_python(config.vllm_python or None))
-        except EngineError as error:
-            raise ConfigError(str(error)) from None
-
-
-def device_of(config: GRPOConfig) -> str:
-    if config.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' was asked for, but torch sees no GPU")
-    return config.device
 
 
 def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> GroupCollector:
@@ -136,65 +89,6 @@ def _eval_sampling(config: GRPOConfig) -> Sampling:
     return Sampling(config.eval_temperature, top_p=config.eval_top_p, max_tokens=config.max_tokens, stop=config.stop)
 
 
-def _ranks_on(config: GRPOConfig) -> Device:
-    if config.runtime == "ray" and config.device == "cuda":  # where the run is started there need not be one
-        return "cuda"
-    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def _linked(config: GRPOConfig, make_learner: Callable[[], Learner]) -> Callable[[], Learner]:
-    """Engines come for the weights themselves, where that is asked for or quicker."""
-    have_own_gpus = config.device != "cpu" and min(config.engine_gpus, config.learner_gpus) >= 1
-    if config.weight_transport == "direct":
-        return partial(_linked_learner, config, make_learner, only_gpu=False)
-    if config.weight_transport == "auto" and config.runtime == "ray" and config.engine != "vllm" and have_own_gpus:
-        return partial(_linked_learner, config, make_learner, only_gpu=True)  # the cluster may have none after all
-    return make_learner
-
-
-def _linked_learner(config: GRPOConfig, make_learner: Callable[[], Learner], *, only_gpu: bool) -> LinkedLearner:
-    return LinkedLearner(make_learner(), partial(_source, config), only_gpu=only_gpu)
-
-
-def _source(config: GRPOConfig) -> WeightSource:
-    host = "127.0.0.1"
-    if config.runtime == "ray":
-        import ray
-
-        host = ray.util.get_node_ip_address()
-    return WeightSource(host, deadline_s=BEFORE_THE_DEADLINE * config.publish_deadline_s)
-
-
-def _learner(config: GRPOConfig, kind: type[GRPOLearner], rank: Rank) -> GRPOLearner:
-    device = str(rank.device) if rank.device.type == "cuda" else device_of(config)
-    return kind(
-        partial(_trained_model, config, device),
-        config.part(GRPOSettings, updates=config.settings().plan.updates),
-        load_reference=partial(_frozen_model, config, device),
-        load_critic=partial(_trained_model, config, device),
-        publish_dtype=torch.bfloat16 if device_of(config) == "cuda" else None,
-        seed=config.seed,
-        rank=rank,
-    )
-
-
-def _trained_model(config: GRPOConfig, device: str) -> Any:
-    torch.set_num_threads(config.torch_threads)
-    model = _frozen_model(config, device)
-    if config.lora_rank:
-        seed = derive_seed(config.seed, "adapters")
-        model = add_adapters(model, config.lora_rank, config.lora_alpha, seed=seed)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model
-
-
-def _frozen_model(config: GRPOConfig, device: str) -> Any:
-    from headway.llm.models import load_model
-
-    return load_model(config.model, device=device)
-
-
 def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
     sampling = _eval_sampling(config)
     task = _task_of_a_role(config)[0]
@@ -212,55 +106,11 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
         system_prompt=config.system_prompt,
     )
     if isinstance(task.held_out, Generated) and evaluator.num_prompts < config.eval_prompts:
-        _say(
+        to_stderr(
             f"task {config.task} holds out {evaluator.num_prompts} different prompts, fewer than "
             f"eval_prompts={config.eval_prompts}: evaluations ask those"
         )
     return evaluator
-
-
-def build_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
-    """An engine with the model's own weights, which are version 0, for requests that sample in this way."""
-    return _vllm_engine(config, sampling) if config.engine == "vllm" else _transformers_engine(config)
-
-
-def _vllm_engine(config: GRPOConfig, sampling: Sampling) -> Engine:
-    from headway.llm.vllm_engine import VLLMEngine
-
-    return VLLMEngine(
-        config.model,
-        sampling,
-        context=config.max_prompt_tokens + config.max_tokens,
-        rows=config.engine_rows,
-        device=device_of(config),
-        threads=config.torch_threads,
-        python=config.vllm_python or None,
-        options=config.vllm_options,
-        deadline_s=config.silence_s,
-        start_s=5 / 6 * config.start_deadline_s,  # before the coordinator gives up: it can say what went wrong
-        restarts=config.engine_restarts,
-        recompute=config.recompute_cache,
-        stop_token_ids=config.stop_token_ids,
-        intake=Intake("cpu"),
-    )
-
-
-def _transformers_engine(config: GRPOConfig) -> Engine:
-    from headway.llm.models import load_model, load_tokenizer, stop_tokens
-    from headway.llm.transformers_engine import TransformersEngine, build_decoder
-
-    torch.set_num_threads(config.torch_threads)
-    device = device_of(config)
-    model = load_model(config.model, dtype=torch.bfloat16 if device == "cuda" else torch.float32, device=device)
-    tokenizer = load_tokenizer(config.model)
-    decoder = build_decoder(model, rows=config.engine_rows, context=config.max_prompt_tokens + config.max_tokens)
-    return TransformersEngine(
-        decoder,
-        tokenizer,
-        stop_tokens(config.model, tokenizer, config.stop_token_ids),
-        recompute=config.recompute_cache,
-        intake=Intake(decoder.device),
-    )
 
 
 # -- for others -------------------------------------------------------------------------------------
@@ -268,35 +118,4 @@ def _transformers_engine(config: GRPOConfig) -> Engine:
 
 def export(config: GRPOConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
     """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
-    from headway.llm.models import load_tokenizer, locate
-    from headway.llm.saving import save_adapters, save_model
-
-    base, tokenizer = locate(config.model), load_tokenizer(config.model)
-    metadata = {"pipeline_tag": "text-generation", "tags": ["reinforcement-learning", "headway"]}
-    if not Path(base).is_dir():
-        metadata["base_model"] = base
-    facts = {"model it began with": config.model, "task": config.task}
-    if not adapters:
-        save_model(_frozen_model(config, "cpu"), kept.weights, tokenizer, folder)
-        usage = (
-            'from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_pretrained("FOLDER")'
-        )
-        return Exported(usage, {"library_name": "transformers", **metadata}, facts)
-    rank, alpha = config.lora_rank, config.lora_alpha
-    save_adapters(_adapters(config, kept), tokenizer, folder, rank=rank, alpha=alpha, base=base)
-    usage = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
-    usage += f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER")'
-    return Exported(usage, {"library_name": "peft", **metadata}, {**facts, "rank": rank, "alpha": alpha})
-
-
-def _adapters(config: GRPOConfig, kept: Kept) -> dict[str, Any]:
-    """As they were trained. Published weights have them folded in: only a checkpoint has them by themselves."""
-    if not config.lora_rank:
-        raise ValueError("adapters=true needs a run with lora_rank > 0: this one trained all weights")
-    if kept.state is None:
-        raise ValueError(f"version {kept.version} is kept with its adapters folded in: export it without adapters=true")
-    is_last = kept.state.last is not None and kept.state.last[0] == kept.version  # what the run ended with
-    if kept.state.updates_in_version and not is_last:
-        raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
-    weights: dict[str, Any] = kept.state.learner["weights"]
-    return weights
+    return export_model(config, kept, folder, facts={"task": config.task}, adapters=adapters)

@@ -138,6 +138,9 @@ class PlanSettings(SettingsGroup):
     """Evaluate the initial weights too, before anything is collected."""
     evaluate_in_background: bool = False
     """Evaluate beside collection and learning instead of pausing them."""
+    evaluation_waits_for: Literal["landed", "parked"] = "landed"
+    """What happens to what is in flight when an evaluation pauses the rest: it lands first, or it is parked where it is
+    and goes on afterwards. parked is for collectors that can pause (agents), where waiting for the slowest is long."""
     save_every: int = Field(0, ge=0)
     """Write a checkpoint every n versions and at the end; 0: not by versions, only by time (save_every_s) and at the
     end."""

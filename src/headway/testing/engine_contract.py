@@ -1,141 +1,28 @@
 """What every engine must do. A new one is accepted when it passes: subclass and say how to make it.
 
-class TestMine(EngineContract):
+class TestMine(EngineContract, SessionContract):
     def make(self, folder, **options): return Mine(folder, **options)
 
-An engine may take long to start, so a class shares one of each kind among its tests: each test gets it with the model's
-own weights, under the next version. The model is tiny and random; `reference` computes its log-probabilities slowly.
+What a subclass may say besides stands in engine_subject.py; sessions have a suite of their own, session_contract.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headway.llm.engine import Aborted, Engine, EngineError, Overdue, Request, Sample, Sampling
-
-CONTEXT = 128
-SOON_S = 60.0
-MakeEngine = Callable[..., Engine]
+from headway.llm.engine import Aborted, EngineError, Overdue, Request, Sample, Sampling
+from headway.testing.engine_subject import SOON_S, EngineSubject, MakeEngine, answer, started, tokens, wait_until
 
 
-class EngineContract:
-    """Tests of the `Engine` protocol. Prompts are made of tokens 3 to `vocabulary`."""
-
-    stops: tuple[int, ...] = (0, 7, 90, 91, 92)
-    """The tokens that end a reply."""
-    vocabulary = 200
-    tolerance = 1e-4
-    """How far log-probabilities may differ from the reference."""
-    has_cache = True
-    """Does the rest of a reply depend on what older weights read? With `recompute` it must not."""
-    head_dim = 16
-    """Of the model's attention: not every engine has every size."""
-    part = "model.layers.1."
-    """How the names of the weights begin that are enough to be given, when others stay as they are."""
-
-    # -- what a subclass says -----------------------------------------------------------------------
-
-    @classmethod
-    def save(cls, folder: Path) -> None:
-        """Put the model of seed 0 where `make` finds it."""
-        from headway.testing.tiny_models import save_tiny_model
-
-        save_tiny_model(folder, head_dim=cls.head_dim)
-
-    def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
-        raise NotImplementedError
-
-    def weights(self, seed: int) -> Mapping[str, Any]:
-        """All weights of the model of this seed."""
-        from headway.testing.tiny_models import tiny_model
-
-        model = tiny_model(seed=seed, head_dim=self.head_dim)
-        return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-    def reference(self, weights: Mapping[str, Any], prompt: tuple[int, ...], tokens: np.ndarray) -> np.ndarray:
-        """Logits of each place where one of `tokens` was drawn, [T, V]."""
-        import torch
-
-        from headway.testing.tiny_models import tiny_model
-
-        model = tiny_model(head_dim=self.head_dim)
-        model.load_state_dict({**model.state_dict(), **weights})
-        model.tie_weights()
-        with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *tokens.tolist()]])).logits[0]
-        values: np.ndarray = logits[len(prompt) - 1 : -1].float().numpy()
-        return values
-
-    # -- what the tests use -------------------------------------------------------------------------
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def made(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Any, Any]]:
-        folder = tmp_path_factory.mktemp("model")
-        cls.save(folder)
-        engines: dict[Any, Any] = {"folder": folder}
-        yield engines
-        for key, engine in engines.items():
-            if key != "folder":
-                engine.close()
-
-    @pytest.fixture
-    def engine(self, made: dict[Any, Any]) -> MakeEngine:
-        def build(*, rows: int = 8, recompute: bool = False) -> Engine:
-            key = rows, recompute
-            if key not in made:
-                made[key] = self.make(made["folder"], rows=rows, context=CONTEXT, recompute=recompute)
-            subject: Engine = made[key]
-            subject.apply(subject.version + 1, self.weights(0))
-            return subject
-
-        return build
-
-    def request(self, number: int, length: int = 5, samples: int = 1, **more: Any) -> Request:
-        prompt = tuple(np.random.default_rng(number).integers(3, self.vocabulary, length).tolist())
-        timing = {name: more.pop(name) for name in ("deadline_s", "on_deadline") if name in more}
-        return Request(f"r{number}", prompt, samples, number, Sampling(**{"max_tokens": 12, **more}), **timing)
-
-    def log_probs(self, weights: Mapping[str, Any], asked: Request, tokens: np.ndarray) -> np.ndarray:
-        logits = self.reference(weights, asked.prompt, tokens) / asked.sampling.temperature
-        logits = logits - logits.max(-1, keepdims=True)
-        logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        chosen: np.ndarray = logs[np.arange(len(tokens)), tokens]
-        return chosen
-
-    def assert_made_by(self, weights: Mapping[str, Any], asked: Request, sample: Sample, part: slice) -> None:
-        expected = self.log_probs(weights, asked, sample.tokens)[part]
-        np.testing.assert_allclose(sample.log_probs[part], expected, atol=self.tolerance)
-
-    def mixed(self, subject: Engine, asked: Request, weights: Mapping[str, Any]) -> tuple[int, int, list[Sample]]:
-        """Replies in the middle of which weights were applied: the versions before and after, and the replies.
-
-        Nobody can say when another thread's step happens, so this is tried with growing delays until it was the middle.
-        """
-        for attempt in range(40):
-            subject.apply(subject.version + 1, self.weights(0))
-            old, new = subject.version, subject.version + 3
-            answers: list[list[Sample]] = []
-            thread = _started(partial(_answer, subject, asked, answers))
-            threading.Event().wait(0.002 * attempt)
-            subject.apply(new, weights)
-            thread.join(SOON_S)
-            (samples,) = answers
-            for sample in samples:
-                assert set(sample.versions.tolist()) <= {old, new}
-                assert (np.diff(sample.versions) >= 0).all()
-            if any(len(set(sample.versions.tolist())) == 2 for sample in samples):
-                return old, new, samples
-        raise AssertionError("no weights could be applied in the middle of a reply")
+class EngineContract(EngineSubject):
+    """Tests of the `Engine` protocol but for its sessions."""
 
     # -- what is sampled ----------------------------------------------------------------------------
 
@@ -170,7 +57,7 @@ class EngineContract:
         requests = [self.request(n, 4 + n, 3, max_tokens=10 + n) for n in range(5)]
         alone = [subject.generate(asked) for asked in requests]
         for first, second in zip(alone, subject.generate_all(requests[::-1])[::-1], strict=True):
-            assert _tokens(first) == _tokens(second)
+            assert tokens(first) == tokens(second)
             for a, b in zip(first, second, strict=True):
                 np.testing.assert_allclose(a.log_probs, b.log_probs, atol=self.tolerance)
 
@@ -180,11 +67,11 @@ class EngineContract:
         alone = [subject.generate(asked) for asked in requests]
         before = subject.health().tokens
         answers: list[list[list[Sample]]] = [[] for _ in requests]
-        threads = [_started(partial(_answer, subject, asked, answers[n])) for n, asked in enumerate(requests)]
+        threads = [started(partial(answer, subject, asked, answers[n])) for n, asked in enumerate(requests)]
         for thread in threads:
             thread.join(SOON_S)
         for n, samples in enumerate(alone):
-            assert _tokens(answers[n][0]) == _tokens(samples)
+            assert tokens(answers[n][0]) == tokens(samples)
         health = subject.health()
         assert (health.running, health.waiting) == (0, 0)
         assert health.tokens - before == sum(len(sample.tokens) for samples in alone for sample in samples)
@@ -291,7 +178,7 @@ class EngineContract:
         subject, asked = engine(), self.request(1, samples=3, max_tokens=60, min_tokens=60)
         undisturbed = subject.generate(asked)
         answers: list[list[Sample]] = []
-        thread = _started(partial(_answer, subject, asked, answers))
+        thread = started(partial(answer, subject, asked, answers))
         subject.pause()
         health = subject.health()
         assert health.is_paused
@@ -300,7 +187,7 @@ class EngineContract:
         subject.resume()
         thread.join(SOON_S)
         assert not subject.health().is_paused
-        assert _tokens(answers[0]) == _tokens(undisturbed)
+        assert tokens(answers[0]) == tokens(undisturbed)
 
     def test_an_aborted_request_raises_and_the_others_go_on(self, engine: MakeEngine) -> None:
         subject = engine()
@@ -315,14 +202,14 @@ class EngineContract:
             except Aborted as error:
                 outcomes[one.uid] = error
 
-        threads = [_started(partial(ask, one)) for one in (given_up, kept)]
-        _wait_until(lambda: subject.health().waiting + subject.health().running == 5)
+        threads = [started(partial(ask, one)) for one in (given_up, kept)]
+        wait_until(lambda: subject.health().waiting + subject.health().running == 5)
         assert subject.abort([given_up.uid]) == 3
         subject.resume()
         for thread in threads:
             thread.join(SOON_S)
         assert isinstance(outcomes[given_up.uid], Aborted)
-        assert _tokens(outcomes[kept.uid]) == _tokens(expected)
+        assert tokens(outcomes[kept.uid]) == tokens(expected)
         assert subject.abort() == 0
 
     def test_a_request_that_is_not_whole_in_time_fails_even_if_the_engine_is_paused(self, engine: MakeEngine) -> None:
@@ -371,8 +258,8 @@ class EngineContract:
             except Aborted as error:
                 told.append(error)
 
-        thread = _started(ask)
-        _wait_until(lambda: subject.health().waiting + subject.health().running == 3)
+        thread = started(ask)
+        wait_until(lambda: subject.health().waiting + subject.health().running == 3)
         subject.close()
         thread.join(SOON_S)
         assert ["closed" in str(error) for error in told] == [True]
@@ -390,26 +277,3 @@ def _left_of(weights: np.ndarray, sampling: Sampling) -> dict[int, float]:
             break
         left[token], mass = weight, mass + weight
     return left
-
-
-def _tokens(samples: list[Sample]) -> list[list[int]]:
-    return [sample.tokens.tolist() for sample in samples]
-
-
-def _answer(subject: Engine, asked: Request, answers: list[list[Sample]]) -> None:
-    answers.append(subject.generate(asked))
-
-
-def _started(work: Callable[[], Any]) -> threading.Thread:
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    """Poll what only another thread can bring about."""
-    for _ in range(int(SOON_S / 0.002)):
-        if is_so():
-            return
-        threading.Event().wait(0.002)
-    raise AssertionError("it did not happen in time")

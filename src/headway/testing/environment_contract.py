@@ -34,7 +34,7 @@ NUM_ENVS = 3
 SEED = 11
 
 
-class Step(NamedTuple):
+class VectorStep(NamedTuple):
     """What a vector of N copies showed."""
 
     features: np.ndarray  # [N, ...]
@@ -88,7 +88,7 @@ class EnvironmentContract:
             assert_same(play(self.make(), 60), play(self.make(), 60, pickled_at=30))
 
 
-def play(env: EnvVector, steps: int, *, pickled_at: int | None = None) -> Iterator[Step]:
+def play(env: EnvVector, steps: int, *, pickled_at: int | None = None) -> Iterator[VectorStep]:
     """So many steps by chance: for the same legal actions the same are chosen."""
     space, action, rng = env.single_observation_space, describe(env).action, np.random.default_rng(SEED)
     _, info = env.reset(seed=SEED)
@@ -98,14 +98,14 @@ def play(env: EnvVector, steps: int, *, pickled_at: int | None = None) -> Iterat
             env = cloudpickle.loads(cloudpickle.dumps(env))
         chosen = to_environment(_choose(rng, action, legal, env.num_envs), action, env.single_action_space)
         observation, rewards, terminated, truncated, info = env.step(chosen)
-        step = Step(as_features(observation, space).copy(), rewards.copy(), terminated.copy(), truncated.copy())
+        step = VectorStep(as_features(observation, space).copy(), rewards.copy(), terminated.copy(), truncated.copy())
         legal = legal_actions(info, action, step.ended)
         yield step
 
 
-def assert_same(one: Iterable[Step], other: Iterable[Step]) -> None:
+def assert_same(one: Iterable[VectorStep], other: Iterable[VectorStep]) -> None:
     for number, (mine, yours) in enumerate(zip(one, other, strict=True)):
-        for name, left, right in zip(Step._fields, mine, yours, strict=True):
+        for name, left, right in zip(VectorStep._fields, mine, yours, strict=True):
             assert np.array_equal(left, right), f"{name} differ at step {number}"
 
 

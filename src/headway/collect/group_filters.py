@@ -1,0 +1,79 @@
+"""Which groups of episodes are worth learning from: those that are not silent, and those a user's function keeps.
+
+def too_easy(group):                      # file.py, named as --filter file.py:too_easy
+    if min(group.returns) >= 1:
+        return "solved"                   # the word under which it is counted: drops/filtered_solved
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from headway.core.one_line import in_a_line
+from headway.experience.episode import Episodes
+from headway.observe.user_functions import load_function
+
+SILENT = "silent"
+REASON = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """What a filter is told of a group: a number or a word for each of its episodes."""
+
+    uid: str
+    returns: tuple[float, ...]
+    turns: tuple[int, ...]
+    tokens: tuple[int, ...]
+    """That the policy drew."""
+    success: tuple[bool, ...]
+    ends: tuple[str, ...]
+    """done, turns, tokens or deadline."""
+
+    @classmethod
+    def of(cls, group: Episodes) -> GroupSummary:
+        return cls(
+            group.uid,
+            tuple(group.returns.tolist()),
+            tuple(group.turns.tolist()),
+            tuple(group.num_trained.tolist()),
+            tuple(bool(won) for won in group.succeeded),
+            group.end,
+        )
+
+
+GroupFilter = Callable[[GroupSummary], str | None]
+
+
+def load_filter(spec: str) -> GroupFilter:
+    """Loads a filter of the user's own, after checking that it can be called with a group."""
+    return load_function(spec, "filter", ["group"], by_name=False)
+
+
+def reason_of(function: GroupFilter, group: Episodes) -> str:
+    """Asks a filter why the group is not to be learned from; nothing: it is."""
+    try:
+        reason = function(GroupSummary.of(group))
+    except Exception as error:
+        raise ValueError(f"the filter raised on {group}: {in_a_line(error)}") from error
+    if reason is None:
+        return ""
+    if not isinstance(reason, str) or not REASON.fullmatch(reason):
+        raise ValueError(
+            f"the filter returned {reason!r} for {group}; allowed: None, or a reason of letters, digits, - and _"
+        )
+    return reason
+
+
+def is_silent(group: Episodes, *, by_turn: bool) -> bool:
+    """Are all returns equal, so that a comparison has nothing to say? `by_turn`: those of equal turns too."""
+    if len(set(group.returns.tolist())) > 1:
+        return False
+    if not by_turn:
+        return True
+    rewards = np.split(group.rewards, np.cumsum(group.turns)[:-1])
+    return all(np.array_equal(one, rewards[0]) for one in rewards)

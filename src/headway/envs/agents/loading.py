@@ -1,0 +1,180 @@
+"""An environment by its name: what stands after `--env`.
+
+    lights                    a game of our own
+    my_games.py:Guess         a class of your own, in a file
+    my_package.games:Guess    ... in a module
+    gem:game:Sokoban-v0       an environment of another library, by its adapter
+
+What travels to another process is the name: each process loads the class for itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from headway.core.naming import unknown
+from headway.core.one_line import in_a_line
+from headway.envs.agents.games import GAMES
+from headway.envs.agents.interface import AgentEnv, BadEnvironment, EnvFactory, EnvironmentLost, checked_env
+from headway.observe.user_functions import load_place
+
+
+class Adapter(NamedTuple):
+    """Says where environments of another library are made, and how that library is installed."""
+
+    make: str
+    """`module:function`; the function takes what stands after the prefix, then the options as keywords."""
+    install: str
+    """The packages as pip takes them."""
+
+
+ADAPTERS = {
+    "gem": Adapter("headway.envs.agents.gem_games:make", "gem-llm"),
+    "textarena": Adapter("headway.envs.agents.textarena_games:make", "textarena"),
+    "openenv": Adapter("headway.envs.agents.openenv_games:make", "openenv-core"),
+    "gymnasium": Adapter("headway.envs.agents.gymnasium_text_games:make", "gymnasium"),
+    "skyrl": Adapter("headway.envs.agents.skyrl_gym_games:make", "skyrl-gym"),
+}
+"""Other libraries, by the prefix of their environments."""
+HOW = "a game's name, file.py:Class, module:Class or library:ID"
+
+
+def load_env(spec: str, options: Mapping[str, Any] | None = None) -> EnvFactory:
+    """Returns what makes the environments of this name, after checking that they can be found and take these options.
+
+    The factory can be pickled. What it makes has `reset`, `step` and `max_turns`; a constructor's error is one line.
+    """
+    given = dict(options or {})
+    spec = _anywhere(spec)
+    make = _found(spec)
+    _require_options(make, spec, given)
+    return functools.partial(_make, spec, given)
+
+
+def env_options(text: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Reads the options of an environment: a JSON object as text, or a mapping as it is."""
+    if not text:
+        return {}
+    if isinstance(text, Mapping):
+        return dict(text)
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"env_options must be a JSON object, received {text!r}: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f'env_options must be a JSON object like {{"size": 4}}, received {text!r}')
+    return value
+
+
+def _make(spec: str, options: dict[str, Any]) -> AgentEnv:
+    make = _found(spec)
+    try:
+        made = make(**options)
+    except ModuleNotFoundError as error:
+        raise _missing(spec, error) from None
+    except (BadEnvironment, EnvironmentLost):
+        raise
+    except OSError as error:  # a server that is down, a file system that is full: it may work next time
+        raise EnvironmentLost(f"environment {spec} cannot be made: {in_a_line(error)}") from error
+    except Exception as error:
+        raise BadEnvironment(f"environment {spec} cannot be made: {in_a_line(error)}") from error
+    return checked_env(made, spec)
+
+
+def _found(spec: str) -> Callable[..., Any]:
+    """Returns the class, or the function, that makes the environments of this name."""
+    if spec in GAMES:
+        game: Callable[..., Any] = getattr(import_module(f"headway.envs.agents.games.{spec}"), GAMES[spec])
+        return game
+    prefix, colon, rest = spec.partition(":")
+    if not colon:
+        if spec.endswith(".py"):
+            raise ValueError(f"{spec!r} names a file and no class in it; allowed: {spec}:Class")
+        raise ValueError(f"{unknown('game', spec, GAMES)}; or file.py:Class, module:Class, library:ID")
+    if prefix in ADAPTERS:
+        if not rest:
+            raise ValueError(f"{spec!r} names no environment; allowed: {prefix}:ID")
+        return functools.partial(adapted(ADAPTERS[prefix], spec), rest)
+    return _class_in(spec)
+
+
+def adapted(adapter: Adapter, spec: str) -> Callable[..., Any]:
+    """Returns what makes the environments of another library; one that is not installed is one line."""
+    place, _, function = adapter.make.partition(":")
+    try:
+        make: Callable[..., Any] = getattr(import_module(place), function)
+    except ModuleNotFoundError as error:
+        raise _missing(spec, error) from None
+    return make
+
+
+def _missing(spec: str, error: ModuleNotFoundError) -> BaseException:
+    """Returns one line about a package that is not installed."""
+    name = (error.name or "").partition(".")[0]
+    if name in ("", "headway"):
+        return error
+    adapter = ADAPTERS.get(spec.partition(":")[0])
+    return ValueError(f"environment {spec} needs {name}: pip install {adapter.install if adapter else name}")
+
+
+def _class_in(spec: str) -> Callable[..., Any]:
+    place, _, name = spec.rpartition(":")
+    if not place or not name:
+        raise ValueError(f"an environment is {HOW}, received {spec!r}")
+    module = _module(place, Path(place).stat().st_mtime_ns if _is_file(place) else 0)
+    made = getattr(module, name, None)
+    if made is None:
+        raise ValueError(unknown(f"environment of {place}", name, _classes(module)))
+    if not callable(made):
+        raise ValueError(f"{spec} is a {type(made).__name__}; an environment is a class, or a function that makes one")
+    found: Callable[..., Any] = made
+    return found
+
+
+@functools.lru_cache(maxsize=32)
+def _module(place: str, modified_ns: int) -> ModuleType:
+    """Loads a module once; a file again when it has changed."""
+    return load_place(place, "environment")
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py") and Path(place).is_file()
+
+
+def _anywhere(spec: str) -> str:
+    """Returns a name that means the same file in a process that stands in another folder."""
+    place, colon, name = spec.rpartition(":")
+    return f"{Path(place).expanduser().resolve()}:{name}" if colon and _is_file(str(Path(place).expanduser())) else spec
+
+
+def _classes(module: ModuleType) -> list[str]:
+    """Lists what a module has that looks like an environment; all its classes where nothing does."""
+    own = {name: value for name, value in vars(module).items() if inspect.isclass(value) and not name.startswith("_")}
+    likely = [name for name, value in own.items() if callable(getattr(value, "step", None))]
+    return likely or list(own)
+
+
+def _require_options(make: Callable[..., Any], spec: str, options: Mapping[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return  # a class written in C says nothing of what it takes
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return
+    allowed = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    for name in options:
+        if name not in allowed:
+            if not allowed:
+                raise ValueError(f"environment {spec} takes no options, received {name!r}")
+            raise ValueError(unknown(f"option of environment {spec}", name, allowed))
+    missing = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
+    missing = [name for name in missing if name not in options]
+    if missing:
+        raise ValueError(f"environment {spec} needs options that are not given: {', '.join(missing)}")

@@ -1,0 +1,1 @@
+"""Learning to say what somebody else has said."""

@@ -1,0 +1,124 @@
+"""The language model that a recipe trains: where it computes, how it is built, and how it is written for others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from headway.coordinate.best_weights import Kept
+from headway.core.protocols import Placement
+from headway.core.types import derive_seed
+from headway.learn.rank import Device
+from headway.llm.adapters import add_adapters
+from headway.recipes import Exported
+
+
+class TrainsAModel(Protocol):
+    """The settings of a recipe, as far as they concern the model itself."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def lora_rank(self) -> int: ...
+
+    @property
+    def lora_alpha(self) -> float: ...
+
+    @property
+    def gradient_checkpointing(self) -> bool: ...
+
+    @property
+    def torch_threads(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def runtime(self) -> str: ...
+
+    @property
+    def placement(self) -> Placement: ...
+
+
+def device_of(config: TrainsAModel) -> str:
+    if config.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' was asked for, but torch sees no GPU")
+    return config.device
+
+
+def with_gpus(config: TrainsAModel, num_gpus: float) -> Placement:
+    return replace(config.placement, num_gpus=0.0 if config.device == "cpu" else num_gpus)
+
+
+def ranks_on(config: TrainsAModel) -> Device:
+    if config.runtime == "ray" and config.device == "cuda":  # where the run is started there need not be one
+        return "cuda"
+    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def trained_model(config: TrainsAModel, device: str) -> Any:
+    torch.set_num_threads(config.torch_threads)
+    model = frozen_model(config, device)
+    if config.lora_rank:
+        seed = derive_seed(config.seed, "adapters")
+        model = add_adapters(model, config.lora_rank, config.lora_alpha, seed=seed)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def frozen_model(config: TrainsAModel, device: str) -> Any:
+    from headway.llm.models import load_model
+
+    return load_model(config.model, device=device)
+
+
+# -- for others -------------------------------------------------------------------------------------
+
+
+def export_model(
+    config: TrainsAModel, kept: Kept, folder: Path, *, facts: Mapping[str, Any], adapters: bool = False
+) -> Exported:
+    """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
+    from headway.llm.models import load_tokenizer, locate
+    from headway.llm.saving import save_adapters, save_model
+
+    base, tokenizer = locate(config.model), load_tokenizer(config.model)
+    metadata = {"pipeline_tag": "text-generation", "tags": ["reinforcement-learning", "headway"]}
+    if not Path(base).is_dir():
+        metadata["base_model"] = base
+    facts = {"model it began with": config.model, **facts}
+    if not adapters:
+        save_model(frozen_model(config, "cpu"), kept.weights, tokenizer, folder)
+        usage = (
+            'from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_pretrained("FOLDER")'
+        )
+        return Exported(usage, {"library_name": "transformers", **metadata}, facts)
+    rank, alpha = config.lora_rank, config.lora_alpha
+    save_adapters(_adapters(config, kept), tokenizer, folder, rank=rank, alpha=alpha, base=base)
+    usage = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
+    usage += f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER")'
+    return Exported(usage, {"library_name": "peft", **metadata}, {**facts, "rank": rank, "alpha": alpha})
+
+
+def _adapters(config: TrainsAModel, kept: Kept) -> dict[str, Any]:
+    """As they were trained. Published weights have them folded in: only a checkpoint has them by themselves."""
+    if not config.lora_rank:
+        raise ValueError("adapters=true needs a run with lora_rank > 0: this one trained all weights")
+    if kept.state is None:
+        raise ValueError(f"version {kept.version} is kept with its adapters folded in: export it without adapters=true")
+    is_last = kept.state.last is not None and kept.state.last[0] == kept.version  # what the run ended with
+    if kept.state.updates_in_version and not is_last:
+        raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
+    weights: dict[str, Any] = kept.state.learner["weights"]
+    return weights

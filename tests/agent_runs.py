@@ -1,0 +1,53 @@
+"""Runs of agents small enough for a test: a tiny model, episodes of three turns, a few tokens each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grpo_runs import START_S
+
+from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.run_result import RunResult
+from headway.core.protocols import Runtime
+from headway.launching import build_runtime
+from headway.observe.recorder import MemoryRecorder
+from headway.recipes.agent import AgentConfig, stations
+from headway.recipes.config import read_values
+
+GAMES = Path(__file__).parent / "counting_games.py"
+
+
+def tiny_values(model: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "model": str(model),
+        "env": f"{GAMES}:Counting",
+        "max_turn_tokens": 4,
+        "max_episode_tokens": 64,
+        "max_context_tokens": 96,
+        "tickets_per_batch": 2,
+        "group_size": 3,
+        "lanes": 4,
+        "engine_rows": 16,
+        "learning_rate": 1e-2,
+        "warmup_updates": 0,
+        "updates": 3,
+        "max_lead": 0,
+        "evaluate_every": 0,
+        "eval_games": 3,
+        "device": "cpu",
+        "start_deadline_s": START_S,
+        **changes,
+    }
+
+
+def tiny_agent(model: Path, **changes: Any) -> AgentConfig:
+    values = {name: value for name, value in tiny_values(model, **changes).items() if value is not None}
+    config = read_values(AgentConfig, values)
+    assert isinstance(config, AgentConfig)
+    return config
+
+
+def run_agent(config: AgentConfig, runtime: str | Runtime = "threads", log: MemoryRecorder | None = None) -> RunResult:
+    place = build_runtime(runtime) if isinstance(runtime, str) else runtime
+    return place.run(Coordinator(stations(config), config.settings(), place, recorder=log).run())
