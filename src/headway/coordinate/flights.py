@@ -81,7 +81,7 @@ class Flights:
         """A line has opened its ticket; it may have been the last one, also for rollouts that it does not take."""
         since = max(0, ticket.index - line.settings.every + 1)
         if ticket.version is not None and since < ticket.index:
-            line.births[ticket.index] = [ticket.version, ticket.index - since]
+            line.births[ticket.index] = (ticket.version, ticket.index - since)
             for _ in range(since, ticket.index):
                 line.snapshots.hold(ticket.version)
         for index in range(since, ticket.index + 1):
@@ -125,7 +125,7 @@ class Flights:
         birth = self._birth(line, index)
         return line.version if birth is None else birth[0]
 
-    def _birth(self, line: Line, index: int) -> list[int] | None:
+    def _birth(self, line: Line, index: int) -> tuple[int, int] | None:
         """What the line uses for its next ticket, for a rollout that it does not take; that is held for it."""
         return None if line.takes(index) else line.births.get(line.next_taken(index))
 
@@ -148,8 +148,10 @@ class Flights:
         for line in self._others:
             birth = self._birth(line, index)
             if birth is not None:
-                birth[1] -= 1
-                if not birth[1]:
+                version, left = birth
+                if left > 1:
+                    line.births[line.next_taken(index)] = (version, left - 1)
+                else:
                     del line.births[line.next_taken(index)]
 
     def are_newest(self, snapshot: Snapshot) -> bool:
@@ -416,7 +418,7 @@ class Flights:
         rollouts: Mapping[int, Rollout],
         companions: Mapping[int, Mapping[str, int]],
         published_with: Mapping[str, int],
-        births: Mapping[str, Mapping[int, list[int]]],
+        births: Mapping[str, Mapping[int, tuple[int, int]]],
     ) -> None:
         """What waited waits again; what was open or in flight is put on the queue again."""
         self.rollouts = dict(rollouts)
@@ -427,7 +429,7 @@ class Flights:
                 for line in self._others:
                     line.snapshots.hold(versions[line.name])
         for line in self._others:
-            line.births = {index: list(birth) for index, birth in births.get(line.name, {}).items()}
+            line.births = dict(births.get(line.name, {}))
             for version, left in line.births.values():
                 for _ in range(left):
                     line.snapshots.hold(version)

@@ -34,7 +34,7 @@ class Line:
         self.updates_in_version = 0
         self.metrics: dict[str, Any] = {}
         """Those of the last update."""
-        self.births: dict[int, list[int]] = {}
+        self.births: dict[int, tuple[int, int]] = {}
         """Of a pinned run, where this line does not take every rollout: ticket -> its version, and how many of the
         rollouts since the ticket before have not landed. They use the same version."""
         self.turn = Turn(self.role, calls.board, run.patience_s)
