@@ -21,7 +21,7 @@ from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.flights import Flights
 from headway.coordinate.role_calls import RoleCalls
 from headway.coordinate.roles import EVALUATOR, LEARNER
-from headway.core.events import BestKept, EvaluationBegan, EvaluationSkipped, Scored
+from headway.core.events import BestKept, EvaluationBegan, EvaluationEnded, EvaluationSkipped
 from headway.core.protocols import PayloadLost
 from headway.core.types import Phase, Score, Snapshot
 from headway.observe.samples import SampleLog
@@ -180,7 +180,7 @@ class Evaluating:
             await self._keep_best(self._best, score)
         self.evaluations.end(score)  # not before: the run may end when no evaluation is unfinished
         self._let_go(version)
-        self._calls.journal.write(Scored, version, score.value, dict(score.metrics), score.error)
+        self._calls.journal.write(EvaluationEnded, version, score.value, dict(score.metrics), score.error)
         if not self._ending.defers_target:  # whatever else is reached, the learn loop finds out between two updates
             self._ending.look_at_score()
         self._board.wake(LEARNER)
