@@ -94,7 +94,7 @@ class Evaluating:
         first.snapshots.hold(first.version)
         pinned = self._calls.settings.is_pinned and not is_last
         for line in self._flights.lines[1:]:
-            version = self._flights.published_with[line.name] if pinned else line.version
+            version = self._flights.companions.of_newest[line.name] if pinned else line.version
             line.snapshots.hold(version)
             self.companions[first.version] = {**self.companions.get(first.version, {}), line.name: version}
         skipped = self.evaluations.ask(first.version)
