@@ -124,9 +124,8 @@ def test_lanes_that_drain_are_simulated_as_such() -> None:
 
 
 def test_filtered_rollouts_are_filtered_again() -> None:
-    flights = RecordedFlights(
-        [1.0] * 200, steps=[1] * 200, lengths=[1.0] * 200, filtered=[i % 3 == 0 for i in range(200)]
-    )
+    filtered = [i % 3 == 0 for i in range(200)]
+    flights = RecordedFlights([1.0] * 200, steps=[1] * 200, lengths=[1.0] * 200, filtered=filtered)
 
     class Collecting:
         def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:

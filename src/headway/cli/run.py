@@ -64,12 +64,16 @@ def _replay(path: Path) -> int:
     done = replay(stations_for, read_events(folder.events))
     print_now = fingerprint(done.weights)
     say(f"replayed {done.updates} updates to version {done.version}: weights {print_now}")
+    lines = {name: fingerprint(line.weights) for name, line in done.lines.items()}
+    for name, line in done.lines.items():
+        say(f"line {name}: {line.updates} updates to version {line.version}: weights {lines[name]}")
     recorded = folder.recorded_fingerprint()
     if recorded is None:
         say("the run did not finish, so there is nothing to compare with")
         return 0
-    same = recorded == print_now
-    say("the same bits as recorded" if same else f"NOT the recorded {recorded}")
+    same = recorded == print_now and folder.recorded_lines() == lines
+    told = ", ".join([recorded, *folder.recorded_lines().values()])
+    say("the same bits as recorded" if same else f"NOT the recorded {told}")
     return 0 if same else 1
 
 

@@ -139,3 +139,8 @@ def _print_outcomes(leads: Sequence[float | str], outcomes: list[Outcome]) -> No
         f"recommended: max_lead={best.lead:g} (the smallest within 2 % of the best throughput; "
         f"mean staleness {best.staleness_mean:.2f})"
     )
+    for name, line in best.lines.items():
+        say(
+            f"line {name}, which keeps its lead of {line.lead:g}: {line.updates_per_s:.4g} updates/s, "
+            f"staleness {line.staleness_mean:.2f} mean / {line.staleness_max} max"
+        )

@@ -6,7 +6,7 @@ A checkpoint of several lines is taken when none of them is in the middle of an 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, LineState, RunState
@@ -111,8 +111,8 @@ class Checkpointing:
             last=main.last,
             lines=parts or None,
             companions=(
-                dict(flights.companions),
-                dict(flights.published_with),
+                dict(flights.companions.of_tickets),
+                dict(flights.companions.of_newest),
                 dict(self._evaluating.companions),
                 {line.name: dict(line.births) for line in flights.lines[1:]},
             ),
@@ -158,8 +158,14 @@ class Checkpointing:
         for line in flights.lines:
             line.ledger.load_state_dict(parts[line.name].ledger, now_s=now)
             line.publishing.restore(parts[line.name].version, parts[line.name].snapshots)
-        companions, published_with, evaluated_with, births = state.companions or ({}, {}, {}, {})
-        flights.restore(state.rollouts, companions, published_with, births)
+        if state.companions is None:  # of a run with one line, recorded before there could be several
+            evaluated_with: Mapping[int, Mapping[str, int]] = {}
+        else:
+            of_tickets, of_newest, evaluated_with, births = state.companions
+            flights.companions.restore(of_tickets, of_newest)
+            for line in flights.lines[1:]:
+                line.restore_births(births[line.name])
+        flights.restore(state.rollouts)
         due = state.evaluations_due if evaluates_last else ()  # they may have been turned off since
         self._evaluating.restore(state.scores, state.evaluations_skipped, due, evaluated_with)
         for line in flights.lines:

@@ -220,7 +220,7 @@ class Coordinator:
         if self._resume is None:
             for line in self.lines:
                 await line.publishing.begin()
-            self._parts.flights.begin()
+            self._parts.flights.companions.begin()
             if stations.evaluator is not None and plan.evaluate_first:
                 self._evaluating.hold()
         else:

@@ -8,8 +8,9 @@ deadline.
 from __future__ import annotations
 
 from headway.coordinate.role_calls import RoleCalls, RunFailed
-from headway.coordinate.roles import REANALYZER, learner_name, replay_name
+from headway.coordinate.roles import REANALYZER, replay_name
 from headway.core.events import Drawn
+from headway.core.naming import learner_name
 from headway.core.opaque import RoleAnswer, SavedState
 from headway.core.protocols import RoleRaised
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot

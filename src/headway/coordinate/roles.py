@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+from headway.core.naming import learner_name
 from headway.core.opaque import SavedState
 from headway.core.protocols import (
     BeginsAnew,
@@ -87,11 +88,6 @@ class Stations:
 
 LEARNER, EVALUATOR, REANALYZER, REPLAY = "learner", "evaluator", "reanalyzer", "replay"
 STATISTICS = "replay_statistics"  # in the info of a draw
-
-
-def learner_name(line: str) -> str:
-    """The role of a line's learner; that of the first line is `learner`."""
-    return f"{line}/{LEARNER}" if line else LEARNER
 
 
 def replay_name(line: str) -> str:

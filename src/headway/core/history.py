@@ -110,6 +110,9 @@ class RunHistory:
         lead = event.settings.get("max_lead")
         if lead is not None and not isinstance(lead, str):
             self.first.note_lead(event.time_s, lead)
+        for name, told in event.settings.get("lines", {}).items():
+            if not isinstance(told["max_lead"], str):
+                self.line(name).note_lead(event.time_s, told["max_lead"])
 
     def _resume(self, event: ev.Resumed) -> None:
         began = 0.0 if self.session is None else self.session.begin
@@ -131,7 +134,7 @@ class RunHistory:
         self.evaluation = Evaluation(event.version, event.time_s)
         self._listener.evaluation_began(self.evaluation)
 
-    def _score(self, event: ev.Scored) -> None:
+    def _score(self, event: ev.EvaluationEnded) -> None:
         known = self.evaluation
         if known is None or known.version != event.version:
             return
@@ -184,7 +187,7 @@ _OF_THE_RUN: dict[type[object], _Step] = {
     ev.GapFound: RunHistory._miss,
     ev.Looked: RunHistory._look,
     ev.EvaluationBegan: RunHistory._evaluate,
-    ev.Scored: RunHistory._score,
+    ev.EvaluationEnded: RunHistory._score,
     ev.Stopped: RunHistory._stop,
     ev.Ended: RunHistory._end,
     ev.Failed: RunHistory._end,
@@ -199,6 +202,6 @@ _OF_A_ROLE: dict[type[object], _Step] = {
     ev.UpdateBegan: RoleHistory.begin_update,
     ev.Updated: RoleHistory.update,
     ev.EvaluationBegan: RoleHistory.begin_evaluation,
-    ev.Scored: RoleHistory.end_evaluation,
+    ev.EvaluationEnded: RoleHistory.end_evaluation,
 }
 """What an event means for its line, for the run and for its roles. Those in no table mean nothing for its state."""

@@ -98,6 +98,6 @@ class RoleHistory:
     def begin_evaluation(self, event: ev.EvaluationBegan) -> None:
         self._evaluating = event.version
 
-    def end_evaluation(self, event: ev.Scored) -> None:
+    def end_evaluation(self, event: ev.EvaluationEnded) -> None:
         if self._evaluating == event.version:
             self._evaluating = None

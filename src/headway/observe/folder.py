@@ -125,6 +125,11 @@ class RunFolder:
             return None
         return str(json.loads(self.summary.read_text())["fingerprint"])
 
+    def recorded_lines(self) -> dict[str, str]:
+        """The weights that the other lines of a finished run ended with."""
+        lines = json.loads(self.summary.read_text()).get("lines", {}) if self.summary.is_file() else {}
+        return {name: str(line["fingerprint"]) for name, line in lines.items()}
+
     def note_session(self, environment: JsonObject, clock_s: float) -> None:
         """A session begins, with the clock of the event log at `clock_s`."""
         now = time.time()

@@ -130,7 +130,7 @@ class Metrics(RunListener):
     def _resume(self, event: ev.Resumed) -> Point:
         return Point(self._moment(event.time_s), self._of_lines(lambda name: place(self._history.lines[name])))
 
-    def _score(self, event: ev.Scored) -> Point | None:
+    def _score(self, event: ev.EvaluationEnded) -> Point | None:
         version, value = event.version, as_number(event.value)
         if value is None:
             self._totals[EVALUATIONS_FAILED] += 1
@@ -213,7 +213,7 @@ _STEPS: dict[type[object], Callable[[Metrics, Any], Point | None]] = {
     **dict.fromkeys(COUNTED_EVENTS, Metrics._count),
     ev.Refreshed: Metrics._refresh,
     ev.Resumed: Metrics._resume,
-    ev.Scored: Metrics._score,
+    ev.EvaluationEnded: Metrics._score,
     ev.Looked: Metrics._look,
     ev.Alarmed: Metrics._alarm,
 }

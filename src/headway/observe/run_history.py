@@ -209,7 +209,10 @@ class Story(RunListener):
 
 def role_order(role: str) -> tuple[int, str, int, int, str]:
     """Sorts roles as they are shown."""
+    own = role.rpartition("/")[2]  # of another line than the first: prior/learner
     kind, _, rest = role.partition("-")
+    if own in (LEARNER, "replay"):
+        kind, rest = own, ""
     number, _, lane = rest.partition("/")
     kinds = (LEARNER, "collector", "replay", EVALUATOR, "reanalyzer", "publisher")
     place = kinds.index(kind) if kind in kinds else len(kinds)

@@ -204,7 +204,7 @@ def turns_in_words(sample: Sample) -> list[TurnWords]:
     return [_turn_in_words(turn) for turn in sample.get("turns", ())]
 
 
-def _turn_in_words(turn: Mapping[str, Any]) -> TurnWords:
+def _turn_in_words(turn: JsonObject) -> TurnWords:
     oldest, newest = turn.get("versions", ("?", "?"))
     made = f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
     how = f"reward {number(turn.get('reward')):.4g}, {turn.get('tokens', '?')} tokens of {made}"

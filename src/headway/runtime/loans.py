@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headway.core.opaque import Payload
-from headway.runtime.transport import Arena, BlockKey, MemorySegment, SegmentKey, SharedRef, Views, encode
+from headway.runtime.arena import Arena, BlockKey, MemorySegment, SegmentKey, SharedRef
+from headway.runtime.transport import Views, encode
 
 DRIVER = 0
 

@@ -28,16 +28,8 @@ from headway.children.sent_code import unpack_function
 from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
-from headway.runtime.transport import (
-    INLINE_BYTES,
-    Arena,
-    BlockKey,
-    GuardedArena,
-    SegmentKey,
-    SharedRef,
-    Views,
-    encode,
-)
+from headway.runtime.arena import Arena, BlockKey, GuardedArena, SegmentKey, SharedRef
+from headway.runtime.transport import INLINE_BYTES, Views, encode
 
 
 class Start(NamedTuple):

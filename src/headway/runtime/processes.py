@@ -35,10 +35,10 @@ from headway.children.sent_code import pack_function
 from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
+from headway.runtime.arena import BlockKey, MemorySegment, SharedRef
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.own_thread import beside
 from headway.runtime.process_host import Call, Reply, Start
-from headway.runtime.transport import BlockKey, MemorySegment, SharedRef
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import bisect
 import math
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Protocol
@@ -173,10 +174,13 @@ class SteadyWorkload:
         *,
         insert: Duration | None = None,
         save: Duration | None = None,
+        learners: Mapping[str, Duration] | None = None,
     ) -> None:
+        """`learners` are those of other lines than the first: role -> how long it takes for an update."""
         self.collect = collect
         self._others = {"learn": learn, "evaluate": evaluate or Constant(0.0), "insert": insert, "state": save}
-        self._counts = dict.fromkeys(self._others, 0)
+        self._learners = learners or {}
+        self._counts: Counter[str] = Counter()
         self._random = random.Random(seed)
 
     def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float:
@@ -184,12 +188,14 @@ class SteadyWorkload:
             if isinstance(self.collect, RecordedFlights):
                 return self.collect.of(args[0])
             return self.collect.quantile(unit(args[0].seed))
-        duration = self._others.get(method)
+        counted, duration = method, self._others.get(method)
+        if role in self._learners:
+            counted, duration = role, self._learners[role] if method == "learn" else None
         if duration is None:
             return 0.0
         if isinstance(duration, Recorded):
-            self._counts[method] += 1
-            return duration.nth(self._counts[method] - 1)
+            self._counts[counted] += 1
+            return duration.nth(self._counts[counted] - 1)
         return duration.quantile(self._random.random())
 
     def fault(self, role: str, method: str, args: tuple[object, ...]) -> Fault | None:

@@ -261,7 +261,7 @@ class Auditor:
     def _evaluate(self, event: ev.EvaluationBegan) -> None:
         self._evaluations.begin(event.version, self._first.at.newest, self._first.terms)
 
-    def _score(self, event: ev.Scored) -> None:
+    def _score(self, event: ev.EvaluationEnded) -> None:
         self._evaluations.score(event.version, event.value)
 
     def _skip(self, event: ev.EvaluationSkipped) -> None:
@@ -304,7 +304,7 @@ _IN_THE_RUN: dict[type[object], Callable[[Auditor, Any], None]] = {
     ev.Reissued: Auditor._reissue,
     ev.UpdateBegan: Auditor._begin_update,
     ev.EvaluationBegan: Auditor._evaluate,
-    ev.Scored: Auditor._score,
+    ev.EvaluationEnded: Auditor._score,
     ev.EvaluationSkipped: Auditor._skip,
     ev.EvaluationAbandoned: Auditor._abandon,
 }
