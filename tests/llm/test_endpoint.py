@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import threading
@@ -439,9 +440,8 @@ def test_closing_the_server_ends_connections_that_are_open() -> None:
     connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
     assert connection.getresponse().read()
     served.close()
-    with pytest.raises((http.client.HTTPException, OSError)):
-        connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
-        connection.getresponse()
+    assert connection.sock.recv(1) == b""
+    connection.close()
 
 
 # -- real clients -----------------------------------------------------------------------------------
@@ -471,6 +471,7 @@ def test_the_client_of_openai_talks_to_it(served: Served) -> None:
 
 
 def test_an_agent_of_pydantic_ai_calls_tools_in_one_conversation(served: Served) -> None:
+    openai = pytest.importorskip("openai", reason="needs openai: it is in headway[dev]")
     pytest.importorskip("pydantic_ai", reason="needs pydantic-ai-slim[openai]: it is in headway[dev]")
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel
@@ -478,16 +479,18 @@ def test_an_agent_of_pydantic_ai_calls_tools_in_one_conversation(served: Served)
 
     call = '<tool_call>{"name": "roll", "arguments": {"sides": 6}}</tool_call>'
     key, run = served.begin([f"I roll.\n{call}", call, "You win."])
-    model = OpenAIChatModel("tiny", provider=OpenAIProvider(base_url=served.server.address, api_key=key))
-    agent = Agent(model, instructions="Play dice.")
 
-    @agent.tool_plain
     def roll(sides: int) -> int:
         """Roll a die."""
         return sides - 2
 
-    result = agent.run_sync("Roll twice.")
-    assert result.output == "You win."
+    async def play() -> str:
+        async with openai.AsyncOpenAI(base_url=served.server.address, api_key=key, max_retries=0) as client:
+            model = OpenAIChatModel("tiny", provider=OpenAIProvider(openai_client=client))
+            agent = Agent(model, instructions="Play dice.", tools=[roll])
+            return (await agent.run("Roll twice.")).output
+
+    assert asyncio.run(play()) == "You win."
     (branch,) = run.branches
     assert len(branch.turns) == 3
     assert "Roll a die." in tiny_tokenizer().decode(list(branch.opening))
