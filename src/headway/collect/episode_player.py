@@ -135,13 +135,21 @@ class EpisodePlayer:
     `play` may be called by several threads at once.
     """
 
-    def __init__(self, engine: Engine, stepping: Stepping, conversation: Conversation, *, attempts: int = 3) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stepping: Stepping,
+        conversation: Conversation,
+        *,
+        attempts: int = 3,
+        clock: PausableClock | None = None,
+    ) -> None:
         self.engine = engine
         self.stepping = stepping
         self._conversation = _OneAtATime(conversation)
         self._attempts = attempts
         self._threads = EpisodeThreads("episode")
-        self._clock = PausableClock()
+        self._clock = clock or PausableClock()
 
     def play(self, plan: GroupPlan) -> PlayedGroup:
         """Plays a group. Raises GroupFailed, CannotGoOn for an environment that must be mended, or what went wrong."""

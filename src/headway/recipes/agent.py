@@ -88,6 +88,11 @@ class GameFacts:
         return facts
 
 
+def title_of(env: str) -> str:
+    """What the game is called in logs: its name, without the folder that its file is in."""
+    return env.rpartition("/")[2]
+
+
 def build_conversation(config: AgentConfig, game: GameFacts) -> Conversation:
     """How what is said in the game becomes tokens of the model."""
     from headway.llm.models import load_tokenizer
@@ -120,7 +125,7 @@ def _collector(
 ) -> EpisodeCollector:
     sampling = Sampling(config.temperature, config.top_k, config.top_p, config.max_turn_tokens, stop=config.stop)
     settings = EpisodeSettings(
-        name=config.env,
+        name=title_of(config.env),
         limits=config.limits(game.max_turns),
         sampling=sampling,
         group_size=config.group_size,
@@ -142,10 +147,10 @@ def _evaluator(config: AgentConfig, factory: EnvFactory, game: GameFacts) -> Age
     games = partial(
         HeldOutGames,
         partial(build_player, config, factory, game, sampling),
-        name=config.env,
+        name=title_of(config.env),
         seed=derive_seed(config.seed, "games"),
         games=config.eval_games,
-        episodes=config.eval_episodes,
+        episodes=config.eval_samples,
         sampling=sampling,
         limits=config.limits(game.max_turns),
         share=config.share_held_out,
