@@ -392,7 +392,7 @@ def test_closing_gives_up_the_reply_under_way(served: Served) -> None:
     served.endpoint.forget(key)
     thread.join(patient(20))
     assert found == [409] and run.num_turns == 0
-    assert served.ask(key, body={"messages": [user("x")]})[0] == 401
+    assert served.ask(key, body={"messages": [user("x")]})[0] == 409
     wait_until(lambda: served.engine.health().running == 0)
 
 

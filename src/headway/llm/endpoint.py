@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 import secrets
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +34,10 @@ from headway.llm.engine import Aborted, Engine, EngineError, EngineOver, Reply, 
 
 AGAIN_S = 60.0
 """How long a client that asks the same again waits for the answer that is under way."""
+MAX_REPLIES = 2**15 - 1
+"""Of one run: a record counts its turns in 16 bits."""
+REMEMBERED = 1024
+"""Closed sessions whose key is told to be one; older ones are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class RunRules:
     """The seed of a reply, by the numbers of its branch and of its turn in it."""
     room: Callable[[int, int], int]
     """Tokens that a reply may have behind so many of the opening, and so many behind that; below 1: none."""
-    max_turns: int = 2**15 - 1
+    max_turns: int = MAX_REPLIES
     """Replies in all branches together."""
 
 
@@ -284,6 +289,7 @@ class Endpoint:
         self._tokens = tokens
         self._lock = threading.Lock()
         self._runs: dict[str, AgentRun] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()  # keys of the last ones that were closed
 
     def open(self, uid: str, rules: RunRules) -> tuple[str, AgentRun]:
         """Begins a run. Its key cannot be guessed, and is good until `forget`."""
@@ -294,15 +300,20 @@ class Endpoint:
 
     def run_of(self, key: str) -> AgentRun:
         with self._lock:
-            run = self._runs.get(key)
+            run, is_gone = self._runs.get(key), key in self._gone
+        if is_gone:
+            raise Refused("this session is closed: its episode is over", status=409, code="session_closed")
         if run is None:
             raise Refused("unknown key: a session's own is its API key", status=401, code="invalid_api_key")
         return run
 
     def forget(self, key: str) -> None:
-        """Closes a run and does not know it any more."""
+        """Closes a run; its key is good for nothing any more."""
         with self._lock:
             run = self._runs.pop(key, None)
+            self._gone[key] = None
+            while len(self._gone) > REMEMBERED:
+                self._gone.popitem(last=False)
         if run is not None:
             run.close()
 
