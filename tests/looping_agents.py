@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import threading
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,19 @@ from typing import Any
 from counting_games import Counting
 
 
-def post(url: str, key: str, body: dict[str, Any]) -> Any:
+def call(url: str, key: str, body: dict[str, Any] | None = None) -> Any:
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60) as answer:
-        return json.load(answer)
+    request = urllib.request.Request(url, None if body is None else json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise RuntimeError(error.read().decode()) from None
 
 
 def ask(base_url: str, key: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    message: dict[str, Any] = post(f"{base_url}/chat/completions", key, {"messages": messages})["choices"][0]["message"]
+    message: dict[str, Any] = call(f"{base_url}/chat/completions", key, {"messages": messages})["choices"][0]["message"]
     return message
 
 
@@ -41,7 +47,7 @@ def count(base_url: str, api_key: str, seed: int) -> None:
     while not done:
         reply = ask(base_url, api_key, messages)
         step = game.step(reply["content"])
-        post(f"{base_url}/sessions/{api_key}/reward", api_key, {"reward": step.reward, "done": step.done})
+        call(f"{base_url}/sessions/{api_key}/reward", api_key, {"reward": step.reward, "done": step.done})
         messages += [reply, user(step.text)]
         done = step.done
 
@@ -50,14 +56,19 @@ def fork(base_url: str, api_key: str, seed: int) -> float:
     """Says something else to the first reply, after the second one."""
     first = ask(base_url, api_key, [user("begin")])
     ask(base_url, api_key, [user("begin"), first, user("go on")])
-    post(f"{base_url}/sessions/{api_key}/reward", api_key, {"reward": 0.5})
+    call(f"{base_url}/sessions/{api_key}/reward", api_key, {"reward": 0.5})
     ask(base_url, api_key, [user("begin"), first, user("or rather")])
     return 1.0
 
 
+def forking(base_url: str, api_key: str, seed: int) -> float:
+    """The same, for what is worth something else each time."""
+    return fork(base_url, api_key, seed) + short(base_url, api_key, seed)
+
+
 def paid(base_url: str, api_key: str, seed: int) -> dict[str, Any]:
     reply = ask(base_url, api_key, [user("work")])
-    post(f"{base_url}/sessions/{api_key}/reward", api_key, {"reward": 0.25})
+    call(f"{base_url}/sessions/{api_key}/reward", api_key, {"reward": 0.25})
     ask(base_url, api_key, [user("work"), reply, user("more")])
     return {"reward": 2.0, "success": True, "calls": 2}
 
@@ -89,12 +100,24 @@ def endless(base_url: str, api_key: str, seed: int) -> float:
 
 
 def hanging(base_url: str, api_key: str, seed: int) -> float:
-    """Gives a reward where the seed of the test says so, and never returns."""
+    """Gives a reward where the environment says so, and does not return before its session is closed."""
     ask(base_url, api_key, [user("hello")])
+    reward = f"{base_url}/sessions/{api_key}/reward"
     if os.environ.get("PAID"):
-        post(f"{base_url}/sessions/{api_key}/reward", api_key, {"reward": 0.5})
-    threading.Event().wait()
-    return 0.0
+        call(reward, api_key, {"reward": 0.5})
+    while True:
+        time.sleep(0.05)
+        call(f"{base_url}/models", api_key)
+
+
+def loser(base_url: str, api_key: str, seed: int) -> float:
+    """The first one to come here does not return before its session is closed; the others do at once."""
+    ask(base_url, api_key, [user("hello")])
+    try:
+        Path(os.environ["FAULTS"], "one").touch(exist_ok=False)
+    except FileExistsError:
+        return 1.0
+    return hanging(base_url, api_key, seed)
 
 
 def silent(base_url: str, api_key: str, seed: int) -> float:

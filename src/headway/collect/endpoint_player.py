@@ -55,6 +55,7 @@ class _Attempted:
     number: int
     began: float
     uid: str = ""
+    key: str = ""
     run: AgentRun | None = None
     is_abandoned: bool = False
     num_lost: int = 0
@@ -63,11 +64,6 @@ class _Attempted:
     def progress(self) -> Progress:
         turns = [] if self.run is None else [turn for branch in self.run.branches for turn in branch.turns]
         return Progress(len(turns), sum(len(turn.reply.tokens) for turn in turns))
-
-    def abandon(self) -> None:
-        self.is_abandoned = True  # before it is closed: whoever begins another attempt looks at this last
-        if self.run is not None:
-            self.run.close()
 
 
 class EndpointPlayer:
@@ -98,13 +94,13 @@ class EndpointPlayer:
         try:
             for one in runs:
                 self._threads.start(partial(self._run, plan, seed, ends_at, one, over))
-            ended, num_failed = self._wait(plan, runs, over, ends_at)
-            return self._group(plan, runs, ended, num_failed)
+            ended, failed = self._wait(plan, runs, over, ends_at)
+            return self._group(plan, runs, ended, failed)
         except BadEnvironment as error:
             raise CannotGoOn(str(error)) from error
         finally:
             for one in runs:
-                one.abandon()
+                self._abandon(one)
             with self._lock:
                 self._under_way = [one for one in self._under_way if one not in runs]
 
@@ -140,51 +136,55 @@ class EndpointPlayer:
 
     def _wait(
         self, plan: GroupPlan, runs: list[_Attempted], over: queue.SimpleQueue[_Attempted], ends_at: float
-    ) -> tuple[dict[int, EndedRun], int]:
-        """The runs of the group, as soon as there are enough of them, and how many have failed."""
+    ) -> tuple[dict[int, EndedRun], set[int]]:
+        """The runs of the group, as soon as there are enough of them, and the numbers of those that failed."""
         ended: dict[int, EndedRun] = {}
         failed: dict[int, EnvironmentLost] = {}
         while len(ended) < plan.needed and len(ended) + len(failed) < plan.begun:
             try:
-                some = [over.get(timeout=LOOK_S)]
+                one = over.get(timeout=LOOK_S)
+                found = [(one.number, one.result)]
             except queue.Empty:
                 if self._is_closed:
                     raise Aborted(f"{plan.uid}: the collector is closed") from None
                 if self._clock.now() < ends_at:
                     continue
-                some = [one for one in runs if one.number not in ended and one.number not in failed]
-                for one in some:
-                    one.abandon()
-                    one.result = one.result or self._overdue(one, plan.limits.deadline_s)
-            for one in some:
-                if isinstance(one.result, EndedRun):
-                    ended[one.number] = one.result
-                elif isinstance(one.result, EnvironmentLost):
-                    failed[one.number] = one.result
+                late = [one for one in runs if one.number not in ended and one.number not in failed]
+                found = [(one.number, one.result or self._overdue(one, plan.limits.deadline_s)) for one in late]
+            for number, result in found:
+                if isinstance(result, EndedRun):
+                    ended[number] = result
+                elif isinstance(result, EnvironmentLost):
+                    failed[number] = result
                 else:
-                    assert one.result is not None
-                    raise one.result
+                    assert result is not None
+                    raise result
         if len(ended) < plan.least:
             what = next(reversed(failed.values())).what
             raise GroupFailed(
                 f"{plan.uid}: {len(failed)} of {plan.begun} runs of the agent failed, the last one: {what}"
             )
-        return dict(sorted(ended.items())[: plan.needed]), len(failed)
+        return dict(sorted(ended.items())[: plan.needed]), set(failed)
 
     def _group(
-        self, plan: GroupPlan, runs: list[_Attempted], ended: dict[int, EndedRun], num_failed: int
+        self, plan: GroupPlan, runs: list[_Attempted], ended: dict[int, EndedRun], failed: set[int]
     ) -> PlayedGroup:
-        left = [one for one in runs if one.number not in ended]
+        left = [one for one in runs if one.number not in ended and one.number not in failed]
         lost, anew = (sum(min(one.num_lost, most) for one in runs) for most in (self._attempts, self._attempts - 1))
         more = {
             "forks": sum(len(one.branches) - 1 for one in ended.values()) / len(ended),
             "replies_resampled": float(sum(one.run.num_resampled for one in ended.values())),
         }
-        abandoned = {one.number: one.progress() for one in left if not isinstance(one.result, EnvironmentLost)}
-        return PlayedGroup(transcripts(ended, plan.uid), abandoned, num_failed, lost, anew, more)
+        abandoned = {one.number: one.progress() for one in left}
+        return PlayedGroup(transcripts(ended, plan.uid), abandoned, len(failed), lost, anew, more)
+
+    def _abandon(self, one: _Attempted) -> None:
+        one.is_abandoned = True  # before it is closed: whoever begins another attempt looks at this last
+        self._endpoint.forget(one.key)
 
     def _overdue(self, one: _Attempted, limit: float | None) -> EndedRun | EnvironmentLost:
         """A run whose time is over ends as it stands, if somebody has said what it is worth."""
+        self._abandon(one)
         run = one.run
         if run is not None and run.num_rewards and run.num_turns:
             return EndedRun(run, "deadline")
@@ -205,19 +205,22 @@ class EndpointPlayer:
         rules = self._rules(plan, one.number, ends_at)
         while True:
             one.uid = f"{plan.uid}.{plan.attempt}/{one.number}" + f" again {one.num_lost}" * (one.num_lost > 0)
-            key, one.run = self._endpoint.open(one.uid, rules)
-            run = one.run
+            key, run = self._endpoint.open(one.uid, rules)
+            one.key, one.run = key, run
             try:
                 if one.is_abandoned:
                     raise Aborted(f"{one.uid}: abandoned")
-                return ended_run(run, self._agent(self._server.address, key, seed), self._name)
+                value = self._agent(self._server.address, key, seed)
+                if run.fault is not None:  # whatever it made of it: the model did not cause this
+                    raise run.fault
+                return ended_run(run, value, self._name)
             except (BadEnvironment, Aborted):
                 raise
             except (Exception, SystemExit) as error:
                 if one.is_abandoned or self._is_closed:
                     raise Aborted(f"{one.uid}: abandoned") from error
                 if run.fault is not None:
-                    raise run.fault from error
+                    raise run.fault from (None if error is run.fault else error)
                 if run.num_turns and (run.refused in ("tokens", "turns") or (run.refused and run.num_rewards)):
                     return EndedRun(run, run.refused)
                 one.num_lost += 1

@@ -115,7 +115,7 @@ class AgentRun:
         self.refused = ""
         """Why the last request was refused that had no room any more: tokens, turns or deadline."""
         self.fault: EngineError | None = None
-        """What the engine could not do."""
+        """Why the engine could not give the last reply that was asked for."""
         self.num_rewards = 0
         self.num_resampled = 0
         """Replies that were asked for with another temperature or top_p than those of the run."""
@@ -156,7 +156,7 @@ class AgentRun:
                 raise self._failed(failed) from failed
             if reply is None:
                 raise self._out_of("deadline", "the time of the episode is over")
-            self.refused = "deadline" if reply.finish == "deadline" else ""
+            self.refused, self.fault = "deadline" if reply.finish == "deadline" else "", None
             return self._note(branch, said, request, reply, sampling.stop)
 
     def reward(self, value: float, *, done: bool = False) -> None:
@@ -311,7 +311,8 @@ class Endpoint:
         """Closes a run; its key is good for nothing any more."""
         with self._lock:
             run = self._runs.pop(key, None)
-            self._gone[key] = None
+            if run is not None:
+                self._gone[key] = None
             while len(self._gone) > REMEMBERED:
                 self._gone.popitem(last=False)
         if run is not None:
