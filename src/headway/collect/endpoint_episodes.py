@@ -82,7 +82,10 @@ def _transcript(one: EndedRun, size: int, uid: str) -> Transcript:
     branches = one.branches
     record = Episodes.join([_episode(one, branch, size, uid) for branch in branches])
     turns = [turn for branch in branches for turn in _in_words(branch)]
-    return Transcript(record, branches[0].turns[0].heard, turns)
+    earned: list[TurnText] = [
+        {**turn, "reward": float(reward)} for turn, reward in zip(turns, record.rewards, strict=True)
+    ]
+    return Transcript(record, branches[0].turns[0].heard, earned)
 
 
 def _episode(one: EndedRun, branch: AgentBranch, size: int, uid: str) -> Episodes:
