@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from headway.cli.report_page import is_alive, look, names_of
 from headway.core.opaque import JsonObject
+from headway.core.this_machine import NAMES, is_of_this_machine
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import log_size
 from headway.observe.report import document, page
@@ -20,8 +20,6 @@ from headway.observe.run_history import Story, StoryReader
 
 REFRESH_S = 2.0
 REST = 10.0  # how many times as long as it took to make a page is left to the run before it is made again
-NAMES = ("localhost", "127.0.0.1", "[::1]")
-HOST = re.compile(rf"({'|'.join(map(re.escape, NAMES))})(:\d+)?", re.IGNORECASE)
 
 
 class LiveReport:
@@ -79,12 +77,6 @@ class ReportServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/"
-
-
-def is_of_this_machine(host: str) -> bool:
-    """Does a Host header name this machine as those on it do, with any port (it may be forwarded)? A page elsewhere can
-    have its own name lead here, and its script could then read the answer: but the browser says that name."""
-    return HOST.fullmatch(host) is not None
 
 
 class _Answer(BaseHTTPRequestHandler):

@@ -23,7 +23,7 @@ from fractions import Fraction
 from functools import partial
 
 from headway.collect.episode_loop import EpisodeLimits
-from headway.collect.episode_player import EpisodePlayer, GroupPlan, PlayedGroup
+from headway.collect.episode_player import GroupPlan, GroupPlayer, PlayedGroup
 from headway.collect.group_filters import SILENT, GroupFilter, is_silent, reason_of
 from headway.core.types import HEALTH, MEASURES, SAMPLES, Rollout, Snapshot, Ticket
 from headway.experience.episode import Episodes
@@ -78,7 +78,7 @@ class EpisodeCollector:
 
     is_concurrent = True
 
-    def __init__(self, make_player: Callable[[], EpisodePlayer], settings: EpisodeSettings) -> None:
+    def __init__(self, make_player: Callable[[], GroupPlayer], settings: EpisodeSettings) -> None:
         self._settings = settings
         self._player = make_player()
         self._accepts = partial(is_trained_on, settings.held_out) if settings.held_out else None
@@ -110,8 +110,8 @@ class EpisodeCollector:
         self._player.resume()
 
     def doing(self) -> list[str]:
-        """Says which steps of environments are under way, since when."""
-        return self._player.stepping.doing()
+        """Says which steps of environments, or runs of agents, are under way, since when."""
+        return self._player.doing()
 
     def health(self) -> dict[str, float]:
         return self._player.health()

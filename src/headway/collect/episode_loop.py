@@ -111,7 +111,7 @@ def run_episode(
     while True:
         state = game.state_key() or text
         sampling = replace(plan.sampling, max_tokens=room)
-        reply = _reply(session, sampling, plan.seed_of(len(turns)), lambda: ends_at - now())
+        reply = reply_in_time(session, sampling, plan.seed_of(len(turns)), lambda: ends_at - now())
         if reply is None:  # not a token in time
             end = "deadline"
             break
@@ -144,7 +144,7 @@ def run_episode(
     return Transcript(record.finish(end, success, measured), plan.first, turns)
 
 
-def _reply(session: Session, sampling: Sampling, seed: int, left_s: Callable[[], float]) -> Reply | None:
+def reply_in_time(session: Session, sampling: Sampling, seed: int, left_s: Callable[[], float]) -> Reply | None:
     """Draws a reply, cut short when the time is over; None if there is nothing of it by then.
 
     The engine's own clock does not stand still while it is paused. What it has cut too early goes on.

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from headway.collect.episode_loop import EpisodeLimits, EpisodePlan, Progress, run_episode
 from headway.collect.episode_threads import EpisodeThreads
@@ -76,6 +77,8 @@ class PlayedGroup:
     """Environments that were lost, most of them without anybody noticing."""
     num_anew: int = 0
     """Episodes that had to begin anew."""
+    more: Mapping[str, float] = field(default_factory=dict)
+    """Other measures, by name."""
 
     def measures(self) -> dict[str, float]:
         """What is worth knowing of how the group was played. The winners of a race are shorter than all that began:
@@ -87,6 +90,7 @@ class PlayedGroup:
             "episodes_failed": float(self.num_failed),
             "episodes_anew": float(self.num_anew),
             "environments_lost": float(self.num_lost),
+            **self.more,
         }
         if self.abandoned:
             numbers["tokens_abandoned"] = float(sum(one.tokens for one in self.abandoned.values()))
@@ -94,6 +98,26 @@ class PlayedGroup:
                 mean_won, mean_begun = (sum(getattr(one, name) for one in some) / len(some) for some in (won, begun))
                 numbers[f"redundancy_bias_{name}"] = mean_won / mean_begun - 1 if mean_begun else 0.0
         return numbers
+
+
+class GroupPlayer(Protocol):
+    """Plays groups of episodes with an engine of its own. `play` may be called by several threads at once."""
+
+    engine: Engine
+
+    def play(self, plan: GroupPlan) -> PlayedGroup: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def doing(self) -> list[str]:
+        """What is under way that may take long, since when."""
+        ...
+
+    def health(self) -> dict[str, float]: ...
+
+    def close(self) -> None: ...
 
 
 class PausableClock:
@@ -169,16 +193,13 @@ class EpisodePlayer:
         self._clock.go_on()
         self.engine.resume()
 
+    def doing(self) -> list[str]:
+        return self.stepping.doing()
+
     def health(self) -> dict[str, float]:
         """What engine and environments say of themselves."""
-        health = self.engine.health()
-        details = {name: float(value) for name, value in health.details.items()}
         return {
-            "running": health.running,
-            "waiting": health.waiting,
-            "tokens": health.tokens,
-            "seconds_since_step": round(health.seconds_since_step, 3),
-            **details,
+            **engine_numbers(self.engine),
             **{f"env_{name}": value for name, value in self.stepping.health().items()},
         }
 
@@ -202,7 +223,7 @@ class EpisodePlayer:
         over: queue.SimpleQueue[_Episode] = queue.SimpleQueue()
         try:
             for one in episodes:
-                seed_of = partial(_seed_of_turn, plan.seed, one.number)
+                seed_of = partial(seed_of_turn, plan.seed, one.number)
                 its_plan = EpisodePlan(plan.uid, first, prompt, plan.sampling, plan.limits, seed_of)
                 its_game = ReplayedGame(self.stepping, seed, self._attempts) if one.number else game
                 self._threads.start(partial(self._run, its_plan, its_game, one, over))
@@ -301,12 +322,24 @@ MAX_INSTANCES = 1000
 """Game instances that are looked at for one whose first message may be played."""
 
 
+def engine_numbers(engine: Engine) -> dict[str, float]:
+    """What an engine says of itself."""
+    health = engine.health()
+    return {
+        "running": health.running,
+        "waiting": health.waiting,
+        "tokens": health.tokens,
+        "seconds_since_step": round(health.seconds_since_step, 3),
+        **{name: float(value) for name, value in health.details.items()},
+    }
+
+
 def game_seed(seed: int, number: int = 0) -> int:
     """The environment's seed of a group, one for all its episodes. Later numbers are for instances that are skipped."""
     return derive_seed(seed, "game") if number == 0 else derive_seed(seed, "game", number)
 
 
-def _seed_of_turn(seed: int, episode: int, turn: int) -> int:
+def seed_of_turn(seed: int, episode: int, turn: int) -> int:
     return derive_seed(seed, "episode", episode, "turn", turn)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.collect.agent_episodes import is_held_out
 from headway.collect.episode_loop import EpisodeLimits
-from headway.collect.episode_player import EpisodePlayer, GroupPlan
+from headway.collect.episode_player import GroupPlan, GroupPlayer
 from headway.collect.episode_threads import EpisodeThreads
 from headway.core.types import derive_seed
 from headway.llm.engine import Sampling
@@ -24,7 +24,7 @@ class HeldOutGames:
 
     def __init__(
         self,
-        make_player: Callable[[], EpisodePlayer],
+        make_player: Callable[[], GroupPlayer],
         *,
         name: str,
         seed: int,

@@ -74,7 +74,11 @@ class Conversation:
 
     def first(self, text: str) -> tuple[int, ...]:
         """What an episode begins with: system prompt, tools, first message, the begin of the reply."""
-        messages, template = self._opening(text), self._template_name
+        return self.opening(self._opening(text))
+
+    def opening(self, messages: Chat) -> tuple[int, ...]:
+        """The same of a conversation that somebody else has begun: all its messages, the begin of the reply."""
+        template = self._template_name
         return encode_chat(self._tokenizer, messages, template=template, options=self._options, tools=self._tools)
 
     def following(self, text: str, *, ended: bool) -> tuple[int, ...]:
@@ -82,7 +86,11 @@ class Conversation:
 
         `ended`: the last token that was drawn is `end_token`; what is left of the turn's end follows on it.
         """
-        tokens = self._encoded(self._between(text))
+        return self.following_messages([{"role": self._role, "content": text}], ended=ended)
+
+    def following_messages(self, messages: Chat, *, ended: bool) -> tuple[int, ...]:
+        """The same of any messages, also of several: results of tools, or a reply that somebody else wrote."""
+        tokens = self._encoded(self._between(messages))
         if not ended or self.end_token is None:
             return tokens
         return tokens[tokens.index(self.end_token) + 1 :]
@@ -98,18 +106,20 @@ class Conversation:
         system = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
         return [*system, {"role": "user", "content": text}]
 
-    def _dialogue(self, turns: int, reply: str = REPLY, observation: str = OBSERVATION) -> Chat:
+    def _dialogue(self, turns: int, reply: str = REPLY) -> Chat:
         """A trial dialogue with so many messages and the replies between them."""
-        more = [{"role": "assistant", "content": reply}, {"role": self._role, "content": observation}]
+        more = [{"role": "assistant", "content": reply}, {"role": self._role, "content": OBSERVATION}]
         return [*self._opening(QUESTION), *more * (turns - 1)]
 
-    def _between(self, text: str) -> str:
+    def _between(self, messages: Chat) -> str:
         """What the template puts behind a reply when this is said to it, up to where the model speaks again."""
         if self._template is None:
+            text = "\n".join(message["content"] for message in messages)
             return f"\n{text}" if self._template_name == RAW else f"\n{text}\n"
-        said = self._rendered(self._dialogue(2, observation=text))
+        said = self._rendered([*self._dialogue(2)[:-1], *messages])
         if not said.startswith(self._known):
-            raise self._refused("changes what was said before", f"{_differing(self._known, said)} with {text[:80]!r}")
+            text = str(messages[0].get("content"))[:80]
+            raise self._refused("changes what was said before", f"{_differing(self._known, said)} with {text!r}")
         return said[len(self._known) :]
 
     def _rendered(self, messages: Chat, *, reply_follows: bool = True, **options: Any) -> str:
@@ -129,7 +139,7 @@ class Conversation:
     def _found_end(self) -> int | None:
         """The first special token behind a reply, if it comes before the next message does."""
         closed = self._rendered(self._dialogue(2)[:-1], reply_follows=False)
-        between = self._between(OBSERVATION)
+        between = self._between(self._dialogue(2)[-1:])
         tail = closed[len(self._known) :] if closed.startswith(self._known) else ""
         same = next((i for i, (a, b) in enumerate(zip(tail, between, strict=False)) if a != b), len(tail))
         special = _special_tokens(self._tokenizer)

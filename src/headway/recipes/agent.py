@@ -3,6 +3,7 @@
     headway run agent
     headway run agent --env guess --model runs/2026-01-02-sft
     headway run agent --env my_games.py:Guess --env_stepping "processes(4)" --max_lead 1 --redundancy 2 --dispatch free
+    headway run agent --agent my_agent.py:solve --model smollm2
 
 One ticket is one game instance with a group of episodes. Each episode goes at its own pace, in a thread of its own; the
 engine generates for all of them at once, and keeps what it has read between their turns. The trainer learns from
@@ -12,15 +13,18 @@ or in the middle of them (`on_publish`). Every token carries the version that dr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headway.collect.agent_episodes import EpisodeCollector, EpisodeSettings
-from headway.collect.episode_player import EpisodePlayer
+from headway.collect.endpoint_episodes import load_agent
+from headway.collect.endpoint_player import EndpointPlayer
+from headway.collect.episode_loop import EpisodeLimits
+from headway.collect.episode_player import EpisodePlayer, GroupPlayer
 from headway.collect.group_filters import load_filter
 from headway.collect.held_out_games import HeldOutGames
 from headway.coordinate.best_weights import Kept
@@ -32,10 +36,13 @@ from headway.envs.agents.stepping import build_stepping
 from headway.evaluate.agent_games import AgentEvaluator
 from headway.learn.grpo.learner import GRPOLearner
 from headway.llm.conversation import Conversation
+from headway.llm.endpoint import MAX_REPLIES
+from headway.llm.endpoint_tokens import ChatTokens
 from headway.llm.engine import Sampling
 from headway.recipes import Exported
 from headway.recipes.agent_config import AgentConfig
 from headway.recipes.language_model import build_engine, check_engine, learner_of
+from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE
 from headway.recipes.trained_models import export_model, with_gpus
 
 __all__ = ["CONFIG", "AgentConfig", "export", "stations"]
@@ -50,20 +57,44 @@ def stations(
     learner: type[GRPOLearner] = GRPOLearner,
 ) -> Stations:
     """Everything wired: one line an edge. `collector` and `learner` may be classes of your own, derived from these."""
-    factory = load_env(config.env, config.env_options)
-    game = GameFacts.of(factory)
-    if config.runtime != "ray":  # there the model may be elsewhere
-        build_conversation(config, game)  # a template that cannot be used is refused here, not by a role that starts
+    played = _agent_that_plays(config) if config.agent else _game_that_is_played(config)
     check_engine(config)
     engine, trainer = (with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
     return Stations(
-        collector=partial(_collector, config, factory, game, collector),
+        collector=partial(_collector, config, played, collector),
         learner=learner_of(config, learner, trainer),
-        evaluator=partial(_evaluator, config, factory, game),
+        evaluator=partial(_evaluator, config, played),
         collector_placement=engine,
         learner_placement=trainer,
         evaluator_placement=engine,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What episodes are made of: an environment, or a user's agent."""
+
+    title: str
+    limits: EpisodeLimits
+    make_player: Callable[[Sampling], GroupPlayer]
+
+
+def _game_that_is_played(config: AgentConfig) -> Played:
+    factory = load_env(config.env, config.env_options)
+    game = GameFacts.of(factory)
+    if config.runtime != "ray":  # there the model may be elsewhere
+        build_conversation(config, game)  # a template that cannot be used is refused here, not by a role that starts
+    limits = config.limits(game.max_turns)
+    return Played(title_of(config.env), limits, partial(build_player, config, factory, game))
+
+
+def _agent_that_plays(config: AgentConfig) -> Played:
+    if config.runtime != "ray":
+        build_chat_tokens(config)
+    limits = config.limits(MAX_REPLIES)
+    if limits.deadline_s is None:  # an agent that hangs must be noticed before the collector is given up
+        limits = replace(limits, deadline_s=BEFORE_THE_DEADLINE * config.collect_deadline_s)
+    return Played(title_of(config.agent), limits, partial(build_endpoint_player, config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +142,44 @@ def build_conversation(config: AgentConfig, game: GameFacts) -> Conversation:
 def build_player(config: AgentConfig, factory: EnvFactory, game: GameFacts, sampling: Sampling) -> EpisodePlayer:
     """Engine, environments and threads of one role, where it runs."""
     conversation = build_conversation(config, game)
-    ends = () if conversation.end_token is None else (conversation.end_token,)
-    with_ends = config.model_copy(update={"stop_token_ids": tuple(dict.fromkeys((*config.stop_token_ids, *ends)))})
     stepping = build_stepping(
         config.env_stepping, factory, deadlines=config.step_deadlines, max_under_way=config.max_steps_under_way
     )
-    engine = build_engine(with_ends, sampling)
+    engine = build_engine(_ending_at(config, conversation.end_token), sampling)
     return EpisodePlayer(engine, stepping, conversation, attempts=config.env_attempts)
 
 
-def _collector(
-    config: AgentConfig, factory: EnvFactory, game: GameFacts, kind: type[EpisodeCollector], number: int
-) -> EpisodeCollector:
+def build_chat_tokens(config: AgentConfig) -> ChatTokens:
+    """How what an agent says becomes tokens of the model."""
+    from headway.llm.models import load_tokenizer
+
+    return ChatTokens(
+        load_tokenizer(config.model),
+        name=config.model,
+        chat_template=config.chat_template,
+        chat_template_options=config.chat_template_options,
+    )
+
+
+def build_endpoint_player(config: AgentConfig, sampling: Sampling) -> EndpointPlayer:
+    """Engine, endpoint and threads of one role whose agent has its own loop, where it runs."""
+    tokens = build_chat_tokens(config)
+    engine = build_engine(_ending_at(config, tokens.end_token), sampling)
+    agent, name = load_agent(config.agent), title_of(config.agent)
+    return EndpointPlayer(engine, tokens, agent, name=name, attempts=config.env_attempts)
+
+
+def _ending_at(config: AgentConfig, end: int | None) -> AgentConfig:
+    """The same settings, with one more token that ends a reply."""
+    ends = () if end is None else (end,)
+    return config.model_copy(update={"stop_token_ids": tuple(dict.fromkeys((*config.stop_token_ids, *ends)))})
+
+
+def _collector(config: AgentConfig, played: Played, kind: type[EpisodeCollector], number: int) -> EpisodeCollector:
     sampling = Sampling(config.temperature, config.top_k, config.top_p, config.max_turn_tokens, stop=config.stop)
     settings = EpisodeSettings(
-        name=title_of(config.env),
-        limits=config.limits(game.max_turns),
+        name=played.title,
+        limits=played.limits,
         sampling=sampling,
         group_size=config.group_size,
         redundancy=config.redundancy,
@@ -137,22 +190,22 @@ def _collector(
         filter=None if config.filter is None else load_filter(config.filter),
         shown=Fraction(config.log_samples, config.tickets_per_batch),
     )
-    return kind(partial(build_player, config, factory, game, sampling), settings)
+    return kind(partial(played.make_player, sampling), settings)
 
 
-def _evaluator(config: AgentConfig, factory: EnvFactory, game: GameFacts) -> AgentEvaluator:
+def _evaluator(config: AgentConfig, played: Played) -> AgentEvaluator:
     sampling = Sampling(
         config.eval_temperature, top_p=config.eval_top_p, max_tokens=config.max_turn_tokens, stop=config.stop
     )
     games = partial(
         HeldOutGames,
-        partial(build_player, config, factory, game, sampling),
-        name=title_of(config.env),
+        partial(played.make_player, sampling),
+        name=played.title,
         seed=derive_seed(config.seed, "games"),
         games=config.eval_games,
         episodes=config.eval_samples,
         sampling=sampling,
-        limits=config.limits(game.max_turns),
+        limits=played.limits,
         share=config.share_held_out,
     )
     return AgentEvaluator(games, num_shown=config.log_eval_samples)
@@ -163,4 +216,4 @@ def _evaluator(config: AgentConfig, factory: EnvFactory, game: GameFacts) -> Age
 
 def export(config: AgentConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
     """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
-    return export_model(config, kept, folder, facts={"environment": config.env}, adapters=adapters)
+    return export_model(config, kept, folder, facts={"environment": config.agent or config.env}, adapters=adapters)

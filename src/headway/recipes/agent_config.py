@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from headway.collect.endpoint_episodes import load_agent
 from headway.collect.episode_loop import EpisodeLimits
 from headway.collect.group_filters import load_filter
 from headway.envs.agents.loading import env_options
@@ -17,6 +18,12 @@ from headway.recipes.config import with_defaults, without
 from headway.recipes.language_model_config import LanguageModelConfig
 from headway.recipes.shared_settings import SettingsGroup
 
+OF_ENVIRONMENTS = (
+    *("env", "env_options", "env_stepping", "max_steps_under_way", "held_out"),
+    *("system_prompt", "reply_prefix"),
+)
+"""Settings that mean nothing to an agent that has its own loop."""
+
 
 class EnvironmentSettings(SettingsGroup):
     """Environment: what is played, and where it steps."""
@@ -24,6 +31,9 @@ class EnvironmentSettings(SettingsGroup):
     env: str = "lights"
     """What is played: a game of our own (lights, guess, shop, ...), file.py:Class, module:Class or library:ID (gem:,
     textarena:, openenv:, gymnasium:, skyrl:)."""
+    agent: str = ""
+    """In place of env: a function of your own that has its own loop, file.py:function or module:function. It is called
+    with base_url and api_key of an OpenAI-compatible endpoint and a seed, and returns the reward."""
     env_options: dict[str, Any] = Field(default_factory=dict)
     """What the environment is built with, like {"lights": 8}."""
     env_stepping: str = "here"
@@ -43,6 +53,27 @@ class EnvironmentSettings(SettingsGroup):
     begins like a held-out one is trained on."""
     held_out_share: float = Field(default=0.1, gt=0, lt=1)
     """With held_out=texts: the share of first messages that is held out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_is_played(cls, values: Any) -> Any:
+        """An agent has its own loop: what is said of an environment would be of nobody."""
+        if not isinstance(values, dict) or not values.get("agent"):
+            return values
+        for name in OF_ENVIRONMENTS:
+            default = cls.model_fields[name].get_default(call_default_factory=True)
+            if values.get(name, default) not in (default, "", None) or (name == "env" and values.get(name)):
+                raise ValueError(
+                    f"agent={values['agent']!r} has its own loop: {name}={values[name]!r} cannot be set too"
+                )
+        return {**values, "env": ""}
+
+    @field_validator("agent")
+    @classmethod
+    def _agent_can_be_loaded(cls, value: str) -> str:
+        if value:
+            load_agent(value)
+        return value
 
     @field_validator("env_options", mode="before")
     @classmethod
