@@ -394,9 +394,9 @@ CORRECTED = "algorithm: {{rollout_correction: {{{}}}}}"
         ),
         (CORRECTED.format("bypass_mode: true"), "clip", {}),
         (
-            "actor_rollout_ref: {actor: {policy_loss: {loss_mode: gspo}, clip_ratio_low: 0.0003, clip_ratio_high: 0.0004}}",
+            "actor_rollout_ref: {actor: {policy_loss: {loss_mode: gspo}, clip_ratio_low: 0.01, clip_ratio_high: 0.02}}",
             "gspo",
-            {"clip_low": 0.0003, "clip_high": 0.0004, "proximal": "recomputed"},
+            {"clip_low": 0.01, "clip_high": 0.02, "proximal": "recomputed"},
         ),
         (CORRECTED.format("rollout_is: null, rollout_is_threshold: 5"), "token_is", {}),  # off: ours stays
         ("algorithm: {rollout_is: true, rollout_is_threshold: 4}", "token_is", {"cap": 4}),
@@ -492,7 +492,7 @@ def test_the_estimators_are_those_that_exist() -> None:
         ("trainer: {save_freq: '${trainer.often}'}", "trainer.save_freq='${trainer.often}': trainer.often is not set"),
         (
             "algorithm: {adv_estimator: remax}",
-            "algorithm.adv_estimator='remax': unknown estimator 'remax'; allowed: dr_grpo, gae, gigpo, grpo, ppo, reinf",
+            "algorithm.adv_estimator='remax': unknown estimator 'remax'; allowed: dr_grpo, gae, gigpo, grpo, ppo",
         ),
         (
             "actor_rollout_ref: {actor: {optim: {lr_warmup_steps_ratio: 0.1}}}\ntrainer: {total_epochs: 2}",

@@ -128,7 +128,7 @@ actor_infer:
   generating_args: {max_new_tokens: 128, stop_strings: ["</answer>"]}
   strategy_args: {strategy_name: hf_infer}
 reward_normalization: {grouping: traj_group_id, method: mean_std}
-train_env_manager: {num_env_groups: 8, group_size: 12, max_env_num_per_worker: 16, tags: [Small], num_groups_partition: [8]}
+train_env_manager: {num_env_groups: 8, group_size: 12, max_env_num_per_worker: 16, tags: [Small]}
 val_env_manager: {num_env_groups: 12, group_size: 1, tags: [Small, Large], num_groups_partition: [6, 6]}
 custom_envs:
   Small:
@@ -165,7 +165,12 @@ def test_the_file_of_the_asynchronous_pipeline_is_understood_as_it_is() -> None:
 
 def test_on_a_laptop_its_file_takes_another_model_environment_and_engine() -> None:
     config = read(WEBSHOP, {"model": "made:lights", "env": "lights", "device": "cpu"})
-    assert (config.model, config.env, config.engine, config.vllm_options) == ("made:lights", "lights", "transformers", {})
+    assert (config.model, config.env, config.engine, config.vllm_options) == (
+        "made:lights",
+        "lights",
+        "transformers",
+        {},
+    )
     assert read(WEBSHOP, {"device": "cpu", "engine": "vllm"}).engine == "vllm"  # said by name, it is not second-guessed
 
 
@@ -236,7 +241,10 @@ def test_names_mean_what_they_say(text: str, ours: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("actor_infer: {generating_args: {num_beams: 4}}", r"num_beams=4: only 1 is possible here: replies are sampled"),
+        (
+            "actor_infer: {generating_args: {num_beams: 4}}",
+            r"num_beams=4: only 1 is possible here: replies are sampled",
+        ),
         ("actor_infer: {generating_args: {num_return_sequences: 2}}", "a turn has one reply"),
         ("actor_infer: {strategy_args: {strategy_name: sglang}}", "unknown engine 'sglang'"),
         ("adv_estimator: step_reinforce", "credit=turn compares them within a group"),
@@ -257,7 +265,10 @@ def test_names_mean_what_they_say(text: str, ours: dict[str, Any]) -> None:
             "a batch of 64 episodes cannot be cut into gradient steps of 24",
         ),
         ("custom_envs: {A: {env_type: sokoban, env_config: {dim_room: [6, 6]}}}", "has no such option"),
-        ("actor_train: {training_args: {learning_rate: 1e-6}}\nsequence_lenght: 4", "unknown setting 'sequence_lenght'"),
+        (
+            "actor_train: {training_args: {learning_rate: 1e-6}}\nsequence_lenght: 4",
+            "unknown setting 'sequence_lenght'",
+        ),
         ("actor_trian: {training_args: {learning_rate: 1e-6}}", "did you mean 'actor_train"),
         ("resume_from_checkpoint: /data", "headway resume RUN"),
     ],

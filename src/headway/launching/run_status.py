@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
+from headway.observe import episodes_in_words
 from headway.observe.alarms import Alarms
 from headway.observe.console import REFRESH_S, RoleStatus, Status
 from headway.observe.sinks import Look, MetricsRecorder, processor_s_of, resident_bytes, resident_bytes_of
@@ -91,6 +92,7 @@ def status_of(coordinator: Coordinator, alarms: Sequence[str] = ()) -> Status:
         drops=dict(statistics.dropped),
         restarts=sum(restarts.values()),
         alarms=tuple(alarms),
+        episodes=episodes_in_words.in_words(coordinator.metrics),
     )
 
 

@@ -1,4 +1,4 @@
-"""The names of ROLL's pipeline for agents, as rows: their name, ours, an example, how it is translated, what else decides.
+"""The names of ROLL's pipeline for agents, as rows: theirs, ours, an example, how it is translated, what else decides.
 
     async_generation_ratio: 0.5                    -->   max_lead: 0.5     (said flat: `flat.py`)
     actor_infer: {generating_args: {top_k: 100}}   -->   top_k: 100
@@ -165,6 +165,7 @@ _MEMORY = "the learner keeps its state where it computes"
 _LOGS = "metrics.jsonl, samples.jsonl and report.html are always written"
 _PRECISION = "bfloat16 on a GPU, float32 on a CPU"
 _TEMPLATE = "a model has its own chat template (chat_template takes another)"
+_ANCHOR = "correction says which log-probabilities are the anchor: docs/corrections.md"
 _SAID = "environments are told what they are by env_options"
 
 WITHOUT_EFFECT: dict[str, str] = {
@@ -198,8 +199,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     "model_download_type": "a model is read from where it is",
     "batch_adjust_mode": "a batch is always as large as it was asked for",
     "enable_reference": "the reference is there where a penalty needs it",
-    "enable_old_logprobs_recompute": "correction says which log-probabilities are the anchor: docs/corrections.md",
-    "force_disable_old_logprobs_recompute": "correction says which log-probabilities are the anchor: docs/corrections.md",
+    "enable_old_logprobs_recompute": _ANCHOR,
+    "force_disable_old_logprobs_recompute": _ANCHOR,
     "kl_horizon": "the weight of the penalty stays as it is",
     "val_prompt_length": "held-out games have the same limits",
     "val_sequence_length": "held-out games have the same limits",

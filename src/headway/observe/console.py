@@ -80,10 +80,13 @@ class Status:
     restarts: int = 0
     alarms: tuple[str, ...] = ()
     """A line for each that is raised."""
+    episodes: str = ""
+    """Of a run that learns from episodes: how those of the last updates went."""
 
     def line(self) -> str:
         goal = f"{self.done:g}" if self.total is None else f"{self.done:g}/{self.total:g}"
-        return f"{self.unit} {goal}, {self._numbers(f'mean staleness {self.staleness:.2f}')}"
+        episodes = f"; episodes: {self.episodes}" if self.episodes else ""
+        return f"{self.unit} {goal}, {self._numbers(f'mean staleness {self.staleness:.2f}')}{episodes}"
 
     def _numbers(self, staleness: str) -> str:
         parts = [f"version {self.version}", f"lead {self.lead:g}", staleness, f"{self.updates_per_s:.1f} updates/s"]
@@ -104,7 +107,8 @@ class Status:
     def block(self) -> RenderableType:
         """Everything below the progress bar."""
         staleness = f"staleness {self.staleness:.2f} mean / {self.max_staleness} max"
-        return Group(Text(self._numbers(staleness)), self.block_of_roles())
+        lines = [self._numbers(staleness), *([f"episodes: {self.episodes}"] if self.episodes else [])]
+        return Group(*map(Text, lines), self.block_of_roles())
 
     def block_of_roles(self) -> RenderableType:
         return Group(roles_table(self.roles), *(Text(line, style="bold red") for line in self.alarms))

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from headway.core.history_records import RoleInterval
 from headway.observe.activities import in_words, were_in_words
+from headway.observe.agent_report import lately
 from headway.observe.alarms import alarm_line
 from headway.observe.console import RoleStatus, Status, duration
 from headway.observe.environment import not_known, process_is_alive
+from headway.observe.episodes_in_words import in_words as in_words_of
 from headway.observe.folder import RunFolder
 from headway.observe.log_end import TAIL_BYTES, read_end, read_numbers
 from headway.observe.log_parts import log_size
@@ -72,6 +74,7 @@ def read_end_status(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> RunStatu
         drops={name.removeprefix("drops/"): int(count) for name, count in last.items() if name.startswith("drops/")},
         restarts=int(last["run/restarts"]),
         alarms=tuple(_raised(story)),
+        episodes=in_words_of({name.removeprefix("learn/"): value for name, value in last.items()}),
     )
     return RunStatus(_headline(story, is_alive, silent_s), status)
 
@@ -116,7 +119,12 @@ def _status(story: Story, is_alive: bool | None, silent_s: float) -> Status:
         drops=dict(story.drops),
         restarts=len(story.restarts),
         alarms=tuple(_raised(story)),
+        episodes=in_words_of({name: lately(story, name) for name in _reported(story)}),
     )
+
+
+def _reported(story: Story) -> list[str]:
+    return list(story.updates[-1].metrics) if story.updates else []
 
 
 def _roles(story: Story, is_alive: bool | None, silent_s: float) -> tuple[RoleStatus, ...]:
