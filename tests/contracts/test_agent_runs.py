@@ -323,7 +323,7 @@ def test_weights_that_change_within_an_episode_are_stamped_token_by_token(model:
 
 
 def test_a_paused_collector_stands_still_and_goes_on_as_if_nothing_had_been(model: Path) -> None:
-    collector: Any = stations(tiny_agent(model, episode_deadline_s=patient(60))).collector(0)
+    collector: Any = stations(tiny_agent(model, episode_deadline_s=500)).collector(0)
     try:
         undisturbed = collector.collect(Ticket(7, 99), Snapshot(0, None))
         collector.pause()
