@@ -209,6 +209,72 @@ def test_the_what_if_table_marks_what_it_recommends(show: Callable[..., Any], pa
     assert best.split("\t")[0] in page.locator("#what-if .big").inner_text()
 
 
+# -- episodes ---------------------------------------------------------------------------------------
+
+OF_EPISODES = {
+    **{"success": 0.25, "turns": 3.0, "turns_max": 5.0, "trained_tokens": 400.0, "read_tokens": 900.0},
+    **{"end_done": 0.75, "end_turns": 0.25, "end_tokens": 0.0, "end_deadline": 0.0},
+    **{"step_s": 0.5, "step_p95_s": 1.0, "step_max_s": 2.0, "env_share": 0.4, "engine_idle": 0.05},
+}
+GROUPS = [
+    [{"episode": 0, "end": "done", "times": [[0.0, 1.0, 1.5], [1.5, 2.0, 4.0]]}],
+    [
+        {"episode": 0, "end": "done", "times": [[0.0, 2.0, 3.0]]},
+        {"episode": 1, "end": "<img src=x onerror=alert(1)>", "times": [[0.0, 1.0, 10.0]]},
+    ],
+]
+
+
+@pytest.fixture(scope="module")
+def of_episodes(tmp_path_factory: pytest.TempPathFactory, known: Events) -> Path:
+    """The page of a run whose learner reports episodes, with the turns of two groups."""
+    events = [{**one, "m": {**one["m"], **OF_EPISODES}} if one["e"] == "learn" else one for one in known]
+    run = write_log(tmp_path_factory.mktemp("episodes") / "run", events)
+    samples = [
+        {"split": "train", "update": number, "version": 1, "age": 0, "uid": f"game#{number}", "versions": [1, 1]}
+        | {"prompt": "You stand.", "reply": "> go", "reward": 1.0, "group": tracks}
+        for number, tracks in enumerate(GROUPS)
+    ]
+    (run / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
+    return write_report([run])
+
+
+def test_episodes_are_shown_with_the_turns_of_a_group(show: Callable[..., Any], of_episodes: Path) -> None:
+    page = show(of_episodes)
+    facts = page.locator("#episodes .facts div").all_inner_texts()
+    assert "Success, training\n25.0 %" in facts
+    for chart in ("success", "turns", "tokens", "steps", "waiting", "ends"):
+        assert page.locator(f"svg#agents-{chart}-0 > *").count() > 3, chart
+    spent = "all => all.map(one => [one.dataset.part, Number(one.dataset.seconds)])"
+    assert page.locator("svg#group-0 rect").evaluate_all(spent) == [
+        *(["reply", 2], ["step", 1]),
+        *(["reply", 1], ["step", 9]),
+    ]  # the newest one
+    widths = page.locator("svg#group-0 rect").evaluate_all("all => all.map(one => Number(one.getAttribute('width')))")
+    assert widths[3] == pytest.approx(9 * widths[2], rel=0.01)
+    page.locator("svg#group-0 rect").nth(3).hover()
+    assert "turn 1: environment 9.00 s, from 1.00 s" in page.locator("figure:has(svg#group-0) output").inner_text()
+    page.locator("#choose-group-0").select_option("game#0, update 0")
+    assert page.locator("svg#group-0 rect").count() == 4
+    page.locator("figure:has(svg#group-0) summary").click()
+    rows = page.locator("figure:has(svg#group-0) tbody tr")
+    rows.first.wait_for()
+    assert rows.all_inner_texts()[1] == "0 done\t2\t1.50 s\t500 ms\t2.00 s"
+
+
+def test_the_turns_of_a_group_fit_a_phone_in_the_dark_and_what_they_are_called_is_text(
+    show: Callable[..., Any], of_episodes: Path
+) -> None:
+    page = show(of_episodes, viewport=PHONE, color_scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert page.locator("#episodes img").count() == 0
+    assert "<img src=x" in page.locator("svg#group-0").inner_html().replace("&lt;", "<")
+    inside = page.locator("svg#group-0 rect").evaluate_all(
+        "all => all.every(one => one.getBoundingClientRect().right <= innerWidth)"
+    )
+    assert inside
+
+
 # -- using it ---------------------------------------------------------------------------------------
 
 

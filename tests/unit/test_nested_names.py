@@ -393,6 +393,11 @@ CORRECTED = "algorithm: {{rollout_correction: {{{}}}}}"
             {"statistic": "product", "low": 0.25, "high": 4},
         ),
         (CORRECTED.format("bypass_mode: true"), "clip", {}),
+        (
+            "actor_rollout_ref: {actor: {policy_loss: {loss_mode: gspo}, clip_ratio_low: 0.01, clip_ratio_high: 0.02}}",
+            "gspo",
+            {"clip_low": 0.01, "clip_high": 0.02, "proximal": "recomputed"},
+        ),
         (CORRECTED.format("rollout_is: null, rollout_is_threshold: 5"), "token_is", {}),  # off: ours stays
         ("algorithm: {rollout_is: true, rollout_is_threshold: 4}", "token_is", {"cap": 4}),
         ("algorithm: {rollout_is: true, rollout_is_level: sequence}", "sequence_is", {"cap": 2}),
@@ -437,6 +442,8 @@ def test_the_estimators_are_those_that_exist() -> None:
     from headway.learn.grpo.advantages import ALL_ESTIMATORS
 
     assert set(ESTIMATORS) == {*ALL_ESTIMATORS, "ppo"}
+    config = read("algorithm: {adv_estimator: gigpo, norm_adv_by_std_in_grpo: false}")
+    assert (config.estimator, config.credit) == ("dr_grpo", "gigpo")
 
 
 @pytest.mark.parametrize(
@@ -485,7 +492,7 @@ def test_the_estimators_are_those_that_exist() -> None:
         ("trainer: {save_freq: '${trainer.often}'}", "trainer.save_freq='${trainer.often}': trainer.often is not set"),
         (
             "algorithm: {adv_estimator: remax}",
-            "algorithm.adv_estimator='remax': unknown estimator 'remax'; allowed: dr_grpo, gae, grpo, ppo, reinf",
+            "algorithm.adv_estimator='remax': unknown estimator 'remax'; allowed: dr_grpo, gae, gigpo, grpo, ppo",
         ),
         (
             "actor_rollout_ref: {actor: {optim: {lr_warmup_steps_ratio: 0.1}}}\ntrainer: {total_epochs: 2}",
@@ -505,8 +512,8 @@ def test_the_estimators_are_those_that_exist() -> None:
         ),
         ("actor_rollout_ref: {actor: {loss_agg_mode: seq-sum}}", "loss_aggregation='seq-sum': Input should be 'token"),
         (
-            "actor_rollout_ref: {actor: {policy_loss: {loss_mode: gspo}}}",
-            "actor_rollout_ref.actor.policy_loss.loss_mode='gspo': the loss 'gspo' is not here; allowed: van",
+            "actor_rollout_ref: {actor: {policy_loss: {loss_mode: gpg}}}",
+            "actor_rollout_ref.actor.policy_loss.loss_mode='gpg': the loss 'gpg' is not here; allowed: van",
         ),
         (
             "algorithm: {rollout_correction: {rollout_is: token, rollout_rs: geometric}}",

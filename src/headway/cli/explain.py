@@ -15,7 +15,7 @@ from headway.cli.words import UsageError, any_value, read_options, scalar
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.names import lightzero as lightzero_names
-from headway.names import nested_paths
+from headway.names import nested_paths, roll, verl_agent
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
 from headway.recipes import load_recipe
@@ -31,10 +31,10 @@ def command(words: list[str]) -> int:
         pairs = [word.lstrip("-").partition("=") for word in words]
         together = {name: any_value(text) for name, has_value, text in pairs if has_value}
         for name, has_value, text in pairs:
-            if nested_paths.find_path(name) or nested_paths.is_theirs(name, {}):
+            known = KNOWN_NAMES.get(name)
+            if known is None and (nested_paths.find_path(name) or nested_paths.is_theirs(name, {})):
                 _explain_path(name, together)
                 continue
-            known = KNOWN_NAMES.get(name)
             if known is None and name in lightzero_names.ALONE:
                 path = lightzero_names.ALONE[name]
                 _explain_path(path, {**together, **({path: together[name]} if has_value else {})})
@@ -101,8 +101,16 @@ def _in_other_words(other: OtherMeaning, value: object, together: Mapping[str, o
 def _explain_path(path: str, together: dict[str, SettingValue]) -> None:
     known = nested_paths.find_path(path)
     value = together.get(path, None if known is None else known.example)
-    fields = load_recipe(lightzero_names.recipe_for(path, value) or "grpo").config.model_fields
+    fields = load_recipe(_recipe_for(path, value)).config.model_fields
     _print_said(Said(path, value, nested_paths.mean(path, {**together, path: value}, fields)))
+
+
+def _recipe_for(path: str, value: object) -> str:
+    """A recipe that a path can be explained in."""
+    of_agents = {**roll.PATHS, **roll.WITHOUT_EFFECT, **verl_agent.PATHS, **verl_agent.WITHOUT_EFFECT}
+    if nested_paths.most_specific(path, of_agents) is not None:
+        return "agent"
+    return lightzero_names.recipe_for(path, value) or "grpo"
 
 
 def _explain_file(words: list[str]) -> int:
@@ -110,7 +118,7 @@ def _explain_file(words: list[str]) -> int:
     name = words[0] if not words[0].startswith("-") and "=" not in words[0] else ""
     options = read_options(words[bool(name) :])
     named, values = read_file(Path(str(options.pop("config"))))
-    recipe = load_recipe(name or named or "grpo")
+    recipe = load_recipe(name or named or ("agent" if roll.is_file(values) else "grpo"))
     said = understand(recipe.config, values, options)[1]
     for one in said:
         _print_said(one)

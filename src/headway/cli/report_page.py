@@ -16,6 +16,7 @@ from pathlib import Path
 
 from headway.core.refusals import refusal
 from headway.observe.advice import advise, bottleneck
+from headway.observe.agent_report import newest_groups
 from headway.observe.environment import process_is_alive
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import log_size
@@ -76,6 +77,7 @@ def look(story: Story, name: str) -> Seen:
     called = story.config.get("name")
     accounts = account(story)
     simulated, recommended = _simulate(story, accounts)
+    samples = _samples(story)
     return Seen(
         name=f"{called} ({name})" if called else name,
         story=story,
@@ -85,16 +87,15 @@ def look(story: Story, name: str) -> Seen:
         simulated=simulated,
         settings=_settings(story.recipe),
         is_alive=is_alive(story),
-        samples=_newest_samples(story),
+        samples=[one for split in (EVAL, TRAIN) for one in choose(samples, at_most=NUM_SAMPLES, split=split)],
+        groups=newest_groups(samples),
     )
 
 
-def _newest_samples(story: Story) -> list[Sample]:
-    """Of evaluations and of updates, a few each."""
+def _samples(story: Story) -> list[Sample]:
     if story.folder is None or not (path := RunFolder(story.folder).samples).is_file():
         return []
-    found = list(read_samples(path))
-    return [one for split in (EVAL, TRAIN) for one in choose(found, at_most=NUM_SAMPLES, split=split)]
+    return list(read_samples(path))
 
 
 def is_alive(story: Story) -> bool | None:

@@ -18,6 +18,7 @@ from headway.cli.words import UsageError, read_options
 from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
 from headway.core.opaque import SettingValue
+from headway.names import roll
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
@@ -39,7 +40,7 @@ def command(words: list[str]) -> int:
     values: dict[str, SettingValue] = {}
     if "config" in options:
         named, values = read_file(Path(str(options.pop("config"))))
-        recipe_name = recipe_name or named
+        recipe_name = recipe_name or named or ("agent" if roll.is_file(values) else "")
     if not recipe_name:
         raise UsageError(f"run needs a recipe: {', '.join(RECIPES)}")
     recipe = load_recipe(recipe_name)

@@ -28,6 +28,7 @@ from headway.collect.group_filters import SILENT, GroupFilter, is_silent, reason
 from headway.core.types import HEALTH, MEASURES, SAMPLES, Rollout, Snapshot, Ticket
 from headway.experience.episode import Episodes
 from headway.llm.engine import Sampling
+from headway.llm.transcript import GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,9 @@ class EpisodeCollector:
         )
         if not num_shown:
             return rollout
-        return replace(rollout, info={**rollout.info, SAMPLES: [one.for_people() for one in episodes[:num_shown]]})
+        shown = [dict(one.for_people()) for one in episodes[:num_shown]]
+        shown[0][GROUP] = list(played.tracks)  # the whole group, to be drawn
+        return replace(rollout, info={**rollout.info, SAMPLES: shown})
 
     def _reason(self, group: Episodes) -> str | bool:
         """Why the group is not learned from, in a word; False: it is."""

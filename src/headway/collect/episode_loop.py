@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from headway.collect.replayed_game import ReplayedGame
+from headway.collect.turn_times import Turn
 from headway.core.types import derive_seed
 from headway.envs.agents.interface import Step
 from headway.experience.episode import EpisodeBuilder
@@ -72,11 +73,19 @@ class Progress:
     turns: int = 0
     tokens: int = 0
     """That the policy drew."""
+    times: list[Turn] = field(default_factory=list)
+    """When each turn was, on the clock of the episode."""
 
-    def note(self, num_tokens: int) -> None:
-        """One more turn, with so many tokens."""
+    def note(self, num_tokens: int, begun_s: float, said_s: float) -> None:
+        """One more turn, with so many tokens; its step begins."""
         self.turns += 1
         self.tokens += num_tokens
+        self.times.append((begun_s, said_s, said_s))
+
+    def stepped(self, over_s: float) -> None:
+        """The step of the last turn is over."""
+        begun_s, said_s, _ = self.times[-1]
+        self.times[-1] = begun_s, said_s, over_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +119,7 @@ def run_episode(
     text, observed, success = plan.first, tuple[int, ...](), None
     while True:
         state = game.state_key() or text
-        sampling = replace(plan.sampling, max_tokens=room)
+        sampling, begun_s = replace(plan.sampling, max_tokens=room), now()
         reply = reply_in_time(session, sampling, plan.seed_of(len(turns)), lambda: ends_at - now())
         if reply is None:  # not a token in time
             end = "deadline"
@@ -119,12 +128,13 @@ def run_episode(
             record.add_observation(observed, reply.read_by)
             record.add_prefix(prefix, reply.read_by)
         record.add_reply(reply.tokens, reply.log_probs, reply.versions, state=state)
-        progress.note(len(reply.tokens))
+        progress.note(len(reply.tokens), begun_s, now())
         if reply.finish == "deadline":
             turns.append(_in_words(reply, Step("", done=True), 0))
             end = "deadline"
             break
         step = game.step(reply.text)
+        progress.stepped(now())
         record.set_reward(step.reward)
         measured.update(step.info)
         text, success = step.text, success if step.success is None else step.success

@@ -19,14 +19,15 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from headway.collect.episode_loop import EpisodeLimits, EpisodePlan, Progress, run_episode
 from headway.collect.episode_threads import EpisodeThreads
 from headway.collect.replayed_game import GameChanged, ReplayedGame
+from headway.collect.turn_times import CountedSession, EngineUse, EpisodeTrack, idle_share, timing, track
 from headway.core.protocols import CannotGoOn
 from headway.core.types import derive_seed
 from headway.envs.agents.interface import BadEnvironment, EnvironmentLost
@@ -79,6 +80,10 @@ class PlayedGroup:
     """Episodes that had to begin anew."""
     more: Mapping[str, float] = field(default_factory=dict)
     """Other measures, by name."""
+    tracks: Sequence[EpisodeTrack] = ()
+    """When the turns of all that began were."""
+    engine_idle: float = 0.0
+    """The share of the group's time in which environments kept the engine waiting, that of other groups included."""
 
     def measures(self) -> dict[str, float]:
         """What is worth knowing of how the group was played. The winners of a race are shorter than all that began:
@@ -91,6 +96,8 @@ class PlayedGroup:
             "episodes_anew": float(self.num_anew),
             "environments_lost": float(self.num_lost),
             **self.more,
+            "engine_idle": self.engine_idle,
+            **timing(self.tracks),
         }
         if self.abandoned:
             numbers["tokens_abandoned"] = float(sum(one.tokens for one in self.abandoned.values()))
@@ -152,6 +159,13 @@ class _Episode:
     num_anew: int = 0
     result: Transcript | Exception | None = None
 
+    @property
+    def end(self) -> str:
+        """How it ended; or that it was abandoned, or lost its environments."""
+        if isinstance(self.result, Transcript):
+            return self.result.end
+        return "abandoned" if self.result is None or isinstance(self.result, Aborted) else "lost"
+
 
 class EpisodePlayer:
     """Holds an engine, a place where environments step, and the threads in which episodes are played.
@@ -174,6 +188,7 @@ class EpisodePlayer:
         self._attempts = attempts
         self._threads = EpisodeThreads("episode")
         self._clock = clock or PausableClock()
+        self._use = EngineUse(self._clock.now)
 
     def play(self, plan: GroupPlan) -> PlayedGroup:
         """Plays a group. Raises GroupFailed, CannotGoOn for an environment that must be mended, or what went wrong."""
@@ -212,6 +227,7 @@ class EpisodePlayer:
     # -- a group --------------------------------------------------------------------------------------
 
     def _play(self, plan: GroupPlan) -> PlayedGroup:
+        began_s, use = self._clock.now(), self._use.seconds()
         game, first, seed = self._first_game(plan)
         try:
             prompt = self._prompt(plan, first)
@@ -227,7 +243,8 @@ class EpisodePlayer:
                 its_plan = EpisodePlan(plan.uid, first, prompt, plan.sampling, plan.limits, seed_of)
                 its_game = ReplayedGame(self.stepping, seed, self._attempts) if one.number else game
                 self._threads.start(partial(self._run, its_plan, its_game, one, over))
-            return self._wait(plan, episodes, over)
+            played = self._wait(plan, episodes, over, began_s)
+            return replace(played, engine_idle=idle_share(use, self._use.seconds()))
         finally:
             for one in episodes:
                 one.is_abandoned = one.result is None
@@ -256,7 +273,9 @@ class EpisodePlayer:
             "first message and this game has too few different ones; held_out=seeds divides them by seed"
         )
 
-    def _wait(self, plan: GroupPlan, episodes: list[_Episode], over: queue.SimpleQueue[_Episode]) -> PlayedGroup:
+    def _wait(
+        self, plan: GroupPlan, episodes: list[_Episode], over: queue.SimpleQueue[_Episode], began_s: float
+    ) -> PlayedGroup:
         ended: dict[int, Transcript] = {}
         failed: list[EnvironmentLost] = []
         while len(ended) < plan.needed and len(ended) + len(failed) < plan.begun:
@@ -280,16 +299,19 @@ class EpisodePlayer:
             len(failed),
             sum(one.num_lost for one in episodes),
             sum(one.num_anew for one in episodes),
+            tracks=[track(one.number, one.end, list(one.progress.times), began_s) for one in episodes],
         )
 
     # -- an episode, in its thread --------------------------------------------------------------------
 
     def _run(self, plan: EpisodePlan, game: ReplayedGame, one: _Episode, over: queue.SimpleQueue[_Episode]) -> None:
+        self._use.episodes(1)
         try:
             one.result = self._episode(plan, game, one)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where somebody waits for the group
             one.result = error
         finally:
+            self._use.episodes(-1)
             one.num_lost = game.num_lost
             one.session.close()
             over.put(one)
@@ -308,7 +330,8 @@ class EpisodePlayer:
                 )
             try:
                 clock = self._clock.now
-                return run_episode(plan, game, one.session, self._conversation, clock, one.progress)
+                session = CountedSession(one.session, self._use)
+                return run_episode(plan, game, session, self._conversation, clock, one.progress)
             except GameChanged:
                 one.num_anew += 1
                 one.progress = Progress()

@@ -11,6 +11,7 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.line import Line
 from headway.coordinate.run_result import RunResult
 from headway.core.opaque import CoroutineOf
+from headway.observe import episodes_in_words
 from headway.observe.alarms import Alarms
 from headway.observe.console import REFRESH_S, LineStatus, RoleStatus, Status
 from headway.observe.sinks import Look, MetricsRecorder, processor_s_of, resident_bytes, resident_bytes_of
@@ -95,6 +96,7 @@ def status_of(coordinator: Coordinator, alarms: Sequence[str] = ()) -> Status:
         restarts=sum(restarts.values()),
         alarms=tuple(alarms),
         lines=tuple(_line_status(line) for line in coordinator.lines[1:]),
+        episodes=episodes_in_words.in_words(coordinator.metrics),
     )
 
 

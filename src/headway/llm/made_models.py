@@ -43,7 +43,7 @@ class WordModel:
     """Width of its layers, a multiple of 2 * heads."""
     layers: int = 3
     heads: int = 4
-    context: int = 1024
+    context: int = 8192
     """Tokens that it can read."""
     seed: int = 0
     """Of its weights."""
@@ -70,7 +70,7 @@ def make_word_model(
     hidden: int = 96,
     layers: int = 3,
     heads: int = 4,
-    context: int = 1024,
+    context: int = 8192,
     seed: int = 0,
 ) -> Path:
     """Writes a model that knows these words, with its tokenizer, to a folder that is not there yet."""

@@ -8,6 +8,9 @@ from typing import Any, NotRequired, TypedDict
 
 from headway.experience.episode import Episodes
 
+GROUP = "group"
+"""Of a sample: when the turns of all episodes of its group were (`collect/turn_times.py`)."""
+
 
 class TurnText(TypedDict):
     """Is one turn for people: a reply, what the environment said to it and gave for it, and whose weights drew it."""

@@ -133,6 +133,11 @@ def _fixed_temperature(value: object) -> dict[str, object]:
     return {"temperature": value, "final_temperature": value}
 
 
+def _estimator(value: object) -> dict[str, object]:
+    """GiGPO is a way to give credit: episodes of a group are compared as in GRPO."""
+    return {"credit": "gigpo", "estimator": "grpo"} if value == "gigpo" else {"estimator": value}
+
+
 def _retries(value: object) -> dict[str, object]:
     return {"publish_attempts": value + 1 if isinstance(value, int) else value}
 
@@ -284,7 +289,7 @@ KNOWN_NAMES = {
             systems=("roll", "trl"),
             others=(_optimizer_steps("save_steps", "save_every"),),
         ),
-        KnownName("adv_estimator", "how advantages are made: grpo, rloo, gae or ppo, ...", _same("estimator"), "gae"),
+        KnownName("adv_estimator", "how advantages are made: grpo, gigpo, gae or ppo, ...", _estimator, "gae"),
         KnownName("critic_warmup", "updates the policy waits for its critic", _same("critic_warmup_updates"), 5),
         KnownName("cliprange_value", "how far a value may move in one update", _same("value_clip"), 0.2),
         KnownName("clip_ratio_low", "how far a token may become less likely", _same("clip_low"), 0.2),

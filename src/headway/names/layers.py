@@ -41,7 +41,7 @@ def understand_layers(
     layers, systems = _systems(defaults, layers, problems)
     together = {name: value for values in layers for name, value in values.items()}
     for values, names in zip(layers, systems, strict=True):
-        theirs = {name: value for name, value in values.items() if nested_paths.is_theirs(name, value)}
+        theirs = {name: value for name, value in values.items() if nested_paths.is_theirs(name, value, defaults)}
         paths = nested_paths.flatten(theirs)
         paths |= nested_paths.our_words(values, paths)
         nested = {name: value for name, value in (nested | paths).items() if value is not None}
@@ -114,7 +114,7 @@ def _in_our_words(
     defaults: Defaults, values: Mapping[str, object], said: list[Said], problems: list[str]
 ) -> dict[str, object]:
     """One layer. Within it, nothing may be said twice in different ways."""
-    ours = {n: v for n, v in values.items() if n in defaults and not nested_paths.is_theirs(n, v)}
+    ours = {n: v for n, v in values.items() if n in defaults and not nested_paths.is_theirs(n, v, defaults)}
     for name, value, meaning in said:
         for field, wanted in meaning.items() if isinstance(meaning, dict) else ():
             if field not in defaults:

@@ -13,22 +13,29 @@ from typing import TypeVar
 
 import yaml
 
-from headway.names import lightzero, verl
+from headway.names import lightzero, roll, verl, verl_agent
 from headway.names.rows import KnownPath, Meaning, Theirs
-from headway.names.verl import OUR_WORDS
 
 T = TypeVar("T")
 
-TABLES = (verl, lightzero)
+TABLES = (verl, verl_agent, roll, lightzero)
 ALL_PATHS = {path: known for table in TABLES for path, known in table.PATHS.items()}
 ALL_WITHOUT_EFFECT = {path: why for table in TABLES for path, why in table.WITHOUT_EFFECT.items()}
-GROUPS = {path.partition(".")[0] for path in (*ALL_PATHS, *ALL_WITHOUT_EFFECT)}
+GROUPS = {path.partition(".")[0] for path in (*ALL_PATHS, *ALL_WITHOUT_EFFECT) if path not in roll.SINGLE}
+OUR_WORDS = {
+    word: (*verl.OUR_WORDS.get(word, ()), *roll.OUR_WORDS.get(word, ())) for word in verl.OUR_WORDS | roll.OUR_WORDS
+}
+"""Settings that decide what some of their names mean, and their names for these."""
 
 
-def is_theirs(name: str, value: object) -> bool:
-    """A group of their file, or a path of it. `data` is ours too where it is no group."""
+def is_theirs(name: str, value: object, fields: Collection[str] = ()) -> bool:
+    """A group of their file, or a path of it. What is no group may be ours, in a recipe with these settings."""
     head, dot, _ = str(name).partition(".")
-    return head in GROUPS and (bool(dot) or isinstance(value, Mapping) or name in ALL_WITHOUT_EFFECT)
+    if dot or isinstance(value, Mapping):
+        return head in GROUPS
+    if name in roll.SINGLE:
+        return name not in fields and roll.is_recipe_for(fields)
+    return name in ALL_WITHOUT_EFFECT
 
 
 def flatten(values: Mapping[str, object]) -> dict[str, object]:
@@ -70,16 +77,16 @@ def resolved(path: str, flat: Theirs, seen: tuple[str, ...] = ()) -> object:
 
 def mean(path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """What a path with its value sets in a recipe with these settings, or why it has no effect."""
-    value, known = theirs[path], find_path(path)
+    known = find_path(path)
     if known is None:
         why = _without_effect(path)
         if why is None:
             raise ValueError(unknown_path(path))
         return why
     try:
-        meaning = known.translate(value, theirs, fields)
+        meaning = known.mean(path, theirs, fields)
     except ValueError as error:
-        raise ValueError(f"{path}={value!r}: {error}") from None
+        raise ValueError(f"{path}={theirs[path]!r}: {error}") from None
     if isinstance(meaning, dict):
         for field in meaning:
             if field not in fields:
@@ -118,17 +125,18 @@ def our_words(values: Mapping[str, object], paths: Collection[str]) -> dict[str,
 
 def find_path(path: str) -> KnownPath | None:
     """The row of a path, or of the group it is in."""
-    return _most_specific(path, ALL_PATHS)
+    return most_specific(path, ALL_PATHS)
 
 
 def _without_effect(path: str) -> str | None:
     if path.endswith("._target_"):
         return "classes are not named"
-    found = _most_specific(path, ALL_WITHOUT_EFFECT)
+    found = most_specific(path, ALL_WITHOUT_EFFECT)
     return found or ALL_WITHOUT_EFFECT.get(f"{path}.*")  # a whole group that another path is to fill
 
 
-def _most_specific(path: str, table: Mapping[str, T]) -> T | None:
+def most_specific(path: str, table: Mapping[str, T]) -> T | None:
+    """What a table has of a path, or else of the smallest group that it is in; None: nothing."""
     if path in table:
         return table[path]
     parts = path.split(".")

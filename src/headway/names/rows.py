@@ -10,6 +10,8 @@ Theirs = Mapping[str, object]
 Meaning = dict[str, object] | str
 """Settings here; or why there are none."""
 Translate = Callable[[object, Theirs, Collection[str]], Meaning]
+TranslateBelow = Callable[[str, object, Theirs, Collection[str]], Meaning]
+"""Of a group: it is told the path as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,14 @@ class KnownPath:
     example: object
     reads: tuple[str, ...] = ()
     """Other paths that decide along with this one."""
+    below: TranslateBelow | None = None
+    """Of a row for a whole group (`.*`): translates in place of `translate`, by the path."""
+
+    def mean(self, path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
+        """What this path, which is the row's own or below it, is here."""
+        if self.below is not None:
+            return self.below(path, theirs[path], theirs, fields)
+        return self.translate(theirs[path], theirs, fields)
 
 
 def same(ours: str) -> Translate:

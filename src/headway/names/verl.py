@@ -16,7 +16,7 @@ from __future__ import annotations
 from headway.names import verl_meanings as by
 from headway.names.flat import KNOWN_NAMES
 from headway.names.rows import KnownPath, by_path, only, row
-from headway.names.verl_corrections import CORRECTION_PATHS, NEW
+from headway.names.verl_corrections import CLIP, CORRECTION_PATHS, NEW
 from headway.names.verl_meanings import ROLLOUT
 
 ACTOR, MODEL, VAL = "actor_rollout_ref.actor", "actor_rollout_ref.model", f"{ROLLOUT}.val_kwargs"
@@ -24,6 +24,7 @@ ALL_TASK_PATHS = (
     *(by.TRAIN_FILES, by.VAL_FILES, by.PROMPT_KEY, *by.MEDIA_KEYS),
     *(by.REWARD_FILE, by.REWARD_NAME, by.NEW_REWARD_FILE, by.NEW_REWARD_NAME),
 )
+CLIPS = (CLIP, f"{CLIP}_low", f"{CLIP}_high")
 ALL_BATCH_PATHS = (by.BATCH, by.FETCHES, by.REQUIRED, by.MINI)
 CORRECTION_EXAMPLES = (
     *("token", 2.0, "geometric", 1.01, 0.99, True, True, 2.0, 0.5, "token", "truncate", 2.0, "cispo"),
@@ -102,7 +103,7 @@ PATHS = by_path(
     row(f"{ACTOR}.optim.lr_scheduler_type", "lr_schedule", "cosine"),
     KnownPath(f"{ACTOR}.optim.betas", "adam_beta1, adam_beta2", by.betas, [0.9, 0.999]),
     *(
-        KnownPath(path, "correction, correction_options", by.correction, example, CORRECTION_PATHS)
+        KnownPath(path, "correction, correction_options", by.correction, example, (*CORRECTION_PATHS, *CLIPS))
         for path, example in zip(CORRECTION_PATHS, CORRECTION_EXAMPLES, strict=True)
     ),
     *(
@@ -124,7 +125,7 @@ PATHS = by_path(
     KnownPath(by.VAL_TEMPERATURE, "eval_temperature (if do_sample)", by.eval_temperature, 0.0, (by.VAL_SAMPLE,)),
     KnownPath(f"{VAL}.top_p", "eval_top_p (if do_sample)", by.eval_top_p, 0.7, (by.VAL_SAMPLE, by.VAL_TEMPERATURE)),
     KnownPath(by.VAL_SAMPLE, "eval_temperature (0 when off)", by.do_sample, False),
-    KnownPath(by.ESTIMATOR, "estimator", by.estimator, "grpo", (by.BY_STD,)),
+    KnownPath(by.ESTIMATOR, "estimator, credit (gigpo)", by.estimator, "grpo", (by.BY_STD,)),
     KnownPath(by.BY_STD, "estimator (dr_grpo when off)", by.estimator, True, (by.ESTIMATOR,)),
     KnownPath("algorithm.gamma", "gae_gamma (with gae)", by.with_gae("gae_gamma"), 1.0, (by.ESTIMATOR,)),
     KnownPath("algorithm.lam", "gae_lambda (with gae)", by.with_gae("gae_lambda"), 0.95, (by.ESTIMATOR,)),

@@ -6,6 +6,7 @@
     rollout_rs=sequence or geometric                                         -->   sequence_mask: whole replies go
     bypass_mode, or async_training.compute_prox_log_prob=false               -->   clip: pi_prox is pi_b
     actor.policy_loss.loss_mode=cispo                                        -->   cispo
+    loss_mode=gspo, clip_ratio_low=3e-4                                      -->   gspo {clip_low: 3e-4}
 
 The flat names of older versions (`algorithm.rollout_is`, `actor.tis_imp_ratio_cap`) are read too. What has no row here
 is refused: a correction that is nearly the one asked for is another one.
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from headway.core.opaque import SettingValue
 
 NEW, OLD = "algorithm.rollout_correction", "algorithm"
+CLIP = "actor_rollout_ref.actor.clip_ratio"
 TIS, LOSS_MODE = "actor_rollout_ref.actor.tis_imp_ratio_cap", "actor_rollout_ref.actor.policy_loss.loss_mode"
 COMPUTE_PROX = "async_training.compute_prox_log_prob"
 THEIR_CAP = 2.0
@@ -48,12 +50,14 @@ def find_meaning(theirs: Mapping[str, object]) -> dict[str, object] | str:
     mode = theirs.get(LOSS_MODE, "vanilla")
     level, cap, reject, low, high = _asked(theirs)
     bypass = bool(theirs.get(f"{NEW}.bypass_mode")) or theirs.get(COMPUTE_PROX) is False
-    if mode not in ("vanilla", "cispo"):
-        raise ValueError(f"the loss {mode!r} is not here; allowed: vanilla, cispo (docs/corrections.md lists more)")
-    if (mode == "cispo" or bypass) and (level or reject):
+    if mode not in ("vanilla", "cispo", "gspo"):
+        raise ValueError(f"the loss {mode!r} is not here; allowed: vanilla, cispo, gspo (docs/corrections.md has more)")
+    if (mode != "vanilla" or bypass) and (level or reject):
         raise ValueError("it takes the engine's log-probabilities as they are: rollout_is and rollout_rs must be off")
     if mode == "cispo":
         return {"correction": "cispo"}
+    if mode == "gspo":
+        return {"correction": "gspo", "correction_options": _gspo_options(theirs, bypass)}
     if bypass:
         return {"correction": "clip"}
     if not level and not reject:
@@ -69,6 +73,17 @@ def find_meaning(theirs: Mapping[str, object]) -> dict[str, object] | str:
         f"rollout_is={level or 'off'} with rollout_rs={reject or 'off'} is not here; allowed: rollout_is token or "
         "sequence, both token (with one threshold), rollout_rs sequence or geometric"
     )
+
+
+def _gspo_options(theirs: Mapping[str, SettingValue], bypass: bool) -> dict[str, SettingValue]:
+    """How far the ratio of a sequence may go, where they say it; anchored as they do, to recomputed log-probabilities
+    unless those of the engine are taken."""
+    both = theirs.get(CLIP)
+    said = {"clip_low": theirs.get(f"{CLIP}_low", both), "clip_high": theirs.get(f"{CLIP}_high", both)}
+    return {
+        **{knob: value for knob, value in said.items() if value is not None},
+        **({} if bypass else {"proximal": "recomputed"}),
+    }
 
 
 def _asked(theirs: Mapping[str, SettingValue]) -> tuple[str | None, float, str | None, float, float]:

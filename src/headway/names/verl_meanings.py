@@ -14,7 +14,7 @@ import yaml
 from headway.core.naming import unknown
 from headway.names.flat import KNOWN_NAMES
 from headway.names.rows import Meaning, Theirs, whole
-from headway.names.verl_corrections import find_meaning
+from headway.names.verl_corrections import CLIP, find_meaning
 
 
 def flat(name: str) -> Callable[..., Meaning]:
@@ -71,9 +71,6 @@ def minibatches(value: object, theirs: Theirs, fields: Collection[str]) -> Meani
     return {"num_minibatches": batch // part}
 
 
-CLIP = "actor_rollout_ref.actor.clip_ratio"
-
-
 def clip(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     sides = {"clip_low": f"{CLIP}_low", "clip_high": f"{CLIP}_high"}
     own = {ours: value for ours, path in sides.items() if path not in theirs}
@@ -111,11 +108,27 @@ ESTIMATOR, BY_STD = "algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grp
 
 def estimator(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     name = theirs.get(ESTIMATOR, "grpo")
+    if name == "gigpo":
+        return gigpo_mode(value, theirs, fields)
     if name not in ESTIMATORS:
-        raise ValueError(unknown("estimator", str(name), ESTIMATORS))
+        raise ValueError(unknown("estimator", str(name), (*ESTIMATORS, "gigpo")))
     if name == "grpo" and theirs.get(BY_STD) is False:
         name = "dr_grpo"
     return {"estimator": name}
+
+
+GIGPO_MODE = "algorithm.gigpo.mode"
+GIGPO_MODES = {"mean_norm": "dr_grpo", "mean_std_norm": "grpo"}
+
+
+def gigpo_mode(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    """Comparison among equal states beside that of whole episodes; both divide by the deviation, or do not."""
+    if theirs.get(ESTIMATOR) != "gigpo":
+        return "without adv_estimator=gigpo equal states are not compared"
+    mode = theirs.get(GIGPO_MODE, "mean_norm" if theirs.get(BY_STD) is False else "mean_std_norm")
+    if mode not in GIGPO_MODES:
+        raise ValueError(unknown("mode", str(mode), GIGPO_MODES))
+    return {"estimator": GIGPO_MODES[mode], "credit": "gigpo"}
 
 
 ENGINES = {"hf": "transformers", "transformers": "transformers", "vllm": "vllm"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headway.observe import advice_on_data, advice_on_time
+from headway.observe import advice_on_agents, advice_on_data, advice_on_time
 from headway.observe.advice_signs import NEGLIGIBLE, NOTICEABLE, Signs, percent, read_signs
 from headway.observe.advice_signs import Finding as Finding
 from headway.observe.run_history import LEARNER, Story
@@ -57,6 +57,10 @@ RULES: tuple[Callable[[Signs], Finding | None], ...] = (
     advice_on_data.replies_cut_off,
     advice_on_data.engine_disagrees,
     advice_on_time.other_line_too_slow,
+    advice_on_agents.episodes_cut,
+    advice_on_agents.environments_slow,
+    advice_on_agents.slow_episode,
+    advice_on_agents.environments_lost,
     advice_on_time.lead_too_small,
     advice_on_time.ratio_too_low,
     advice_on_time.collection_too_slow,

@@ -102,11 +102,14 @@ class Status:
     """A line for each that is raised."""
     lines: tuple[LineStatus, ...] = ()
     """Those besides the first."""
+    episodes: str = ""
+    """Of a run that learns from episodes: how those of the last updates went."""
 
     def line(self) -> str:
         """One for the run, and one for each line besides the first."""
         goal = f"{self.done:g}" if self.total is None else f"{self.done:g}/{self.total:g}"
-        first = f"{self.unit} {goal}, {self._numbers(f'mean staleness {self.staleness:.2f}')}"
+        episodes = f"; episodes: {self.episodes}" if self.episodes else ""
+        first = f"{self.unit} {goal}, {self._numbers(f'mean staleness {self.staleness:.2f}')}{episodes}"
         return "\n".join([first, *(line.line() for line in self.lines)])
 
     def _numbers(self, staleness: str) -> str:
@@ -128,8 +131,8 @@ class Status:
     def block(self) -> RenderableType:
         """Everything below the progress bar."""
         staleness = f"staleness {self.staleness:.2f} mean / {self.max_staleness} max"
-        numbers = [self._numbers(staleness), *(line.line() for line in self.lines)]
-        return Group(*map(Text, numbers), self.block_of_roles())
+        numbers = [self._numbers(staleness), *([f"episodes: {self.episodes}"] if self.episodes else [])]
+        return Group(*map(Text, (*numbers, *(line.line() for line in self.lines))), self.block_of_roles())
 
     def block_of_roles(self) -> RenderableType:
         return Group(roles_table(self.roles), *(Text(line, style="bold red") for line in self.alarms))

@@ -20,6 +20,7 @@ from headway.core.history_records import settings_of_line
 from headway.core.opaque import JsonObject
 from headway.observe import series
 from headway.observe.advice import Finding
+from headway.observe.agent_report import agents
 from headway.observe.notable_moments import notices
 from headway.observe.report_texts import Seen as Seen
 from headway.observe.report_texts import Setting as Setting
@@ -112,6 +113,7 @@ def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> Json
         "diagnostics": diagnostics,
         "config": configuration(story, run.settings),
         "environment": environment(story),
+        "agents": agents(story, run.groups),
         "samples": [_sample(one) for one in run.samples],
         "what_if": {
             "rows": list(run.simulated.rows),

@@ -54,6 +54,8 @@ class Seen:
     simulated: Simulated = field(default_factory=Simulated)
     settings: Mapping[str, Setting] = field(default_factory=dict)
     samples: Sequence[Sample] = ()
+    groups: Sequence[Sample] = ()
+    """The newest samples that hold the times of a whole group of episodes."""
     is_alive: bool | None = None
     """Of a run whose log has no end: does its process run? None: it is not known here."""
 

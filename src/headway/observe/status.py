@@ -9,9 +9,11 @@ from pathlib import Path
 
 from headway.core.history_records import RoleInterval
 from headway.observe.activities import in_words, were_in_words
+from headway.observe.agent_report import lately
 from headway.observe.alarms import alarm_line
 from headway.observe.console import LineStatus, RoleStatus, Status, duration
 from headway.observe.environment import not_known, process_is_alive
+from headway.observe.episodes_in_words import in_words as in_words_of
 from headway.observe.folder import RunFolder
 from headway.observe.log_end import TAIL_BYTES, Numbers, read_end, read_numbers
 from headway.observe.log_parts import log_size
@@ -73,6 +75,7 @@ def read_end_status(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> RunStatu
         restarts=int(last["run/restarts"]),
         alarms=tuple(_raised(story)),
         lines=tuple(_line_from_numbers(name, numbers) for name in story.settings.get("lines", ())),
+        episodes=in_words_of({name.removeprefix("learn/"): value for name, value in last.items()}),
     )
     return RunStatus(_headline(story, is_alive, silent_s), status)
 
@@ -118,7 +121,12 @@ def _status(story: Story, is_alive: bool | None, silent_s: float) -> Status:
         restarts=len(story.restarts),
         alarms=tuple(_raised(story)),
         lines=tuple(_line_status(name, line) for name, line in story.lines.items() if name),
+        episodes=in_words_of({name: lately(story, name) for name in _reported(story)}),
     )
+
+
+def _reported(story: Story) -> list[str]:
+    return list(story.updates[-1].metrics) if story.updates else []
 
 
 def _line_status(name: str, line: LineStory) -> LineStatus:

@@ -690,6 +690,71 @@
       : nothing("The learner reports no effective sample size, KL or clip fraction."), more);
   }
 
+  // -- episodes -------------------------------------------------------------------------------------
+
+  const TURN = [["reply", "--collect", "generates"], ["step", "--evaluate", "environment"]];
+  const LINE_DASHES = ["", "7 4", "2 3"], DASH_NAMES = ["solid", "dashed", "dotted"];
+  const named = (lines) => lines.map((line, at) => `${line.label} (${DASH_NAMES[at]})`).join(", ");
+
+  /** Only of runs with episodes: how they ended, how long they took, and when the turns of one group were. */
+  function episodesSection() {
+    const parts = shown().filter(({ run }) => run.agents).flatMap(({ run, place }) => {
+      const told = run.agents, charts = [];
+      const success = Object.entries(told.success).filter(([, line]) => line).map(([name, line], at) => ({ label: name, place, dash: LINE_DASHES[at], dots: name === "evaluation", x: line.t, y: line.y }));
+      charts.push(lineChart(`agents-success-${place}`, "Success", success, { x: "seconds", y: named(success), formatX: seconds, formatY: percent, zero: true }));
+      for (const chart of told.charts) {
+        const lines = chart.lines.map((line, at) => ({ label: line.name, place, dash: LINE_DASHES[at], x: line.t, y: line.y }));
+        charts.push(lineChart(`agents-${chart.id}-${place}`, chart.title, lines, { x: "seconds", y: named(lines), formatX: seconds, zero: true }));
+      }
+      charts.push(barChart(`agents-ends-${place}`, "What ended the episodes of the last updates", Object.keys(told.ends), [{ label: run.label, place, values: told.ends }], { x: "what ended them", y: "share", format: percent }));
+      return [
+        data.runs.length > 1 ? make("h3", {}, sample(place), ` ${run.label}`) : null,
+        make("dl", { class: "facts" }, ...told.facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
+        groupTimeline(told.groups, place),
+        make("div", { class: "charts" }, ...charts.filter((chart) => chart !== null)),
+      ];
+    });
+    return parts.length ? section("episodes", "Episodes", ...parts) : null;
+  }
+
+  /** One track an episode, a reply and a step in turn, on one clock. */
+  function groupTimeline(groups, place) {
+    if (!groups.length) return null;
+    const key = `group-${place}`, chosen = groups.find((one) => one.title === choices[key]) || groups[0];
+    const end = Math.max(...chosen.tracks.map((track) => track.turns[track.turns.length - 1][2]), 1e-9);
+    const told = chosen.tracks.map((track) => `${track.label}: ${track.turns.length} turns, ${seconds(track.turns[track.turns.length - 1][2])}`);
+    const picture = shape("svg", { class: "chart", role: "img", id: key, "aria-label": `One group, an episode a track. ${told.join("; ")}` });
+    const readout = make("output", { for: key });
+    const choose = make("label", {}, "Group ", make("select", { id: `choose-${key}`, onchange: (event) => { choices[key] = event.target.value; draw(); } },
+      ...groups.map((one) => { const option = make("option", { value: one.title }, one.title); option.selected = one === chosen; return option; })));
+    const legend = make("ul", { class: "keys" }, ...TURN.map(([, tint, text]) => make("li", {}, make("i", { style: `background: var(${tint})` }), text)));
+    const figure = make("figure", { class: "lines" }, make("h3", {}, "Turns of one group"), choose, legend, picture, readout, make("figcaption", {}, "An episode a line, in seconds since its group began"),
+      asTable(key, () => table(["episode", "turn", "reply begins", "generates", "environment"], chosen.tracks.flatMap((track) =>
+        track.turns.map(([begin, said, over], turn) => [track.label, turn + 1, seconds(begin), seconds(said - begin), seconds(over - said)])))));
+    redraws.set(figure, (width) => {
+      const left = Math.min(110, width * 0.28), right = 8, row = 16, bottom = 22, height = chosen.tracks.length * row + bottom;
+      const X = (value) => left + value / end * (width - left - right);
+      picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      picture.setAttribute("height", height);
+      picture.replaceChildren();
+      const marks = ticks(0, end, Math.max(2, Math.floor(width / 140))), texts = labels(marks, seconds);
+      marks.forEach((at, line) => {
+        const anchor = X(at) + 24 > width ? "end" : "middle";
+        picture.append(shape("line", { class: "grid", x1: X(at), x2: X(at), y1: 0, y2: height - bottom }), shape("text", { x: X(at), y: height - 6, "text-anchor": anchor }, texts[line]));
+      });
+      chosen.tracks.forEach((track, line) => {
+        picture.append(shape("text", { x: left - 6, y: line * row + 12, "text-anchor": "end" }, track.label));
+        track.turns.forEach((turn, number) => TURN.forEach(([kind, tint, text], part) => {
+          const size = turn[part + 1] - turn[part], said = `${track.label}, turn ${number + 1}: ${text} ${seconds(size)}, from ${seconds(turn[part])}`;
+          const bar = shape("rect", { x: X(turn[part]), y: line * row + 2, width: Math.max(0.5, size / end * (width - left - right)), height: row - 4, fill: `var(${tint})`, "data-part": kind, "data-seconds": size }, shape("title", {}, said));
+          bar.addEventListener("pointerenter", () => { readout.textContent = said; });
+          picture.append(bar);
+        }));
+      });
+    });
+    return figure;
+  }
+
   function samplesSection() {
     const parts = shown().filter(({ run }) => run.samples.length).flatMap(({ run }) => [
       data.runs.length > 1 ? make("h3", {}, run.name) : null,
@@ -770,7 +835,7 @@
     $("state").textContent = data.state;
     $("made").textContent = data.made;
     drawLegend();
-    const sections = [summarySection(), adviceSection(), learningSection(), timeline(), stalenessSection(), linesSection(), timeSection(), flowSection(),
+    const sections = [summarySection(), adviceSection(), learningSection(), episodesSection(), timeline(), stalenessSection(), linesSection(), timeSection(), flowSection(),
       dropSection(), learnerSection(), samplesSection(), whatIfSection(), configSection(), placeSection()].filter((one) => one !== null);
     $("main").replaceChildren(...sections);
     $("contents").replaceChildren(...sections.map((one) => make("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)));
