@@ -29,6 +29,7 @@ from headway.coordinate.facade import AsyncTrainingCoordinator
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.events import KINDS, WRITTEN
 from headway.core.types import DropReason, Rollout
+from headway.launching.of_functions import KEYWORDS
 from headway.recipes.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -212,7 +213,7 @@ def test_a_name_in_the_glossary_exists(name: str) -> None:
     bare = name.removesuffix("()")
     kinds: list[Callable[[], bool]] = [
         lambda: bare in RunConfig.model_fields or bare in Rollout.__dataclass_fields__,
-        lambda: bare in inspect.signature(headway.run).parameters,
+        lambda: bare in inspect.signature(headway.run).parameters or bare in KEYWORDS,
         lambda: any(hasattr(place, bare) for place in NAMESPACES),
         lambda: bare in KINDS,
         lambda: resolves(bare),

@@ -8,13 +8,17 @@ from pathlib import Path
 from headway.coordinate.functions import CollectFunction, EvaluateFunction, TrainFunction, stations_from_functions
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
+from headway.core.naming import unknown
 from headway.core.opaque import SettingValue, Weights
 from headway.core.order import parse_on_stale, parse_order
+from headway.launching.recording import Recording
 from headway.launching.session import launch
 from headway.observe.folder import RunFolder
 
 PLAN = {field.name for field in fields(Plan)}
-SETTINGS = {field.name for field in fields(Settings)}
+SETTINGS = {field.name for field in fields(Settings)} - {"plan"}
+LAUNCH = {"runtime", "resume", "checkpoint", "show_status", "print_events", "sinks"}
+KEYWORDS = PLAN | SETTINGS | LAUNCH | {field.name for field in fields(Recording)}
 
 
 def run(
@@ -45,6 +49,8 @@ def run(
       (`headway.observe.alarms.KNOWN`), for runs with a folder or sinks; `monitor` is a function (or where it is:
       file.py:function) that is given statistics at intervals (`headway.observe.monitor`).
     """
+    for name in settings.keys() - KEYWORDS:
+        raise TypeError(unknown("keyword of headway.run", name, KEYWORDS))
     plan = {name: settings.pop(name) for name in PLAN & settings.keys()}
     if evaluate is None and (plan.get("evaluate_every") or plan.get("target_score") is not None):
         raise ValueError("evaluate_every and target_score need an evaluate function")
