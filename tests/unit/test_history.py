@@ -86,11 +86,16 @@ TWO_LINES: list[Event] = [
     Stopped(5.0, "enough"),
     Ended(5.0, 3, 3, 1, {"prior": [1, 1, 2]}),
 ]
-ONE_LINE = [
-    event._replace(others=None) if isinstance(event, Looked) else event
-    for event in TWO_LINES
-    if getattr(event, "line", "") == ""
-]
+
+
+def of_the_first_line(event: Event) -> Event:
+    """What the run would have written if it had no other line."""
+    if isinstance(event, RunBegan):
+        return event._replace(settings={**event.settings, "lines": {}})
+    return event._replace(others=None) if isinstance(event, Looked) else event
+
+
+ONE_LINE = [of_the_first_line(event) for event in TWO_LINES if getattr(event, "line", "") == ""]
 
 
 def test_each_line_has_its_own_tickets_updates_and_versions() -> None:
@@ -130,7 +135,7 @@ def test_a_flight_moves_the_ticket_only_in_the_lines_that_wait_for_it() -> None:
     assert history.lines["prior"].live[0].how == "ready", "it has its rollout, and needs no other"
     history.apply(Reissued(0.8, 0, 0, 1, "died"))
     assert history.lines[""].live[0].how == "open"
-    history.apply(Lost(0.9, 0, "the node is gone"))
+    history.apply(Lost(0.9, 0, "the node is gone", "prior"))
     assert history.lines["prior"].live[0].how == "open"
 
 
@@ -231,9 +236,7 @@ def test_a_story_has_every_line_and_the_page_shows_them() -> None:
 
 
 def test_the_page_of_a_run_with_one_line_has_no_lines() -> None:
-    story = tell(
-        [event for event in TWO_LINES if getattr(event, "line", "") == "" and not isinstance(event, Ended | Looked)]
-    )
+    story = tell([event for event in ONE_LINE if not isinstance(event, Ended | Looked)])
     assert "lines" not in document([Seen("one", story, account(story))])["runs"][0]
 
 
