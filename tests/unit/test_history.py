@@ -217,6 +217,17 @@ def test_metrics_of_an_older_checkpoint_are_not_taken_for_those_of_today() -> No
     assert load_metrics(None) is None
 
 
+def test_metrics_of_a_checkpoint_are_found_under_the_former_name_of_a_session() -> None:
+    metrics = Metrics()
+    for event in TWO_LINES[:-3]:
+        metrics.apply(event)
+    former = pickle.dumps(metrics, 2).replace(b"\nRunSession\n", b"\nSession\n")  # protocol 2 writes names as lines
+    restored = load_metrics(former)
+    assert former != pickle.dumps(metrics, 2)
+    assert restored is not None
+    assert restored.apply(TWO_LINES[-3]) == metrics.apply(TWO_LINES[-3])
+
+
 # -- what is made of a run with several lines -----------------------------------------------------------
 
 
