@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.children.daemon_thread import in_daemon_thread
 from headway.core.one_line import in_a_line, shortened
@@ -368,7 +368,7 @@ def _closing(env: AgentEnv) -> Iterator[None]:
     try:
         yield
     finally:
-        close: Callable[[], Any] | None = getattr(env, "close", None)
+        close: Callable[[], object] | None = getattr(env, "close", None)
         if close is not None:
             close()
 
