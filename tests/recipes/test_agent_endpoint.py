@@ -152,7 +152,7 @@ def test_a_run_that_is_not_needed_any_more_is_abandoned_and_its_session_closed(
     ("agent", "line"),
     [
         ("silent", "without one reply of the model"),
-        ("worthless", "what it returned is 'nan'; allowed: a finite number"),
+        ("worthless", "what it returned is nan (float); allowed: a finite number"),
         ("unpaid", "returned no reward and gave none by a call"),
     ],
 )

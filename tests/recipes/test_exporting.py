@@ -21,7 +21,6 @@ from system_limits import file_size_limit  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from headway.cli import main  # noqa: E402
-from headway.cli.export import export  # noqa: E402
 from headway.coordinate.best_weights import kept_weights  # noqa: E402
 from headway.coordinate.checkpoint import CheckpointStore  # noqa: E402
 from headway.llm.models import ModelError  # noqa: E402
@@ -29,6 +28,7 @@ from headway.llm.saving import save_model  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.observe.folder import RunFolder  # noqa: E402
 from headway.recipes import EXPORTED, RECIPES, load_recipe  # noqa: E402
+from headway.recipes.run_export import export  # noqa: E402
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)

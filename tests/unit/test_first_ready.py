@@ -24,9 +24,9 @@ from running_processes import is_running, wait_until_gone
 from waiting import patient, wait_until
 
 from headway.collect.first_ready import (
+    EnvTurns,
     FirstReadyCollector,
     ResumableFirstReadyCollector,
-    Turns,
     first_ready_collector,
 )
 from headway.collect.segments import SegmentCollector
@@ -259,7 +259,7 @@ def test_the_policy_acts_once_enough_are_ready(min_ready: int) -> None:
 def test_there_is_always_somebody_to_act_for_or_to_wait_for(num_envs: int, steps: int, data: st.DataObject) -> None:
     min_ready = data.draw(st.integers(1, num_envs))
     choose = by_chance(data.draw(st.integers(0, 2**32)))
-    turns, under_way = Turns(num_envs, steps, min_ready), set()
+    turns, under_way = EnvTurns(num_envs, steps, min_ready), set()
     while not turns.are_over:
         if turns.may_act:
             ready = turns.act()

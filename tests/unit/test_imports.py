@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "moved_modules": set(),
     "__init__": OBSERVE | {"coordinate", "envs", "launching", "moved_modules"},
     "testing": EVERYTHING,
-    "recipes": EVERYTHING,
+    "recipes": EVERYTHING - {"cli"},
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }

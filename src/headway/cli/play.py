@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -19,6 +18,7 @@ from headway.cli import output
 from headway.cli.run_player import RunPlayer
 from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
 from headway.core.naming import unknown
+from headway.core.opaque import JsonObject, SettingValue
 from headway.envs.agents.interface import AgentEnv, EnvironmentLost, Step
 from headway.envs.agents.loading import env_options, load_env
 from headway.envs.agents.players import PlayedEpisode, TextPlayer, human, play_episode
@@ -63,7 +63,7 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def _player_of(run: Any, game: str, given: dict[str, Any], temperature: Any, seed: int) -> RunPlayer:
+def _player_of(run: SettingValue, game: str, given: JsonObject, temperature: SettingValue, seed: int) -> RunPlayer:
     if isinstance(run, bool):
         raise UsageError("--run needs the folder of a run: headway play GAME --run RUN")
     heat = 0.0 if temperature is None else temperature
@@ -95,7 +95,7 @@ def show_episode(env: AgentEnv, player: TextPlayer | str, seed: int, out: Consol
     return episode
 
 
-def _seed(options: dict[str, Any]) -> int:
+def _seed(options: JsonObject) -> int:
     for name in options:
         if name != "seed":
             raise UsageError(unknown("option", name, (*PLAYERS, "run", "temperature", "seed", "env_options")))

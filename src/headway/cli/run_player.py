@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from headway.cli.words import UsageError
+from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
 from headway.llm.engine import Reply, Sampling, Session
 from headway.observe.folder import RunFolder
@@ -23,7 +23,7 @@ class RunPlayer:
     """Replies to what a game says, turn by turn. What was said before is read once."""
 
     def __init__(
-        self, run: Path, game: str, options: Mapping[str, Any], *, temperature: float = 0.0, seed: int = 0
+        self, run: Path, game: str, options: Mapping[str, SettingValue], *, temperature: float = 0.0, seed: int = 0
     ) -> None:
         from headway.envs.agents.loading import load_env
         from headway.recipes.agent import AgentConfig, GameFacts, build_conversation

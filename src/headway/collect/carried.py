@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import cloudpickle
 import numpy as np
@@ -24,7 +24,7 @@ class Carried:
             setattr(self, name, value)
 
 
-def can_be_carried(environments: Any) -> bool:
+def can_be_carried(environments: object) -> bool:
     try:
         cloudpickle.loads(cloudpickle.dumps(environments))
     except Exception:  # noqa: BLE001 - whatever an environment raises here, it cannot be carried

@@ -13,18 +13,16 @@ of a group, a run with forks counts once for each of its branches.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from headway.envs.agents.interface import BadEnvironment
+from headway.envs.agents.interface import BadEnvironment, finite
 from headway.experience.episode import EpisodeBuilder, Episodes
-from headway.llm.endpoint import AgentBranch, AgentRun
+from headway.llm.endpoint import AgentBranch, AgentRun, AgentTurn
 from headway.llm.transcript import Transcript, TurnText
 from headway.observe.user_functions import load_function
 
-AgentFunction = Callable[[str, str, int], float | Mapping[str, Any] | None]
+AgentFunction = Callable[[str, str, int], float | Mapping[str, object] | None]
 """agent(base_url, api_key, seed): the reward of the run; or {"reward": 1.0, "success": True, other numbers to be
 measured}; or None where it gave rewards by calls. Rewards by calls and the returned one are added."""
 
@@ -51,7 +49,7 @@ class EndedRun:
         return [branch for branch in self.run.branches if branch.turns]
 
 
-def ended_run(run: AgentRun, value: Any, name: str) -> EndedRun:
+def ended_run(run: AgentRun, value: object, name: str) -> EndedRun:
     """Checks what an agent returned. Raises BadEnvironment in a line for its author."""
     if not run.num_turns:
         why = f" (its request was refused: {run.refused})" if run.refused else ""
@@ -60,8 +58,8 @@ def ended_run(run: AgentRun, value: Any, name: str) -> EndedRun:
     reward, success = said.pop("reward", None), said.pop("success", None)
     if reward is None and not run.num_rewards:
         raise BadEnvironment(f"agent {name} returned no reward and gave none by a call: allowed is a finite number")
-    parts = {str(key): _finite(number, f"{key!r} of what it returned", name) for key, number in said.items()}
-    worth = 0.0 if reward is None else _finite(reward, "what it returned", name)
+    parts = {str(key): finite(number, f"agent {name}: {key!r} of what it returned") for key, number in said.items()}
+    worth = 0.0 if reward is None else finite(reward, f"agent {name}: what it returned")
     return EndedRun(run, run.refused or "done", worth, None if success is None else bool(success), parts)
 
 
@@ -103,7 +101,7 @@ def _episode(one: EndedRun, branch: AgentBranch, size: int, uid: str) -> Episode
 
 
 def _in_words(branch: AgentBranch) -> list[TurnText]:
-    after: Sequence[Any] = [*branch.turns[1:], None]
+    after: Sequence[AgentTurn | None] = [*branch.turns[1:], None]
     return [
         {
             "reply": turn.text,
@@ -115,13 +113,3 @@ def _in_words(branch: AgentBranch) -> list[TurnText]:
         }
         for turn, then in zip(branch.turns, after, strict=True)
     ]
-
-
-def _finite(value: Any, what: str, name: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise BadEnvironment(f"agent {name}: {what} is {str(value)[:60]!r}; allowed: a finite number")
-    return number

@@ -55,7 +55,7 @@ class SteppedApart(Protocol):
     def close(self) -> None: ...
 
 
-class Turns:
+class EnvTurns:
     """Whose turn it is within a ticket. Decides; somebody else waits.
 
     The policy acts once `min_ready` environments are ready, or all that are not over: then nobody is stepping, so
@@ -173,7 +173,7 @@ class FirstReadyCollector:
     def _collect(self, envs: SteppedApart, ticket: Ticket) -> Rollout:
         steps, num_envs = self._steps, self._shape.num_envs
         noise = self._policy.noise(ticket.seed, steps, num_envs)  # [T, N, ...]
-        turns = Turns(num_envs, steps, self._min_ready)
+        turns = EnvTurns(num_envs, steps, self._min_ready)
         segment = _Segment(steps, self._obs)
         while not turns.are_over:
             if turns.may_act:
@@ -183,7 +183,7 @@ class FirstReadyCollector:
         refuse_nan(made, ticket, **NUMBERS)
         return Rollout(made, steps=made.num_steps, info={"episodes": segment.episodes()})
 
-    def _act(self, envs: SteppedApart, turns: Turns, noise: np.ndarray, segment: _Segment) -> None:
+    def _act(self, envs: SteppedApart, turns: EnvTurns, noise: np.ndarray, segment: _Segment) -> None:
         """One policy call for all that are ready."""
         mine = noise[np.minimum(turns.made, self._steps - 1), self._places]  # [N, ...]
         actions, log_probs = self._policy.act(self._obs, mine, self._mask)
@@ -197,7 +197,7 @@ class FirstReadyCollector:
             segment.put("masks", step, who, self._mask)
         envs.step(who, to_environment(actions[who], self._spec.action, self._shape.action_space))
 
-    def _take_in(self, envs: SteppedApart, turns: Turns, segment: _Segment) -> None:
+    def _take_in(self, envs: SteppedApart, turns: EnvTurns, segment: _Segment) -> None:
         """Wait for arrivals and copy what they saw: their rows are theirs again with the next step."""
         who, rows = np.array(envs.wait()), envs.rows
         step = turns.made[who]

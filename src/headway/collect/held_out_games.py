@@ -5,12 +5,12 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from headway.collect.agent_episodes import is_held_out
 from headway.collect.episode_loop import EpisodeLimits
 from headway.collect.episode_player import GroupPlan, GroupPlayer
 from headway.collect.episode_threads import EpisodeThreads
+from headway.core.opaque import Weights
 from headway.core.types import derive_seed
 from headway.llm.engine import Sampling
 from headway.llm.transcript import Transcript
@@ -43,7 +43,7 @@ class HeldOutGames:
         self._limits = limits
         self._accepts = partial(is_held_out, share) if share else None
 
-    def apply(self, version: int, weights: Any) -> None:
+    def apply(self, version: int, weights: Weights) -> None:
         """The version that plays from now on."""
         if self._player.engine.version != version:
             self._player.engine.apply(version, weights)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headway.collect.carried import Carried, can_be_carried, refuse_nan
+from headway.core.opaque import SettingValue
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.experience.game_segment import GameSegment
 from headway.search.batched import choose_actions
@@ -241,7 +242,7 @@ class ResumableSearchSegmentCollector(Carried, SearchSegmentCollector):
 
 
 def search_segment_collector(
-    make_games: Callable[[], Games], make_planner: Callable[[], Planner], **settings: Any
+    make_games: Callable[[], Games], make_planner: Callable[[], Planner], **settings: SettingValue
 ) -> SearchSegmentCollector:
     """Resumable if the games can be pickled; otherwise a restarted collector begins new ones."""
     kind = ResumableSearchSegmentCollector if can_be_carried(make_games()) else SearchSegmentCollector

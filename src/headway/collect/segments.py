@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headway.collect.carried import Carried, can_be_carried, refuse_nan
+from headway.core.opaque import Weights
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, to_environment
 from headway.experience.segment import Segment
@@ -24,7 +25,7 @@ from headway.experience.segment import Segment
 class ActingPolicy(Protocol):
     """What a collector needs of a policy. `noise` comes from the ticket's seed, so acting has no state."""
 
-    def load(self, weights: Any) -> None: ...
+    def load(self, weights: Weights) -> None: ...
 
     def noise(self, seed: int, steps: int, num_envs: int) -> np.ndarray:
         """Everything random about `steps` steps, [steps, ...]."""

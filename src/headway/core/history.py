@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headway.core import events as ev
-from headway.core.history_records import IN_FLIGHT, OPEN, Evaluation, RoleInterval, Session
+from headway.core.history_records import IN_FLIGHT, OPEN, Evaluation, RoleInterval, RunSession
 from headway.core.line_history import LineHistory, LineListener
 from headway.core.role_history import RoleHistory
 
@@ -38,7 +38,7 @@ class RunListener:
 
     def evaluation_ended(self, evaluation: Evaluation) -> None: ...
 
-    def session_began(self, session: Session) -> None: ...
+    def session_began(self, session: RunSession) -> None: ...
 
 
 class RunHistory:
@@ -53,7 +53,7 @@ class RunHistory:
         self.lines: dict[str, LineHistory] = {}
         self.roles = RoleHistory(self._listener.interval_ended) if with_roles else None
         self.evaluation: Evaluation | None = None
-        self.session: Session | None = None
+        self.session: RunSession | None = None
         self.first = self.line(FIRST_LINE)
 
     def line(self, name: str) -> LineHistory:
@@ -105,7 +105,7 @@ class RunHistory:
             self.roles.begin_session(self.time_s, event.settings)
         if self.session is not None:
             self.session.end = self.time_s
-        self.session = Session(event.time_s, event.time_s, dict(event.settings))
+        self.session = RunSession(event.time_s, event.time_s, dict(event.settings))
         self._listener.session_began(self.session)
         lead = event.settings.get("max_lead")
         if lead is not None and not isinstance(lead, str):

@@ -142,7 +142,7 @@ class Evaluation:
 
 
 @dataclass(slots=True)
-class Session:
+class RunSession:
     """One start of the run: the first, or a resume."""
 
     begin: float
@@ -153,6 +153,10 @@ class Session:
     """`end`, `fail`, or nothing: it was killed, or it is still running."""
     why: str = ""
     """Why it stopped or failed."""
+
+
+Session = RunSession
+"""Its former name, under which the metrics in checkpoints of earlier releases have it."""
 
 
 def settings_of_line(settings: Mapping[str, SettingValue], line: str) -> Mapping[str, SettingValue]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from headway.core.opaque import Weights
 from headway.core.types import Score, Snapshot
 from headway.experience.episode import ENDS
 from headway.llm.transcript import Transcript
@@ -15,7 +16,7 @@ from headway.llm.transcript import Transcript
 class GamePlayer(Protocol):
     """Plays a fixed set of games with an engine of its own."""
 
-    def apply(self, version: int, weights: Any) -> None: ...
+    def apply(self, version: int, weights: Weights) -> None: ...
 
     def play(self, seed: int) -> list[list[Transcript]]:
         """The episodes of every game; `seed` decides what is drawn in them."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+
+from headway.core.opaque import Weights
 
 
 class BestActions(Protocol):
     """Acts without chance."""
 
-    def load(self, weights: Any) -> None: ...
+    def load(self, weights: Weights) -> None: ...
 
     def best(self, obs: np.ndarray, mask: np.ndarray | None, /) -> np.ndarray:
         """Actions [N, ...] for observations [N, ...], of those that `mask` [N, A] allows."""

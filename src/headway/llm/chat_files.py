@@ -15,11 +15,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.llm.file_tasks import messages_of, read_rows, tools_of
 from headway.llm.models import SPOKEN
 from headway.llm.tasks import Message
@@ -48,7 +48,7 @@ class WrittenChat:
     remarks: tuple[Remark, ...]
     system_prompt: str = ""
     weight: float = 1.0
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, SettingValue], ...] = ()
 
 
 def read_chats(path: Path) -> list[WrittenChat]:
@@ -65,7 +65,7 @@ def parted(chats: list[WrittenChat], held_out: int) -> tuple[list[WrittenChat], 
     return kept, [chat for number, chat in enumerate(chats) if number in chosen]
 
 
-def _chat(row: Mapping[str, Any], uid: str, here: str) -> WrittenChat:
+def _chat(row: Mapping[str, SettingValue], uid: str, here: str) -> WrittenChat:
     if "messages" not in row:
         raise ValueError(f"{here}: {unknown('field', 'messages', row)}")
     if not isinstance(row["messages"], list):
@@ -106,7 +106,7 @@ def _pair(messages: list[Message], here: str, number: int, *, is_first: bool) ->
     return messages[0], messages[1]
 
 
-def _weight(row: Mapping[str, Any], here: str) -> float:
+def _weight(row: Mapping[str, SettingValue], here: str) -> float:
     value = row.get("weight", 1.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"{here}: the weight of a line must be a number above 0, received {value!r}")

@@ -24,6 +24,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headway.core.opaque import JsonObject, SettingValue
 from headway.llm.model_types import ModelError, Tokenizer
 from headway.llm.models import RAW, encode_chat, find_template
 
@@ -33,7 +34,7 @@ THOUGHT = f"<think>\nthought-7F3A\n</think>\n\n{REPLY}"
 TRIAL_TURNS = 4
 _SHOWN = 48
 
-Chat = list[dict[str, Any]]
+Chat = list[JsonObject]
 
 
 class Conversation:
@@ -45,9 +46,9 @@ class Conversation:
         *,
         name: str = "",
         chat_template: str = "",
-        chat_template_options: Mapping[str, Any] | None = None,
+        chat_template_options: Mapping[str, SettingValue] | None = None,
         system_prompt: str = "",
-        tools: Sequence[Mapping[str, Any]] = (),
+        tools: Sequence[Mapping[str, SettingValue]] = (),
         reply_prefix: str = "",
         observation_role: str = "user",
     ) -> None:
@@ -122,10 +123,10 @@ class Conversation:
             raise self._refused("changes what was said before", f"{_differing(self._known, said)} with {text!r}")
         return said[len(self._known) :]
 
-    def _rendered(self, messages: Chat, *, reply_follows: bool = True, **options: Any) -> str:
+    def _rendered(self, messages: Chat, *, reply_follows: bool = True, **options: SettingValue) -> str:
         from jinja2 import TemplateError
 
-        given: dict[str, Any] = {"chat_template": self._template, "tools": [dict(one) for one in self._tools] or None}
+        given: JsonObject = {"chat_template": self._template, "tools": [dict(one) for one in self._tools] or None}
         given |= {"add_generation_prompt": reply_follows, "tokenize": False, **self._options, **options}
         try:
             return str(self._tokenizer.apply_chat_template(messages, **given))

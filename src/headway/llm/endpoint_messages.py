@@ -17,14 +17,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from headway.core.naming import unknown
+from headway.core.opaque import JsonObject
 
-Json = dict[str, Any]
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles of messages, and what chat templates call them."""
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[object, ...]] = {
     "n": (None, 1),
     "top_logprobs": (None, 0),
     "frequency_penalty": (None, 0),
@@ -46,7 +45,7 @@ class Refused(ValueError):
         self.status = status
         self.code = code
 
-    def body(self) -> Json:
+    def body(self) -> JsonObject:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
@@ -64,10 +63,10 @@ class FunctionCall:
         """As the model writes it."""
         return f'<tool_call>\n{{"name": {json.dumps(self.name)}, "arguments": {self.arguments}}}\n</tool_call>'
 
-    def for_clients(self) -> Json:
+    def for_clients(self) -> JsonObject:
         return {"id": self.uid, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
-    def for_templates(self) -> Json:
+    def for_templates(self) -> JsonObject:
         try:
             arguments = json.loads(self.arguments)
         except ValueError:
@@ -95,7 +94,7 @@ class ChatRequest:
     """Holds what an agent asks for. What it says nothing of is None."""
 
     messages: tuple[ChatMessage, ...]
-    tools: tuple[Json, ...] = ()
+    tools: tuple[JsonObject, ...] = ()
     may_call: bool = True
     max_tokens: int | None = None
     temperature: float | None = None
@@ -129,7 +128,7 @@ class Completion:
 # -- reading ----------------------------------------------------------------------------------------
 
 
-def read_request(body: Any, *, is_again: bool = False) -> ChatRequest:
+def read_request(body: object, *, is_again: bool = False) -> ChatRequest:
     """Reads the body of a request; raises Refused in a line that names what is wrong with it."""
     if not isinstance(body, dict):
         raise Refused(f"the body must be a JSON object, received {_kind(body)}")
@@ -180,7 +179,7 @@ def read_reply(text: str, *, may_call: bool, number: int = 0) -> ChatMessage:
     return ChatMessage("assistant", rest.strip() if calls else rest, tuple(calls))
 
 
-def _message(value: Any, where: str) -> ChatMessage:
+def _message(value: object, where: str) -> ChatMessage:
     if not isinstance(value, dict):
         raise Refused(f"{where} must be an object with role and content, received {_kind(value)}")
     role = value.get("role")
@@ -193,7 +192,7 @@ def _message(value: Any, where: str) -> ChatMessage:
     return ChatMessage(ROLES[role], text, tuple(_call(one, where) for one in calls), str(value.get("tool_call_id", "")))
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: object, where: str) -> str:
     """A text, or parts that are texts."""
     if value is None or isinstance(value, str):
         return value or ""
@@ -208,8 +207,9 @@ def _text(value: Any, where: str) -> str:
     return "".join(texts)
 
 
-def _call(value: Any, where: str) -> FunctionCall:
-    function = value.get("function") if isinstance(value, dict) else None
+def _call(value: object, where: str) -> FunctionCall:
+    call: JsonObject = value if isinstance(value, dict) else {}
+    function, uid = call.get("function"), str(call.get("id", ""))
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise Refused(f"{where}: a tool call must have a function with a name, received {_short(value)}")
     arguments = function.get("arguments", "{}")
@@ -217,11 +217,11 @@ def _call(value: Any, where: str) -> FunctionCall:
         try:
             arguments = json.loads(arguments or "{}")
         except ValueError:
-            return FunctionCall(function["name"], arguments, str(value.get("id", "")))
-    return FunctionCall(function["name"], _sorted(arguments), str(value.get("id", "")))
+            return FunctionCall(function["name"], arguments, uid)
+    return FunctionCall(function["name"], _sorted(arguments), uid)
 
 
-def _tools(value: Any) -> tuple[Json, ...]:
+def _tools(value: object) -> tuple[JsonObject, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
@@ -233,14 +233,14 @@ def _tools(value: Any) -> tuple[Json, ...]:
     return tuple(value)
 
 
-def _stops(value: Any) -> tuple[str, ...]:
+def _stops(value: object) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value or []
     if not isinstance(stops, list) or any(not isinstance(one, str) or not one for one in stops):
         raise Refused(f"stop must be a text or a list of texts that are not empty, received {_short(value)}")
     return tuple(stops)
 
 
-def _number(body: Json, name: str, least: float, most: float = math.inf, *, whole: bool = False) -> float | None:
+def _number(body: JsonObject, name: str, least: float, most: float = math.inf, *, whole: bool = False) -> float | None:
     value = body.get(name)
     if value is None:
         return None
@@ -251,15 +251,15 @@ def _number(body: Json, name: str, least: float, most: float = math.inf, *, whol
     return float(value)
 
 
-def _sorted(arguments: Any) -> str:
+def _sorted(arguments: object) -> str:
     return json.dumps(arguments, sort_keys=True, ensure_ascii=False)
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
@@ -267,9 +267,9 @@ def _short(value: Any) -> str:
 # -- writing ----------------------------------------------------------------------------------------
 
 
-def completion(found: Completion, model: str, created: int, *, with_log_probs: bool) -> Json:
+def completion(found: Completion, model: str, created: int, *, with_log_probs: bool) -> JsonObject:
     """Writes an answer as one object."""
-    message: Json = {"role": "assistant", "content": found.message.text or None, "refusal": None}
+    message: JsonObject = {"role": "assistant", "content": found.message.text or None, "refusal": None}
     if found.message.calls:
         message["tool_calls"] = [call.for_clients() for call in found.message.calls]
     elif message["content"] is None:
@@ -280,11 +280,15 @@ def completion(found: Completion, model: str, created: int, *, with_log_probs: b
     return {**_head(found, model, created, "chat.completion"), "choices": [choice], "usage": _usage(found)}
 
 
-def chunks(found: Completion, model: str, created: int, *, with_log_probs: bool, with_usage: bool) -> Iterator[Json]:
+def chunks(
+    found: Completion, model: str, created: int, *, with_log_probs: bool, with_usage: bool
+) -> Iterator[JsonObject]:
     """Writes an answer as the pieces of a stream."""
     head = _head(found, model, created, "chat.completion.chunk")
 
-    def chunk(delta: Mapping[str, Any], finish: str | None = None, log_probs: Json | None = None) -> Json:
+    def chunk(
+        delta: Mapping[str, object], finish: str | None = None, log_probs: JsonObject | None = None
+    ) -> JsonObject:
         choice = {"index": 0, "delta": delta, "logprobs": log_probs, "finish_reason": finish}
         return {**head, "choices": [choice]}
 
@@ -298,20 +302,20 @@ def chunks(found: Completion, model: str, created: int, *, with_log_probs: bool,
         yield {**head, "choices": [], "usage": _usage(found)}
 
 
-def model_list(model: str, created: int) -> Json:
+def model_list(model: str, created: int) -> JsonObject:
     return {"object": "list", "data": [{"id": model, "object": "model", "created": created, "owned_by": "headway"}]}
 
 
-def _head(found: Completion, model: str, created: int, kind: str) -> Json:
+def _head(found: Completion, model: str, created: int, kind: str) -> JsonObject:
     return {"id": found.uid, "object": kind, "created": created, "model": model}
 
 
-def _usage(found: Completion) -> Json:
+def _usage(found: Completion) -> JsonObject:
     total = found.num_prompt + found.num_tokens
     return {"prompt_tokens": found.num_prompt, "completion_tokens": found.num_tokens, "total_tokens": total}
 
 
-def _log_probs(found: Completion) -> Json:
+def _log_probs(found: Completion) -> JsonObject:
     pairs: Sequence[tuple[str, float]] = list(zip(found.token_texts, found.log_probs, strict=True))
     content = [
         {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []} for text, value in pairs

@@ -21,9 +21,10 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from headway.core.opaque import JsonObject
 from headway.core.this_machine import NAMES, is_of_this_machine
 from headway.llm.endpoint import AgentRun, Endpoint
-from headway.llm.endpoint_messages import Json, Refused, chunks, completion, model_list, read_request
+from headway.llm.endpoint_messages import Refused, chunks, completion, model_list, read_request
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY = 32 * 2**20
@@ -70,7 +71,7 @@ class EndpointServer(ThreadingHTTPServer):
             for connection in self._open:
                 _hang_up(connection)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: object) -> None:
         with self._lock:
             self._open.add(request)
         super().process_request(request, client_address)
@@ -167,16 +168,16 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def _reward(self, run: AgentRun) -> None:
         body = self._body()
-        value = body.get("reward") if isinstance(body, dict) else None
+        told: JsonObject = body if isinstance(body, dict) else {}
+        value, done = told.get("reward"), told.get("done", False)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise Refused(f"the body must be an object with a finite number 'reward', received {str(body)[:80]}")
-        done = body.get("done", False)
         if not isinstance(done, bool):
             raise Refused(f"done must be true or false, received {done!r}")
         run.reward(float(value), done=done)
         self._send(200, {"reward": value, "done": done, "turns": run.num_turns})
 
-    def _body(self) -> Any:
+    def _body(self) -> object:
         size = self.headers.get("Content-Length", "")
         if not size.isdigit():
             raise Refused("a body needs a Content-Length", status=411, code="length_required")
@@ -196,7 +197,7 @@ class _Exchange(BaseHTTPRequestHandler):
         except ValueError as error:
             raise Refused(f"the body is no JSON: {error}") from None
 
-    def _send(self, status: int, body: Json) -> None:
+    def _send(self, status: int, body: JsonObject) -> None:
         text = json.dumps(body).encode()
         self._begin(status, "application/json", len(text))
         self.wfile.write(text)
@@ -211,5 +212,5 @@ class _Exchange(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Keys and conversations are nobody else's business, and a line a request would bury the run's own."""

@@ -13,10 +13,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
+from headway.core.opaque import JsonObject, SettingValue
 from headway.llm.conversation import Chat, Conversation
-from headway.llm.endpoint_messages import ChatMessage, Json, Refused
+from headway.llm.endpoint_messages import ChatMessage, Refused
 from headway.llm.model_types import ModelError, Tokenizer
 from headway.llm.models import find_template
 
@@ -44,7 +44,7 @@ class ChatTokens:
         *,
         name: str = "",
         chat_template: str = "",
-        chat_template_options: Mapping[str, Any] | None = None,
+        chat_template_options: Mapping[str, SettingValue] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._given = {"name": name, "chat_template": chat_template, "chat_template_options": chat_template_options}
@@ -56,12 +56,14 @@ class ChatTokens:
         self.end_token = self._conversation(()).end_token
         """With which a reply ends its turn; None where the template knows of none."""
 
-    def opening(self, messages: Sequence[ChatMessage], tools: Sequence[Json]) -> tuple[int, ...]:
+    def opening(self, messages: Sequence[ChatMessage], tools: Sequence[JsonObject]) -> tuple[int, ...]:
         """A whole conversation, up to where the model speaks."""
         with self._lock:
             return self._said(lambda: self._conversation(tools).opening(self._chat(messages, tools)))
 
-    def following(self, messages: Sequence[ChatMessage], tools: Sequence[Json], *, ended: bool) -> tuple[int, ...]:
+    def following(
+        self, messages: Sequence[ChatMessage], tools: Sequence[JsonObject], *, ended: bool
+    ) -> tuple[int, ...]:
         """What stands between a reply and the next one, where these messages are said."""
         with self._lock:
             chat = self._chat(messages, ())
@@ -74,7 +76,7 @@ class ChatTokens:
         with self._lock:
             return tuple(self._tokenizer.decode([int(token)]) for token in tokens)
 
-    def _need(self, role: str, tools: Sequence[Json]) -> None:
+    def _need(self, role: str, tools: Sequence[JsonObject]) -> None:
         """Refuses a role whose messages the template leaves out."""
         key = json.dumps(tools, sort_keys=True), role
         if key in self._roles:
@@ -94,7 +96,7 @@ class ChatTokens:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise Refused(lines[0], code="chat_template") from None
 
-    def _conversation(self, tools: Sequence[Json]) -> Conversation:
+    def _conversation(self, tools: Sequence[JsonObject]) -> Conversation:
         told = tuple(tools) if self._reads_tools else ()
         key = json.dumps(told, sort_keys=True)
         if key not in self._conversations:
@@ -104,7 +106,7 @@ class ChatTokens:
             self._conversations.popitem(last=False)
         return self._conversations[key]
 
-    def _chat(self, messages: Sequence[ChatMessage], tools: Sequence[Json]) -> Chat:
+    def _chat(self, messages: Sequence[ChatMessage], tools: Sequence[JsonObject]) -> Chat:
         """As the template takes them; `tools` are told in words where it does not read them."""
         if self._reads_tools:
             return [_for_templates(message) for message in messages]
@@ -118,8 +120,8 @@ class ChatTokens:
         return chat
 
 
-def _for_templates(message: ChatMessage) -> Json:
-    said: Json = {"role": message.role, "content": message.text}
+def _for_templates(message: ChatMessage) -> JsonObject:
+    said: JsonObject = {"role": message.role, "content": message.text}
     if message.calls:
         said["tool_calls"] = [call.for_templates() for call in message.calls]
     if message.call_uid:
@@ -127,7 +129,7 @@ def _for_templates(message: ChatMessage) -> Json:
     return said
 
 
-def _in_words(message: ChatMessage) -> Json:
+def _in_words(message: ChatMessage) -> JsonObject:
     if message.role == "tool":
         return {"role": "user", "content": f"<tool_response>\n{message.text}\n</tool_response>"}
     parts = [message.text] * bool(message.text or not message.calls) + [call.written() for call in message.calls]

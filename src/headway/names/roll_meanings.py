@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from headway.core.naming import unknown
-from headway.names.rows import Meaning, Theirs, whole
+from headway.core.opaque import JsonObject
+from headway.names.rows import Meaning, Theirs, Translate, whole
 
 TRAIN, INFER, VAL = "actor_train", "actor_infer", "val_env_manager"
 ENVS, GENERATE = "train_env_manager", f"{INFER}.generating_args"
@@ -31,7 +31,7 @@ ALL_BATCH_PATHS = (BATCH, PER_DEVICE, ACCUMULATION, DEVICES, *SPREAD)
 RANGE = re.compile(r"list\(range\(\s*(\d+)\s*,\s*(\d+)\s*\)\)")
 
 
-def num_devices(mapping: Any) -> int:
+def num_devices(mapping: object) -> int:
     """How many GPUs a device_mapping names: a list, or `list(range(0,4))`."""
     if isinstance(mapping, list):
         return len(mapping)
@@ -61,7 +61,7 @@ def _minibatches(theirs: Theirs) -> int:
 GROUP_SIZE = f"{ENVS}.group_size"
 
 
-def episodes(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def episodes(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """They count episodes, we count groups of them."""
     standard = fields.get("group_size") if isinstance(fields, Mapping) else None
     size = theirs.get("group_size", theirs.get(GROUP_SIZE, standard if isinstance(standard, int) else THEIR_GROUP))
@@ -71,15 +71,15 @@ def episodes(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"tickets_per_batch": wanted // size}
 
 
-def minibatches(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def minibatches(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"num_minibatches": _minibatches(theirs)}
 
 
-def per_device(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def per_device(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"num_minibatches": _minibatches(theirs), **_microbatch(theirs)}
 
 
-def devices(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def devices(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     num_devices(value)
     return "learner_ranks says over how many processes the learner is spread; here it only decides how a batch is cut"
 
@@ -87,7 +87,7 @@ def devices(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 WARMUP, EPOCHS = f"{TRAIN}.training_args.warmup_steps", "ppo_epochs"
 
 
-def warmup(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def warmup(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """They count gradient steps, of which an update has several."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"it must be a whole number >= 0, received {value!r}")
@@ -110,12 +110,12 @@ def _sequence(theirs: Theirs) -> int | None:
     return None
 
 
-def _microbatch(theirs: Theirs) -> dict[str, Any]:
+def _microbatch(theirs: Theirs) -> JsonObject:
     tokens = _sequence(theirs)
     return {} if tokens is None else {"microbatch_tokens": tokens * whole(PER_DEVICE, theirs.get(PER_DEVICE, 1))}
 
 
-def lengths(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def lengths(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """The whole of an episode: its first message, all that is drawn and all that is said."""
     tokens = _sequence(theirs)
     if tokens is None:
@@ -123,11 +123,11 @@ def lengths(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"max_context_tokens": tokens, "max_episode_tokens": tokens, **_microbatch(theirs)}
 
 
-def prompt_length(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def prompt_length(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "sequence_length bounds the first message too" if SEQUENCE in theirs else lengths(value, theirs, fields)
 
 
-def turn_tokens(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def turn_tokens(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """The smaller one of what generation and what the environment allow."""
     if "max_turn_tokens" not in fields:
         return {"max_tokens": value}
@@ -135,7 +135,7 @@ def turn_tokens(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"max_turn_tokens": min(whole("max_new_tokens", one) for one in said)}
 
 
-def turns(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def turns(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     of_env = _of_env(theirs, "max_steps")
     return f"{of_env} says it" if of_env in theirs else {"max_turns": value}
 
@@ -160,7 +160,7 @@ def _of_env(theirs: Theirs, name: str) -> str:
     return f"{CUSTOM}.{tags[0]}.{name}" if len(tags) == 1 else ""
 
 
-def tags(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def tags(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if len(_tags(theirs)) != 1:
         raise ValueError(f"one environment is trained on here, received {len(_tags(theirs))}")
     if "env" in theirs:
@@ -170,7 +170,7 @@ def tags(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return f"{_of_env(theirs, 'env_type')} says what is played"
 
 
-def custom_env(path: str, value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def custom_env(path: str, value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """A name below `custom_envs`: that of the environment that is trained on, or of another one."""
     _, tag, name = (*path.split(".", 2), "")[:3]
     if [tag] != _tags(theirs):
@@ -195,7 +195,7 @@ def custom_env(path: str, value: Any, theirs: Theirs, fields: Collection[str]) -
     return "environments are stepped as env_stepping says"
 
 
-def _env_option(name: str, value: Any, theirs: Theirs, tag: str) -> Meaning:
+def _env_option(name: str, value: object, theirs: Theirs, tag: str) -> Meaning:
     begin, kind = f"{CUSTOM}.{tag}.env_config.", GAMES.get(str(theirs.get(f"{CUSTOM}.{tag}.env_type")))
     if kind is None:  # an environment of the user's own, or of a library
         options = {path.removeprefix(begin): told for path, told in theirs.items() if path.startswith(begin)}
@@ -209,9 +209,9 @@ def _env_option(name: str, value: Any, theirs: Theirs, tag: str) -> Meaning:
     raise ValueError(f"the game {kind} has no such option; its own are said with env_options")
 
 
-def _nested(options: dict[str, Any]) -> dict[str, Any]:
+def _nested(options: JsonObject) -> JsonObject:
     """Dotted names as the groups they were."""
-    whole_: dict[str, Any] = {}
+    whole_: JsonObject = {}
     for path, value in options.items():
         *groups, last = path.split(".")
         inner = whole_
@@ -224,10 +224,10 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
 VAL_BATCH, VAL_GROUP = "val_batch_size", f"{VAL}.group_size"
 
 
-def evaluation(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def evaluation(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """They count episodes; a game may be played several times."""
     size = whole(VAL_GROUP, theirs.get(VAL_GROUP, 1))
-    meaning: dict[str, Any] = {"eval_samples": size} if VAL_GROUP in theirs else {}
+    meaning: JsonObject = {"eval_samples": size} if VAL_GROUP in theirs else {}
     if VAL_BATCH not in theirs:
         return meaning
     if theirs[VAL_BATCH] == -1:
@@ -247,7 +247,7 @@ BY_GROUP = {"mean_std": "grpo", "mean": "dr_grpo"}
 REINFORCE = ("reinforce", "agentic_reinforce")
 
 
-def estimator(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def estimator(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     name = str(theirs.get(ESTIMATOR, "grpo"))
     if name == "step_reinforce":
         raise ValueError("it compares steps over the whole batch; credit=turn compares them within a group")
@@ -271,13 +271,13 @@ def estimator(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"estimator": "grpo", "credit": "gigpo"} if name == "gigpo" else {"estimator": name}
 
 
-def normalization(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def normalization(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if theirs.get(ESTIMATOR) not in (None, "grpo", "gigpo"):
         return f"{ESTIMATOR}={theirs[ESTIMATOR]} says what is compared"
     return estimator(value, theirs, fields)
 
 
-def grouping(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def grouping(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if theirs.get(ESTIMATOR) not in (None, "grpo", "gigpo"):
         return f"{ESTIMATOR}={theirs[ESTIMATOR]} says what is compared"
     if value != "traj_group_id":
@@ -285,10 +285,10 @@ def grouping(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "episodes of one game are compared"
 
 
-def with_gae(ours: str, off: tuple[Any, ...] = ()) -> Callable[..., Meaning]:
+def with_gae(ours: str, off: tuple[object, ...] = ()) -> Translate:
     """Something of the critic, which is there with gae. Otherwise only values that change nothing may be said."""
 
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if theirs.get(ESTIMATOR) in ("gae", "ppo"):
             return {ours: value}
         if off and value not in off:
@@ -298,7 +298,7 @@ def with_gae(ours: str, off: tuple[Any, ...] = ()) -> Callable[..., Meaning]:
     return translate
 
 
-def reward_model(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def reward_model(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if theirs.get(ESTIMATOR) in ("gae", "ppo") and value != theirs.get("pretrain", value):
         raise ValueError("a critic starts from the policy's own model here (critic=shared or own)")
     return "rewards come from the environment"
@@ -308,7 +308,7 @@ USE_KL, KL, TOKEN_KL, INIT_KL = "use_kl_loss", "kl_loss_coef", "add_token_level_
 ALL_KL_PATHS, THEIR_INIT_KL = (USE_KL, KL, TOKEN_KL, INIT_KL), 0.2
 
 
-def kl(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def kl(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     in_loss, in_reward = theirs.get(USE_KL, KL in theirs), theirs.get(TOKEN_KL, False)
     if in_loss and in_reward:
         raise ValueError("the penalty is in the loss (use_kl_loss) or taken from the rewards (add_token_level_kl)")
@@ -322,14 +322,14 @@ CLIP, USE_RANGE, LOW, HIGH, DUAL = "pg_clip", "use_pg_clip_range", "pg_clip_low"
 ALL_CLIPS, THEIR_CLIP = (CLIP, USE_RANGE, LOW, HIGH), 0.2
 
 
-def clip(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def clip(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     low, high = (LOW, HIGH) if theirs.get(USE_RANGE) else (CLIP, CLIP)
     if CLIP in theirs or USE_RANGE in theirs:
         return {"clip_low": theirs.get(low, THEIR_CLIP), "clip_high": theirs.get(high, THEIR_CLIP)}
     return "use_pg_clip_range is off"
 
 
-def dual_clip(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def dual_clip(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     reach = theirs.get(CLIP, THEIR_CLIP)
     if not isinstance(reach, int | float):
         raise ValueError(f"pg_clip must be a number, received {reach!r}")
@@ -352,15 +352,15 @@ def _is_vllm(theirs: Theirs) -> bool:
     return said == "vllm" if said is not None else theirs.get(ENGINE) == "vllm" and theirs.get("device") != "cpu"
 
 
-def engine(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def engine(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if value not in ENGINES:
         raise ValueError(unknown("engine", str(value), ENGINES))
     if "engine" in theirs:
         return f"engine={theirs['engine']} is said instead"
-    return ON_CPU if value == "vllm" and theirs.get("device") == "cpu" else {"engine": ENGINES[value]}
+    return ON_CPU if value == "vllm" and theirs.get("device") == "cpu" else {"engine": ENGINES[str(value)]}
 
 
-def engine_option(path: str, value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def engine_option(path: str, value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """An argument of vLLM."""
     name, begin = path.removeprefix(f"{ENGINE_CONFIG}."), f"{ENGINE_CONFIG}."
     if name in DECIDED:
@@ -371,15 +371,15 @@ def engine_option(path: str, value: Any, theirs: Theirs, fields: Collection[str]
     return {"vllm_options": _nested({one: told for one, told in options.items() if one not in DECIDED})}
 
 
-def stop(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def stop(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"stop": [value] if isinstance(value, str) else value}
 
 
-def top_k(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def top_k(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"top_k": 0 if value == -1 else value}
 
 
-def replies(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def replies(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if "max_turn_tokens" not in fields:
         return {"group_size": value}
     if value != 1:
@@ -387,27 +387,27 @@ def replies(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "a turn has one reply; group_size says how many episodes a game has"
 
 
-TRACKERS: dict[str, dict[str, Any]] = {
+TRACKERS: dict[str, dict[str, object]] = {
     "tensorboard": {"tensorboard": True},
     "wandb": {"use_wandb": True},
     "stdout": {},
 }
 
 
-def tracker(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def tracker(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if value not in TRACKERS:
         raise ValueError(unknown("tracker", str(value), TRACKERS))
-    return TRACKERS[value] or "the console and metrics.jsonl are always written"
+    return TRACKERS[str(value)] or "the console and metrics.jsonl are always written"
 
 
-def gradient_checkpointing(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def gradient_checkpointing(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"gradient_checkpointing": not value}
 
 
-def never(why: str, *off: Any) -> Callable[..., Meaning]:
+def never(why: str, *off: object) -> Translate:
     """What is not here: only that it is off may be said."""
 
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if value not in off:
             raise ValueError(why)
         return "it is off"

@@ -10,8 +10,8 @@ Runs without episodes have none of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from headway.core.opaque import JsonObject
 from headway.observe import series
 from headway.observe.run_history import Story
 from headway.observe.samples import Sample, visible
@@ -52,7 +52,7 @@ def has_episodes(story: Story) -> bool:
     return any("end_done" in update.metrics for update in story.updates[-RECENT:])
 
 
-def agents(story: Story, groups: Sequence[Sample] = ()) -> dict[str, Any] | None:
+def agents(story: Story, groups: Sequence[Sample] = ()) -> JsonObject | None:
     """Everything that is drawn of episodes; None for a run that has none."""
     if not has_episodes(story):
         return None
@@ -124,7 +124,7 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else seconds(value)
 
 
-def _chart(story: Story, name: str) -> dict[str, Any] | None:
+def _chart(story: Story, name: str) -> JsonObject | None:
     title, parts = CHARTS[name]
     lines = [{"name": told, **line} for metric, told in parts if (line := series.reported(story, metric)) is not None]
     is_worth_it = any(value for line in lines for value in line["y"])
@@ -139,7 +139,7 @@ def newest_groups(samples: Iterable[Sample]) -> list[Sample]:
     return [one for one in samples if isinstance(one.get("group"), list)][: -MAX_GROUPS - 1 : -1]
 
 
-def group(sample: Sample) -> dict[str, Any] | None:
+def group(sample: Sample) -> JsonObject | None:
     """A group to draw: [reply begins, step begins, step ends] in seconds, an episode a track."""
     tracks = [track for one in sample["group"][:MAX_TRACKS] if (track := _track(one)) is not None]
     if not tracks:
@@ -148,7 +148,7 @@ def group(sample: Sample) -> dict[str, Any] | None:
     return {"title": visible(f"{sample.get('uid', 'a group')}, {when}"), "tracks": tracks}
 
 
-def _track(one: Any) -> dict[str, Any] | None:
+def _track(one: object) -> JsonObject | None:
     if not isinstance(one, dict) or not isinstance(one.get("times"), list):
         return None
     turns = [[series.finite(moment) for moment in turn] for turn in one["times"] if isinstance(turn, list)]

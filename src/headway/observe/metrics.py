@@ -24,7 +24,7 @@ from typing import Any
 
 from headway.core import events as ev
 from headway.core.history import FIRST_LINE, RunHistory, RunListener
-from headway.core.history_records import Evaluation, Session, settings_of_line
+from headway.core.history_records import Evaluation, RunSession, settings_of_line
 from headway.core.naming import learner_name
 from headway.observe.activities import BETWEEN, CAUSES
 from headway.observe.line_metrics import LineMetrics, as_number, place
@@ -105,7 +105,7 @@ class Metrics(RunListener):
             line.begin_session(session.begin, settings_of_line(session.settings, name), (0, 0, 0, 0))
         return line
 
-    def session_began(self, session: Session) -> None:
+    def session_began(self, session: RunSession) -> None:
         """The roles of a session have spent no time yet."""
         for name, line in self._lines.items():
             settings = settings_of_line(session.settings, name)

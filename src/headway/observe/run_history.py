@@ -31,7 +31,7 @@ from typing import Any
 
 from headway.core import events as ev
 from headway.core.history import FIRST_LINE, RunHistory, RunListener
-from headway.core.history_records import Evaluation, FinishedUpdate, RoleInterval, Session, TicketLife, Version
+from headway.core.history_records import Evaluation, FinishedUpdate, RoleInterval, RunSession, TicketLife, Version
 from headway.core.line_history import LineListener
 from headway.core.opaque import JsonObject, SettingValue
 from headway.observe.folder import RunFolder
@@ -103,7 +103,7 @@ class Story(RunListener):
     summary: JsonObject | None
     """`summary.json`, once the run is over."""
 
-    sessions: list[Session] = field(default_factory=list)
+    sessions: list[RunSession] = field(default_factory=list)
     intervals: list[RoleInterval] = field(default_factory=list)
     """In the order in which they ended."""
     under_way: dict[str, RoleInterval] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Story(RunListener):
     def evaluation_began(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
 
-    def session_began(self, session: Session) -> None:
+    def session_began(self, session: RunSession) -> None:
         self.sessions.append(session)
 
     @property

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from headway.collect.agent_episodes import EpisodeCollector, EpisodeSettings
 from headway.collect.endpoint_episodes import load_agent
@@ -29,6 +28,7 @@ from headway.collect.group_filters import load_filter
 from headway.collect.held_out_games import HeldOutGames
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
+from headway.core.opaque import JsonObject
 from headway.core.types import derive_seed
 from headway.envs.agents.interface import EnvFactory
 from headway.envs.agents.loading import load_env
@@ -104,7 +104,7 @@ class GameFacts:
     max_turns: int
     system_prompt: str = ""
     reply_prefix: str = ""
-    tools: Sequence[Any] = ()
+    tools: Sequence[JsonObject] = ()
 
     @classmethod
     def of(cls, factory: EnvFactory) -> GameFacts:

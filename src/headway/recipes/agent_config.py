@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from headway.collect.endpoint_episodes import load_agent
 from headway.collect.episode_loop import EpisodeLimits
 from headway.collect.group_filters import load_filter
+from headway.core.opaque import JsonObject, SettingValue
 from headway.envs.agents.loading import env_options
 from headway.envs.agents.stepping import StepDeadlines, parse_where
 from headway.learn.grpo.advantages import GAE
@@ -34,7 +35,7 @@ class EnvironmentSettings(SettingsGroup):
     agent: str = ""
     """In place of env: a function of your own that has its own loop, file.py:function or module:function. It is called
     with base_url and api_key of an OpenAI-compatible endpoint and a seed, and returns the reward."""
-    env_options: dict[str, Any] = Field(default_factory=dict)
+    env_options: JsonObject = Field(default_factory=dict)
     """What the environment is built with, like {"lights": 8}."""
     env_stepping: str = "here"
     """Where environments step. here: in the episode's thread, one at a time, for quick pure Python. threads(N): N at a
@@ -56,7 +57,7 @@ class EnvironmentSettings(SettingsGroup):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_is_played(cls, values: Any) -> Any:
+    def _one_is_played(cls, values: SettingValue) -> SettingValue:
         """An agent has its own loop: what is said of an environment would be of nobody."""
         if not isinstance(values, dict) or not values.get("agent"):
             return values
@@ -77,7 +78,7 @@ class EnvironmentSettings(SettingsGroup):
 
     @field_validator("env_options", mode="before")
     @classmethod
-    def _options_are_an_object(cls, value: Any) -> Any:
+    def _options_are_an_object(cls, value: SettingValue) -> SettingValue:
         return env_options(value) if isinstance(value, str) else value
 
     @field_validator("env_stepping")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from headway.coordinate.settings import Settings
+from headway.core.opaque import JsonObject
 from headway.learn.grpo.advantages import GAE
 from headway.recipes.config import with_defaults
 from headway.recipes.grpo_prompts import build_task, fitting_task
@@ -19,7 +20,7 @@ class TaskSettings(SettingsGroup):
 
     task: str = "larger_than"
     """What is asked: larger_than, arithmetic, gsm8k:FOLDER, reasoning_gym:DATASET or jsonl:FILE."""
-    task_options: dict[str, Any] = Field(default_factory=dict)
+    task_options: JsonObject = Field(default_factory=dict)
     """Settings of the task, like {level: 2} for arithmetic."""
 
 
@@ -119,7 +120,7 @@ class GRPOConfig(AnswerSettings, PromptSettings, ReplySettings, TaskSettings, La
         return self
 
     @property
-    def all_task_options(self) -> dict[str, Any]:
+    def all_task_options(self) -> JsonObject:
         """task_options, and what a recipe has as settings of its own."""
         return self.task_options
 

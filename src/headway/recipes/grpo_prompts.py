@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headway.llm.tasks import HELD_OUT, TRAIN, LongPrompt, Prompt, PromptTask, Task, load_task, with_system_prompt
 
 if TYPE_CHECKING:
+    from headway.llm.model_types import Tokenizer
     from headway.recipes.grpo_config import GRPOConfig
 
 
@@ -38,7 +39,7 @@ class Encoder:
 
     def __init__(self, config: GRPOConfig) -> None:
         self._config = config
-        self._tokenizer: Any = None
+        self._tokenizer: Tokenizer | None = None
 
     def __call__(self, prompt: Prompt) -> tuple[int, ...]:
         from headway.llm.models import ModelError, encode_chat, load_tokenizer

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from headway.core.opaque import JsonObject
 from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.engine import EngineError
 from headway.recipes.config import require_correction
@@ -38,7 +39,7 @@ class ChatSettings(SettingsGroup):
     """Said before the question; empty: what the model's chat template says by itself."""
     chat_template: str = ""
     """A file with a chat template (Jinja) in place of the model's own; none: the text as it is, for a base model."""
-    chat_template_options: dict[str, Any] = Field(default_factory=dict)
+    chat_template_options: JsonObject = Field(default_factory=dict)
     """What the chat template is told, like {enable_thinking: false} for Qwen 3."""
 
 
@@ -92,7 +93,7 @@ class EngineSettings(SettingsGroup):
     vllm_python: str = ""
     """vllm: the Python interpreter it runs in, if its pins collide with ours. Empty: $HEADWAY_VLLM_PYTHON, else this
     one."""
-    vllm_options: dict[str, Any] = Field(default_factory=dict)
+    vllm_options: JsonObject = Field(default_factory=dict)
     """vllm: more of its engine arguments, like {gpu_memory_utilization: 0.5} or {tensor_parallel_size: 2}."""
 
     engine_gpus: float = Field(default=1.0, ge=0)

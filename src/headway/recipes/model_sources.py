@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.cli.export import export
 from headway.coordinate.checkpoint import LAST, CheckpointStore
 from headway.envs.agents.loading import env_options, load_env
 from headway.llm.made_models import WordModel, kept_word_model
 from headway.llm.model_types import ModelError
 from headway.llm.models import written_once
 from headway.observe.folder import RunFolder
+from headway.recipes.run_export import export
 
 MODELS = "models"
 """The folder in that of a run where its weights are kept as models."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from headway.coordinate.settings import Settings
+from headway.core.opaque import JsonObject, SettingValue
 from headway.learn.imitation.settings import ImitationSettings
 from headway.recipes.config import with_defaults
 from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings
@@ -24,7 +25,7 @@ class ImitatedSettings(SettingsGroup):
     env: str = ""
     """An environment whose players are imitated: a game by name, file.py:Class or module:Class. Default: lights, unless
     data is given."""
-    env_options: dict[str, Any] = Field(default_factory=dict)
+    env_options: JsonObject = Field(default_factory=dict)
     """Settings of the environment, like {lights: 8} for lights."""
     data: str = ""
     """In place of an environment: a file with conversations, a JSON object a line with messages of role and content."""
@@ -76,7 +77,7 @@ class SFTConfig(
 
     @model_validator(mode="before")
     @classmethod
-    def _what_is_not_said(cls, values: Any) -> Any:
+    def _what_is_not_said(cls, values: SettingValue) -> SettingValue:
         if not isinstance(values, dict):
             return values
         env = values.get("env") or ("" if values.get("data") else DEFAULT_ENV)

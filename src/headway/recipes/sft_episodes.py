@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headway.collect.recorded_episodes import (
     EpisodeSource,
@@ -14,6 +15,7 @@ from headway.collect.recorded_episodes import (
     episode_of_chat,
     require_room,
 )
+from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
 from headway.envs.agents.interface import AgentEnv
 from headway.envs.agents.loading import load_env
@@ -50,7 +52,7 @@ class Converse:
         prefix = getattr(env, "reply_prefix", "") if config.reply_prefix is None else config.reply_prefix
         return self.make(system, tuple(getattr(env, "tools", ())), prefix, "user")
 
-    def make(self, system: str, tools: tuple[Any, ...], prefix: str, role: str) -> Conversation:
+    def make(self, system: str, tools: tuple[Mapping[str, SettingValue], ...], prefix: str, role: str) -> Conversation:
         return Conversation(
             self._tokenizer,
             name=self._config.model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -14,6 +14,7 @@ from headway.core.protocols import Placement
 from headway.core.types import derive_seed
 from headway.learn.rank import Device
 from headway.llm.adapters import add_adapters
+from headway.llm.model_types import CausalModel, NamedWeights
 from headway.recipes import Exported
 
 
@@ -66,7 +67,7 @@ def ranks_on(config: TrainsAModel) -> Device:
     return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def trained_model(config: TrainsAModel, device: str) -> Any:
+def trained_model(config: TrainsAModel, device: str) -> CausalModel:
     torch.set_num_threads(config.torch_threads)
     model = frozen_model(config, device)
     if config.lora_rank:
@@ -77,7 +78,7 @@ def trained_model(config: TrainsAModel, device: str) -> Any:
     return model
 
 
-def frozen_model(config: TrainsAModel, device: str) -> Any:
+def frozen_model(config: TrainsAModel, device: str) -> CausalModel:
     from headway.llm.models import load_model
 
     return load_model(config.model, device=device)
@@ -87,7 +88,7 @@ def frozen_model(config: TrainsAModel, device: str) -> Any:
 
 
 def export_model(
-    config: TrainsAModel, kept: Kept, folder: Path, *, facts: Mapping[str, Any], adapters: bool = False
+    config: TrainsAModel, kept: Kept, folder: Path, *, facts: Mapping[str, object], adapters: bool = False
 ) -> Exported:
     """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
     from headway.llm.models import load_tokenizer, locate
@@ -111,7 +112,7 @@ def export_model(
     return Exported(usage, {"library_name": "peft", **metadata}, {**facts, "rank": rank, "alpha": alpha})
 
 
-def _adapters(config: TrainsAModel, kept: Kept) -> dict[str, Any]:
+def _adapters(config: TrainsAModel, kept: Kept) -> NamedWeights:
     """As they were trained. Published weights have them folded in: only a checkpoint has them by themselves."""
     if not config.lora_rank:
         raise ValueError("adapters=true needs a run with lora_rank > 0: this one trained all weights")
@@ -120,5 +121,5 @@ def _adapters(config: TrainsAModel, kept: Kept) -> dict[str, Any]:
     is_last = kept.state.last is not None and kept.state.last[0] == kept.version  # what the run ended with
     if kept.state.updates_in_version and not is_last:
         raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
-    weights: dict[str, Any] = kept.state.learner["weights"]
+    weights: NamedWeights = kept.state.learner["weights"]
     return weights

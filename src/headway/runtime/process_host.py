@@ -1,7 +1,7 @@
 """What runs in a role's process: it builds the role's object, then answers calls one after another.
 
-      Start --> prepare as multiprocessing does, build the object --> Reply(0)
-      Call  --> free and map what it names, resolve references --> object.method(...) --> Reply
+      Start --> prepare as multiprocessing does, build the object --> HostReply(0)
+      Call  --> free and map what it names, resolve references --> object.method(...) --> HostReply
       empty frame, or the driver gone --> end
 
 With lanes the main thread reads the frames, a thread for each lane collects, and one more does everything else.
@@ -60,7 +60,7 @@ class Call(NamedTuple):
         return cls(number, method, SharedRef(*args), *rest)
 
 
-class Reply(NamedTuple):
+class HostReply(NamedTuple):
     """What comes back. The file descriptors of `segments` come with it.
 
     `value` is the result, or what `explain` says of an exception. Every block lent with the call is given
@@ -78,7 +78,7 @@ class Reply(NamedTuple):
         return marshal.dumps((*self[:2], self.value.pack(), *self[3:]))
 
     @classmethod
-    def parse(cls, body: bytes) -> Reply:
+    def parse(cls, body: bytes) -> HostReply:
         number, is_result, value, *rest = marshal.loads(body)
         return cls(number, is_result, SharedRef(*value), *rest)
 
@@ -182,7 +182,7 @@ class ProcessHost:
     def _reply(self, number: int, is_result: bool, value: SharedRef) -> None:
         held, let_go = self.views.settle()
         new = self.arena.take_new_segments()
-        reply = Reply(number, is_result, value, held, let_go, [(segment.index, segment.size) for segment in new])
+        reply = HostReply(number, is_result, value, held, let_go, [(segment.index, segment.size) for segment in new])
         self.channel.send(reply.pack(), [segment.fd for segment in new])
         for segment in new:
             os.close(segment.fd)

@@ -2,7 +2,7 @@
 
       driver (asyncio)                                   role's process (process_host.py)
       call() --> Loans.lend --> Call with refs, fds  -->  views over the blocks, object.method(...)
-             <-- Loans.settle <--------------- Reply <--  result; what is still held, what was let go
+             <-- Loans.settle <----------- HostReply <--  result; what is still held, what was let go
 
       starting --> ready --> ended (exit, crash, kill, deadline passed, close); restart() begins a new one
 
@@ -38,7 +38,7 @@ from headway.core.types import map_payloads
 from headway.runtime.arena import BlockKey, MemorySegment, SharedRef
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.own_thread import beside
-from headway.runtime.process_host import Call, Reply, Start
+from headway.runtime.process_host import Call, HostReply, Start
 
 T = TypeVar("T")
 
@@ -248,7 +248,7 @@ class RoleProcess:
 
     def _receive(self, frame: Frame) -> None:
         body, fds = frame
-        reply = Reply.parse(body)
+        reply = HostReply.parse(body)
         pending = self._pending.pop(reply.number)
         try:
             self._adopt(reply, fds)
@@ -273,7 +273,7 @@ class RoleProcess:
         else:
             future.set_exception(RoleRaised(self.role, pending.method, *value))
 
-    def _adopt(self, reply: Reply, fds: list[int] | None) -> None:
+    def _adopt(self, reply: HostReply, fds: list[int] | None) -> None:
         new = zip(reply.segments, not_lost(fds), strict=True)
         self._loans.adopt(self.owner, [MemorySegment(index, size, fd) for (index, size), fd in new])
 

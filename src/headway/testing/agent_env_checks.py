@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.children.daemon_thread import in_daemon_thread
 from headway.core.one_line import in_a_line, shortened
@@ -57,7 +57,7 @@ class CheckSkipped(Exception):
     """There is nothing to check here. One line that says why."""
 
 
-class Transcript(NamedTuple):
+class TrialGame(NamedTuple):
     """Holds one episode: what was said, and how it came out."""
 
     texts: list[str]
@@ -80,26 +80,26 @@ class EnvTrial:
         return checked_env(self.factory(), self.name)
 
     @functools.cached_property
-    def played(self) -> dict[int, Transcript]:
+    def played(self) -> dict[int, TrialGame]:
         """Returns a game of each seed, played by chance in a fresh environment, and measures how long it takes."""
         return {seed: self._play(seed) for seed in self.seeds}
 
-    def _play(self, seed: int) -> Transcript:
+    def _play(self, seed: int) -> TrialGame:
         env = self.make()
         rng = random.Random(derive_seed(seed, "contract"))
         with _closing(env):
-            found = transcript(env, self.name, seed, lambda text: a_reply(env, text, rng), self.reset_s, self.step_s)
+            found = trial_game(env, self.name, seed, lambda text: a_reply(env, text, rng), self.reset_s, self.step_s)
         return found
 
 
-def transcript(
+def trial_game(
     env: AgentEnv,
     name: str,
     seed: int,
     player: Callable[[str], str],
     reset_s: list[float] | None = None,
     step_s: list[float] | None = None,
-) -> Transcript:
+) -> TrialGame:
     """Plays one episode, checks all that the environment returns, and notes the seconds it takes."""
     began = time.perf_counter()
     text = checked_text(env.reset(seed), name)
@@ -115,7 +115,7 @@ def transcript(
         texts.append(step.text)
         rewards.append(step.reward)
         is_done = step.done
-    return Transcript(texts, replies, rewards, is_done)
+    return TrialGame(texts, replies, rewards, is_done)
 
 
 def a_reply(env: AgentEnv, text: str, rng: random.Random) -> str:
@@ -128,14 +128,14 @@ def a_reply(env: AgentEnv, text: str, rng: random.Random) -> str:
     return " ".join(words[start : start + rng.randint(1, 3)])
 
 
-def again(factory: EnvFactory, name: str, seed: int, replies: Sequence[str]) -> Transcript:
+def again(factory: EnvFactory, name: str, seed: int, replies: Sequence[str]) -> TrialGame:
     """Plays a game with the same replies in a fresh environment."""
     env = checked_env(factory(), name)
     with _closing(env):
-        return transcript(env, name, seed, scripted_player(iter(replies)))
+        return trial_game(env, name, seed, scripted_player(iter(replies)))
 
 
-def require_same(first: Transcript, other: Transcript, where: str, seed: int, advice: str = "") -> None:
+def require_same(first: TrialGame, other: TrialGame, where: str, seed: int, advice: str = "") -> None:
     """Refuses a game that goes differently, and says where."""
     turns = zip(first.texts, other.texts, strict=False)
     differing = next((turn for turn, (one, two) in enumerate(turns) if one != two), None)
@@ -177,7 +177,7 @@ def check_reset_twice(trial: EnvTrial) -> str:
     with _closing(env):
         for seed in (*trial.seeds, *reversed(trial.seeds)):
             first = trial.played[seed]
-            other = transcript(env, trial.name, seed, scripted_player(iter(first.replies)))
+            other = trial_game(env, trial.name, seed, scripted_player(iter(first.replies)))
             require_same(first, other, "in an environment that was used before", seed)
     return ""
 
@@ -230,7 +230,7 @@ def check_step_after_the_end(trial: EnvTrial) -> str:
     env = trial.make()
     with _closing(env):
         seed, replies = ended[0]
-        transcript(env, trial.name, seed, scripted_player(iter(replies)))
+        trial_game(env, trial.name, seed, scripted_player(iter(replies)))
         try:
             env.step(replies[-1])
         except Exception as error:  # noqa: BLE001 - any exception is a refusal
@@ -300,10 +300,10 @@ def run_check(trial: EnvTrial, check: str, deadline_s: float = DEADLINE_S) -> Ch
 # -- at once ------------------------------------------------------------------------------------------------------
 
 
-def _at_once(count: int, work: Callable[[], Transcript]) -> list[Transcript]:
+def _at_once(count: int, work: Callable[[], TrialGame]) -> list[TrialGame]:
     barrier = threading.Barrier(count)
 
-    def wait_and_work() -> Transcript:
+    def wait_and_work() -> TrialGame:
         barrier.wait()
         return work()
 
@@ -321,7 +321,7 @@ def _often_switched() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def in_processes(factory: EnvFactory, name: str, games: Sequence[tuple[int, list[str]]]) -> list[list[Transcript]]:
+def in_processes(factory: EnvFactory, name: str, games: Sequence[tuple[int, list[str]]]) -> list[list[TrialGame]]:
     """Plays these games in fresh processes, all at once; they end with this one."""
     context = multiprocessing.get_context("spawn")
     started = []
@@ -340,14 +340,14 @@ def in_processes(factory: EnvFactory, name: str, games: Sequence[tuple[int, list
             here.close()
 
 
-def _received(here: Connection) -> list[Transcript]:
+def _received(here: Connection) -> list[TrialGame]:
     try:
         games, why = here.recv()
     except EOFError:
         raise CheckFailed("the process died") from None
     if why:
         raise CheckFailed(why)
-    found: list[Transcript] = games
+    found: list[TrialGame] = games
     return found
 
 
@@ -368,7 +368,7 @@ def _closing(env: AgentEnv) -> Iterator[None]:
     try:
         yield
     finally:
-        close: Callable[[], Any] | None = getattr(env, "close", None)
+        close: Callable[[], object] | None = getattr(env, "close", None)
         if close is not None:
             close()
 

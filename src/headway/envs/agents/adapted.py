@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import random
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 from headway.core.naming import unknown
 from headway.envs.agents.checked_game import OwnGlobalRandom
@@ -49,7 +48,7 @@ def small_seed(seed: int) -> int:
     return seed % (1 << 32)
 
 
-def numbers_of(info: dict[str, Any]) -> dict[str, float]:
+def numbers_of(info: Mapping[str, object]) -> dict[str, float]:
     """What can be measured among what a library says besides."""
     return {name: float(value) for name, value in info.items() if isinstance(value, (bool, int, float))}
 

@@ -15,9 +15,10 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headway.core.one_line import in_a_line
+from headway.core.opaque import JsonObject
 from headway.envs.agents.interface import (
     AgentEnv,
     BadEnvironment,
@@ -66,7 +67,7 @@ class CheckedGame:
         return step, None if step.done else self._key()
 
     def _key(self) -> str | None:
-        key: Callable[[], Any] | None = getattr(self._env, "state_key", None)
+        key: Callable[[], object] | None = getattr(self._env, "state_key", None)
         return None if key is None else str(key())
 
     def _call(self, what: str, work: Callable[[], T]) -> T:
@@ -121,7 +122,7 @@ class OwnGlobalRandom:
     """
 
     def __init__(self) -> None:
-        self._ours: dict[str, Any] = {}
+        self._ours: JsonObject = {}
 
     @contextmanager
     def put_in_place(self) -> Iterator[None]:
@@ -134,14 +135,14 @@ class OwnGlobalRandom:
             _put_generators(theirs)
 
 
-def _generators() -> dict[str, Any]:
-    states: dict[str, Any] = {"random": random.getstate()}
+def _generators() -> JsonObject:
+    states: JsonObject = {"random": random.getstate()}
     if "numpy.random" in sys.modules:
         states["numpy"] = sys.modules["numpy.random"].get_state()
     return states
 
 
-def _put_generators(states: dict[str, Any]) -> None:
+def _put_generators(states: JsonObject) -> None:
     if "random" in states:
         random.setstate(states["random"])
     if "numpy" in states:

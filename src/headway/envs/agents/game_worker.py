@@ -12,7 +12,6 @@ import os
 import pickle
 import sys
 import traceback
-from typing import Any
 
 from headway.children.channel import Channel
 from headway.children.in_child import begin
@@ -23,6 +22,7 @@ from headway.envs.agents.interface import BadEnvironment, EnvFactory, Environmen
 
 MAKE, CLOSE = "make", "close"
 SAID, BAD, LOST = "said", "bad", "lost"
+Answer = tuple[str, object, *tuple[str, ...]]
 
 
 def main(fd: int, lifeline: int) -> None:
@@ -53,8 +53,8 @@ def _factory(channel: Channel, packed: bytes) -> EnvFactory | None:
 
 
 def _answer(
-    games: dict[int, CheckedGame], factory: EnvFactory, method: str, number: int, arguments: tuple[Any, ...]
-) -> tuple[Any, ...]:
+    games: dict[int, CheckedGame], factory: EnvFactory, method: str, number: int, arguments: tuple[object, ...]
+) -> Answer:
     try:
         if method == MAKE:
             games[number] = CheckedGame(factory)

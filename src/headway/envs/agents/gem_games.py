@@ -9,12 +9,14 @@ generators of Python and NumPy, so its games are stepped in processes.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import gem
 from gem.envs.registration import ENV_REGISTRY
 from gem.utils.constants import TERMINAL_STATE
 
+from headway.core.opaque import SettingValue
 from headway.envs.agents.adapted import (
     drawn_apart,
     no_word_list,
@@ -65,7 +67,7 @@ class GemGameWithRandomPlayer(GemGame):
         return drawn_apart(self._env.sample_random_action, rng)
 
 
-def make(id: str, **options: Any) -> GemGame:
+def make(id: str, **options: SettingValue) -> GemGame:
     """`game:GuessTheNumber-v0-easy`; the options are those of the environment in GEM."""
     require_known("GEM", id, ENV_REGISTRY)
     try:
@@ -76,6 +78,6 @@ def make(id: str, **options: Any) -> GemGame:
     return (GemGameWithRandomPlayer if has_player else GemGame)(id, env)
 
 
-def _with_suffix(observation: Any, info: dict[str, Any]) -> str:
+def _with_suffix(observation: object, info: Mapping[str, object]) -> str:
     parts = str(observation).strip(), str(info.get("suffix", "")).strip()
     return something("\n".join(part for part in parts if part))

@@ -21,6 +21,7 @@ from typing import Any
 import gymnasium
 
 from headway.core.one_line import first_line
+from headway.core.opaque import SettingValue
 from headway.envs.agents.adapted import DEFAULT_TURNS, numbers_of, require_begun, small_seed, something
 from headway.envs.agents.interface import BadEnvironment, Step
 
@@ -100,7 +101,7 @@ class GymnasiumGame:
             return f"Reply with one of: {', '.join(self._names)}."
         return f"Reply with a whole number from {space.start} to {space.start + space.n - 1}."
 
-    def _seen(self, observation: Any) -> str:
+    def _seen(self, observation: object) -> str:
         if isinstance(observation, str):
             return something(observation)
         if self._env.render_mode == "ansi":
@@ -108,7 +109,9 @@ class GymnasiumGame:
         return str(observation.tolist() if hasattr(observation, "tolist") else observation)
 
 
-def make(id: str, *, action_names: Sequence[str] = (), instructions: str = "", **options: Any) -> GymnasiumGame:
+def make(
+    id: str, *, action_names: Sequence[str] = (), instructions: str = "", **options: SettingValue
+) -> GymnasiumGame:
     """`FrozenLake-v1`; further options are those of the environment (`is_slippery=false`).
 
     :param action_names: what the numbers of a Discrete action space are called, from the first one on

@@ -22,14 +22,14 @@ import threading
 import time
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headway.children.channel import Channel, HungUp
 from headway.children.child import Child, python_command, thread_limits
 from headway.children.sent_code import pack_function
 from headway.core.one_line import in_a_line
 from headway.core.refusals import refusal
-from headway.envs.agents.game_worker import BAD, LOST, MAKE
+from headway.envs.agents.game_worker import BAD, LOST, MAKE, Answer
 from headway.envs.agents.interface import BadEnvironment, EnvFactory, EnvironmentLost
 from headway.envs.agents.open_game import CLOSE, CLOSED, OpenGame, no_turn, too_long
 from headway.envs.agents.places import Places
@@ -38,9 +38,8 @@ from headway.envs.agents.step_watch import StepWatch
 if TYPE_CHECKING:
     from headway.envs.agents.stepping import StepDeadlines
 
-Request = tuple[str, int, tuple[Any, ...]]
+Request = tuple[str, int, tuple[object, ...]]
 """A method, the number of a game, arguments."""
-Answer = tuple[Any, ...]
 """As game_worker.py has them."""
 EnvError = BadEnvironment | EnvironmentLost
 
@@ -85,7 +84,7 @@ class SteppingInProcesses:
             self._remove_game(worker)
             raise
 
-        def ask(method: str, arguments: tuple[Any, ...], what: str, limit_s: float) -> Any:
+        def ask(method: str, arguments: tuple[object, ...], what: str, limit_s: float) -> object:
             try:
                 return self._ask(worker, name, what, (method, number, arguments), limit_s, None)
             finally:
@@ -96,7 +95,7 @@ class SteppingInProcesses:
 
     def _ask(
         self, worker: _GameProcess, name: str, what: str, request: Request, limit_s: float, patience_s: float | None
-    ) -> Any:
+    ) -> object:
         began = time.monotonic()
         with self._watch.call(name, what, worker.name) as call, ExitStack() as places:
             for place in (worker.turn, self._under_way):
@@ -252,7 +251,7 @@ class _GameProcess:
         if answer is not None:
             answer.set_result(said)
         elif said[0] == BAD:
-            self.kill(BadEnvironment(said[1]))
+            self.kill(BadEnvironment(str(said[1])))
         else:
             self.is_ready = True
             self.turn.give_back()
@@ -266,12 +265,12 @@ def _packed(factory: EnvFactory) -> bytes:
         raise BadEnvironment(f"{what}; define the class or function at the top level of a module") from error
 
 
-def _said(answer: Future[Answer]) -> Any:
+def _said(answer: Future[Answer]) -> object:
     kind, value, *details = answer.result()
     if kind == BAD:
-        raise BadEnvironment(value)
+        raise BadEnvironment(str(value))
     if kind == LOST:
-        error = EnvironmentLost(value)
+        error = EnvironmentLost(str(value))
         for traceback in details:
             error.add_note(f"in the worker process:\n{traceback}")
         raise error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headway.envs.agents.checked_game import CheckedGame
 from headway.envs.agents.interface import EnvFactory, EnvironmentLost
@@ -32,7 +32,7 @@ class SteppingHere:
         name = f"game {next(self._numbers)}"
         game = self._in_turn(name, "begin", lambda: CheckedGame(self._factory), self._deadlines.begin_s)
 
-        def ask(method: str, arguments: tuple[Any, ...], what: str, limit_s: float) -> Any:
+        def ask(method: str, arguments: tuple[object, ...], what: str, limit_s: float) -> object:
             return self._in_turn(name, what, lambda: getattr(game, method)(*arguments), None)
 
         return OpenGame(name, ask, self._deadlines, self._watch)

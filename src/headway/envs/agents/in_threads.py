@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, wait
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headway.core.refusals import refusal
 from headway.envs.agents.checked_game import CheckedGame
@@ -29,7 +29,7 @@ from headway.envs.agents.step_watch import StepWatch
 if TYPE_CHECKING:
     from headway.envs.agents.stepping import StepDeadlines
 
-_Work = Callable[[], Any]
+_Work = Callable[[], object]
 
 
 class SteppingInThreads:
@@ -52,12 +52,14 @@ class SteppingInThreads:
         held = _HeldGame(self._factory)
         self._do(name, "begin", held.make, held, self._deadlines.begin_s, self._deadlines.begin_s)
 
-        def ask(method: str, arguments: tuple[Any, ...], what: str, limit_s: float) -> Any:
+        def ask(method: str, arguments: tuple[object, ...], what: str, limit_s: float) -> object:
             return self._do(name, what, lambda: held.call(method, arguments), held, limit_s, None)
 
         return OpenGame(name, ask, self._deadlines, self._watch)
 
-    def _do(self, name: str, what: str, work: _Work, held: _HeldGame, limit_s: float, patience_s: float | None) -> Any:
+    def _do(
+        self, name: str, what: str, work: _Work, held: _HeldGame, limit_s: float, patience_s: float | None
+    ) -> object:
         with self._watch.call(name, what) as call:
             began = time.monotonic()
             if not self._places.take(patience_s):
@@ -72,7 +74,9 @@ class SteppingInThreads:
             finally:
                 self._places.give_back()
 
-    def _answer(self, worker: _WorkThread, name: str, what: str, work: _Work, held: _HeldGame, limit_s: float) -> Any:
+    def _answer(
+        self, worker: _WorkThread, name: str, what: str, work: _Work, held: _HeldGame, limit_s: float
+    ) -> object:
         answer = worker.hand(work, held.close_late)
         is_done = bool(wait([answer], limit_s).done)
         if not is_done and worker.abandon():
@@ -141,7 +145,7 @@ class _HeldGame:
     def make(self) -> None:
         self._game = CheckedGame(self._factory, may_seed_globally=False)
 
-    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    def call(self, method: str, arguments: tuple[object, ...]) -> object:
         assert self._game is not None, "it was made when the game began"
         if self.is_late:
             raise EnvironmentLost("its last call took too long")
@@ -158,12 +162,12 @@ class _WorkThread:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._work: SimpleQueue[tuple[_Work, _Work, Future[Any]] | None] = SimpleQueue()
-        self._answer: Future[Any] = Future()
+        self._work: SimpleQueue[tuple[_Work, _Work, Future[object]] | None] = SimpleQueue()
+        self._answer: Future[object] = Future()
         self._thread = threading.Thread(target=self._run, name=f"environments {name}", daemon=True)
         self._thread.start()
 
-    def hand(self, work: _Work, if_late: _Work) -> Future[Any]:
+    def hand(self, work: _Work, if_late: _Work) -> Future[object]:
         """Gives it work. `if_late` is called after work that nobody waits for any more."""
         self._answer = Future()
         self._work.put((work, if_late, self._answer))
@@ -192,7 +196,7 @@ class _WorkThread:
                 return
 
     @staticmethod
-    def _settle(answer: Future[Any], value: Any, error: BaseException | None) -> bool:
+    def _settle(answer: Future[object], value: object, error: BaseException | None) -> bool:
         """Says what became of it, unless that has been said: False."""
         try:
             if error is None:
@@ -204,7 +208,7 @@ class _WorkThread:
         return True
 
 
-def _outcome(work: _Work) -> tuple[Any, BaseException | None]:
+def _outcome(work: _Work) -> tuple[object, BaseException | None]:
     try:
         return work(), None
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where somebody waits for it

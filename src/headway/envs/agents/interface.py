@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, SupportsFloat, SupportsIndex, cast
 
 from headway.core.one_line import shortened
 
@@ -86,7 +86,7 @@ class EnvironmentLost(RuntimeError):
         """What happened, in one line."""
 
 
-def checked_env(value: Any, env_name: str) -> AgentEnv:
+def checked_env(value: object, env_name: str) -> AgentEnv:
     """Returns what a factory made, if it has what an environment needs."""
     for method in ("reset", "step"):
         if not callable(getattr(value, method, None)):
@@ -94,11 +94,10 @@ def checked_env(value: Any, env_name: str) -> AgentEnv:
     turns = getattr(value, "max_turns", None)
     if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
         raise BadEnvironment(f"environment {env_name}: max_turns must be a whole number >= 1, received {turns!r}")
-    env: AgentEnv = value
-    return env
+    return cast("AgentEnv", value)
 
 
-def checked_text(value: Any, env_name: str) -> str:
+def checked_text(value: object, env_name: str) -> str:
     """Returns what `reset` returned, if it is a text that says something."""
     if not isinstance(value, str):
         raise BadEnvironment(f"environment {env_name}: reset must return a text, received {_described(value)}")
@@ -107,7 +106,7 @@ def checked_text(value: Any, env_name: str) -> str:
     return value
 
 
-def checked_step(value: Any, env_name: str) -> Step:
+def checked_step(value: object, env_name: str) -> Step:
     """Returns what `step` returned, with plain Python numbers, if it is a `Step` that can be learned from."""
     if not isinstance(value, Step):
         what = "step must return headway.Step(text, reward, done)"
@@ -118,8 +117,9 @@ def checked_step(value: Any, env_name: str) -> Step:
         raise BadEnvironment(
             f"environment {env_name}: step returned an empty text; only the last one of an episode may be empty"
         )
-    reward = _finite(value.reward, "the reward of a step", env_name)
-    info = {str(name): _finite(number, f"info[{name!r}]", env_name) for name, number in value.info.items()}
+    here = f"environment {env_name}:"
+    reward = finite(value.reward, f"{here} the reward of a step")
+    info = {str(name): finite(number, f"{here} info[{name!r}]") for name, number in value.info.items()}
     success = None if value.success is None else bool(value.success)
     return Step(value.text, reward, bool(value.done), success, info)
 
@@ -129,15 +129,16 @@ def is_success(rewards: float, success: bool | None) -> bool:
     return rewards >= 1 - 1e-6 if success is None else success
 
 
-def _finite(value: Any, what: str, env_name: str) -> float:
+def finite(value: object, what: str) -> float:
+    """Returns a number that somebody's code has made, as Python's own, if it can be learned from."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = float(value) if isinstance(value, str | SupportsFloat | SupportsIndex) else math.nan
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise BadEnvironment(f"environment {env_name}: {what} is {_described(value)}; allowed: a finite number")
+        raise BadEnvironment(f"{what} is {_described(value)}; allowed: a finite number")
     return number
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     return "None" if value is None else f"{shortened(repr(value), 60)} ({type(value).__name__})"

@@ -13,14 +13,15 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
+from headway.core.opaque import JsonObject, SettingValue, UserFunction
 from headway.envs.agents.games import GAMES
 from headway.envs.agents.interface import AgentEnv, BadEnvironment, EnvFactory, EnvironmentLost, checked_env
 from headway.observe.user_functions import load_place
@@ -46,7 +47,7 @@ ADAPTERS = {
 HOW = "a game's name, file.py:Class, module:Class or library:ID"
 
 
-def load_env(spec: str, options: Mapping[str, Any] | None = None) -> EnvFactory:
+def load_env(spec: str, options: Mapping[str, SettingValue] | None = None) -> EnvFactory:
     """Returns what makes the environments of this name, after checking that they can be found and take these options.
 
     The factory can be pickled. What it makes has `reset`, `step` and `max_turns`; a constructor's error is one line.
@@ -58,7 +59,7 @@ def load_env(spec: str, options: Mapping[str, Any] | None = None) -> EnvFactory:
     return functools.partial(_make, spec, given)
 
 
-def env_options(text: str | Mapping[str, Any] | None) -> dict[str, Any]:
+def env_options(text: str | Mapping[str, SettingValue] | None) -> JsonObject:
     """Reads the options of an environment: a JSON object as text, or a mapping as it is."""
     if not text:
         return {}
@@ -73,7 +74,7 @@ def env_options(text: str | Mapping[str, Any] | None) -> dict[str, Any]:
     return value
 
 
-def _make(spec: str, options: dict[str, Any]) -> AgentEnv:
+def _make(spec: str, options: JsonObject) -> AgentEnv:
     make = _found(spec)
     try:
         made = make(**options)
@@ -88,10 +89,10 @@ def _make(spec: str, options: dict[str, Any]) -> AgentEnv:
     return checked_env(made, spec)
 
 
-def _found(spec: str) -> Callable[..., Any]:
+def _found(spec: str) -> UserFunction:
     """Returns the class, or the function, that makes the environments of this name."""
     if spec in GAMES:
-        game: Callable[..., Any] = getattr(import_module(f"headway.envs.agents.games.{spec}"), GAMES[spec])
+        game: UserFunction = getattr(import_module(f"headway.envs.agents.games.{spec}"), GAMES[spec])
         return game
     prefix, colon, rest = spec.partition(":")
     if not colon:
@@ -105,11 +106,11 @@ def _found(spec: str) -> Callable[..., Any]:
     return _class_in(spec)
 
 
-def adapted(adapter: Adapter, spec: str) -> Callable[..., Any]:
+def adapted(adapter: Adapter, spec: str) -> UserFunction:
     """Returns what makes the environments of another library; one that is not installed is one line."""
     place, _, function = adapter.make.partition(":")
     try:
-        make: Callable[..., Any] = getattr(import_module(place), function)
+        make: UserFunction = getattr(import_module(place), function)
     except ModuleNotFoundError as error:
         raise _missing(spec, error) from None
     return make
@@ -124,7 +125,7 @@ def _missing(spec: str, error: ModuleNotFoundError) -> BaseException:
     return ValueError(f"environment {spec} needs {name}: pip install {adapter.install if adapter else name}")
 
 
-def _class_in(spec: str) -> Callable[..., Any]:
+def _class_in(spec: str) -> UserFunction:
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise ValueError(f"an environment is {HOW}, received {spec!r}")
@@ -134,7 +135,7 @@ def _class_in(spec: str) -> Callable[..., Any]:
         raise ValueError(unknown(f"environment of {place}", name, _classes(module)))
     if not callable(made):
         raise ValueError(f"{spec} is a {type(made).__name__}; an environment is a class, or a function that makes one")
-    found: Callable[..., Any] = made
+    found: UserFunction = made
     return found
 
 
@@ -161,7 +162,7 @@ def _classes(module: ModuleType) -> list[str]:
     return likely or list(own)
 
 
-def _require_options(make: Callable[..., Any], spec: str, options: Mapping[str, Any]) -> None:
+def _require_options(make: UserFunction, spec: str, options: Mapping[str, SettingValue]) -> None:
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):

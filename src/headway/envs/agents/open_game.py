@@ -10,7 +10,7 @@ What differs between threads and processes is one function, `Ask`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from headway.envs.agents.interface import BadEnvironment, EnvironmentLost, Step
 from headway.envs.agents.step_watch import StepWatch
@@ -22,7 +22,7 @@ RESET, STEP, CLOSE = "reset", "step", "close"
 """Methods of `CheckedGame`."""
 CLOSED = "environments are no longer stepped: the run closes"
 
-Ask = Callable[[str, tuple[Any, ...], str, float], Any]
+Ask = Callable[[str, tuple[object, ...], str, float], object]
 """Calls this method of the environment with these arguments, for what `doing()` shall show, within these seconds."""
 
 
@@ -42,14 +42,13 @@ class OpenGame:
 
     def reset(self, seed: int) -> str:
         self._num_steps = 0
-        text: str
-        text, self._key = self._checked(RESET, (seed,), RESET, self._deadlines.reset_s)
+        text, self._key = cast("tuple[str, str | None]", self._checked(RESET, (seed,), RESET, self._deadlines.reset_s))
         return text
 
     def step(self, reply: str) -> Step:
         self._num_steps += 1
-        step: Step
-        step, self._key = self._checked(STEP, (reply,), f"{STEP} {self._num_steps}", self._deadlines.step_s)
+        what = f"{STEP} {self._num_steps}"
+        step, self._key = cast("tuple[Step, str | None]", self._checked(STEP, (reply,), what, self._deadlines.step_s))
         return step
 
     def state_key(self) -> str | None:
@@ -66,7 +65,7 @@ class OpenGame:
             if self._lost is None:
                 self._watch.count("not_closed")
 
-    def _checked(self, method: str, arguments: tuple[Any, ...], what: str, limit_s: float) -> Any:
+    def _checked(self, method: str, arguments: tuple[object, ...], what: str, limit_s: float) -> object:
         if self._lost is not None:
             raise type(self._lost)(str(self._lost)) from self._lost
         if self._is_closed:

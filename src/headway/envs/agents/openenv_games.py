@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from headway.core.naming import unknown
 from headway.core.one_line import shortened
+from headway.core.opaque import JsonObject, SettingValue
 from headway.envs.agents.adapted import DEFAULT_TURNS, numbers_of, require_begun, small_seed, something
 from headway.envs.agents.interface import BadEnvironment, Step
 
@@ -64,7 +65,7 @@ class OpenEnvGame:
     def close(self) -> None:
         self._env.close()
 
-    def _values(self, reply: str) -> dict[str, Any]:
+    def _values(self, reply: str) -> JsonObject:
         text = reply.strip()
         if text.startswith("{"):
             try:
@@ -90,7 +91,7 @@ class OpenEnvGame:
 
 
 def make(
-    id: str, *, action: str = "", text_field: str = "", max_turns: int = DEFAULT_TURNS, **options: Any
+    id: str, *, action: str = "", text_field: str = "", max_turns: int = DEFAULT_TURNS, **options: SettingValue
 ) -> OpenEnvGame:
     """`module:Class`; further options are those of the class.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 from headway.core.naming import unknown
+from headway.core.opaque import UserFunction
 from headway.core.types import derive_seed
 from headway.envs.agents.interface import AgentEnv, Step, checked_step, checked_text, is_success
 
@@ -81,7 +82,7 @@ def player_of(env: AgentEnv, who: str, seed: int) -> TextPlayer:
     """Returns the environment's own `random` or `expert` player; chance depends on the seed alone."""
     if who not in (RANDOM, EXPERT):
         raise ValueError(unknown("player", who, (RANDOM, EXPERT)))
-    reply: Callable[..., Any] | None = getattr(env, f"{who}_reply", None)
+    reply: UserFunction | None = getattr(env, f"{who}_reply", None)
     if reply is None:
         raise ValueError(f"{type(env).__name__} has no {who} player: it has no method {who}_reply")
     if who == EXPERT:

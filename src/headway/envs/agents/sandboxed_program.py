@@ -116,7 +116,7 @@ def close_doors(folder: str) -> None:
 
 def run(text: str) -> None:
     """Runs the program; a last line that is an expression prints its value, as in a console."""
-    space: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+    space: dict[str, object] = {"__name__": "__main__", "__builtins__": __builtins__}
     tree = ast.parse(text, "program")
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):

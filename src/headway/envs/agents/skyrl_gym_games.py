@@ -17,6 +17,7 @@ from typing import Any
 import skyrl_gym
 from skyrl_gym.envs.registration import registry
 
+from headway.core.opaque import JsonObject, SettingValue
 from headway.envs.agents.adapted import numbers_of, require_begun, require_known, something
 from headway.envs.agents.interface import BadEnvironment, Step
 
@@ -24,7 +25,7 @@ from headway.envs.agents.interface import BadEnvironment, Step
 class SkyRLGame:
     """Plays one row after another, each in an environment of its own."""
 
-    def __init__(self, name: str, rows: Sequence[Mapping[str, Any]], env_config: Any, max_turns: int) -> None:
+    def __init__(self, name: str, rows: Sequence[JsonObject], env_config: Any, max_turns: int) -> None:
         self._name = name
         self._rows = rows
         self._config = env_config
@@ -58,8 +59,8 @@ class SkyRLGame:
 def make(
     id: str,
     *,
-    rows: str | Sequence[Mapping[str, Any]],
-    env_config: Mapping[str, Any] | None = None,
+    rows: str | Sequence[JsonObject],
+    env_config: Mapping[str, SettingValue] | None = None,
     max_turns: int = 1,
 ) -> SkyRLGame:
     """`gsm8k`, with the rows of a data set.
@@ -75,17 +76,17 @@ def make(
     return SkyRLGame(id, found, _Config(env_config or {}), max_turns)
 
 
-class _Config(dict[str, Any]):
+class _Config(JsonObject):
     """A configuration whose names are read as attributes or as keys, as SkyRL's are."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> SettingValue:
         try:
             return self[name]
         except KeyError:
             raise AttributeError(name) from None
 
 
-def _rows(rows: str | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def _rows(rows: str | Sequence[JsonObject]) -> Sequence[JsonObject]:
     if isinstance(rows, str):
         path = Path(rows).expanduser()
         if not path.is_file():

@@ -14,6 +14,7 @@ import textarena
 from textarena.core import ObservationType
 from textarena.envs.registration import ENV_REGISTRY
 
+from headway.core.opaque import SettingValue
 from headway.envs.agents.adapted import DEFAULT_TURNS, no_word_list, require_begun, require_known, small_seed, something
 from headway.envs.agents.checked_game import OwnGlobalRandom
 from headway.envs.agents.interface import BadEnvironment, Step
@@ -67,7 +68,7 @@ class TextArenaGame:
         return "\n".join(str(text).strip() for _, text, kind in messages if kind is not ObservationType.PLAYER_ACTION)
 
 
-def make(id: str, **options: Any) -> TextArenaGame:
+def make(id: str, **options: SettingValue) -> TextArenaGame:
     """`FrozenLake-v0`; the options are those of the game in TextArena."""
     require_known("TextArena", id, (name for name in ENV_REGISTRY if not name.endswith(RAW)))
     try:

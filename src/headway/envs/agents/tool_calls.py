@@ -16,7 +16,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from headway.core.naming import unknown
 from headway.core.one_line import shortened
@@ -35,8 +34,8 @@ class ToolCall:
     """What a policy wants to be called."""
 
     name: str
-    named: Mapping[str, Any] = field(default_factory=dict)
-    positional: Sequence[Any] = ()
+    named: Mapping[str, object] = field(default_factory=dict)
+    positional: Sequence[object] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def _call(tool: Tool, text: str) -> ToolCall:
     return ToolCall(tool.name, positional=parts)
 
 
-def _parsed(text: str) -> tuple[list[Any], dict[str, Any]] | None:
+def _parsed(text: str) -> tuple[list[object], dict[str, object]] | None:
     """`1, "two", c=[3]` as Python reads it; None for what is no list of values."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body

@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headway.core.naming import unknown
+from headway.core.opaque import UserFunction
 from headway.envs.agents.interface import BadEnvironment, Step
 from headway.envs.agents.tool_calls import ANSWER, FORMATS, FinalAnswer, ToolCall, instructions, read_reply
 from headway.envs.agents.tools import BadCall, Tool, make_tool
@@ -55,7 +55,7 @@ class ToolEnv:
     def __init__(
         self,
         tasks: Sequence[ToolTask] | Callable[[random.Random], ToolTask],
-        tools: Sequence[Callable[..., Any] | Tool],
+        tools: Sequence[UserFunction | Tool],
         *,
         format: str = "text",
         check: Check = is_the_answer,
@@ -120,7 +120,7 @@ class ToolEnv:
         return f"{text[: self._max_result_chars]}... (cut: {len(text)} characters)"
 
 
-def _by_name(tools: Sequence[Callable[..., Any] | Tool]) -> Mapping[str, Tool]:
+def _by_name(tools: Sequence[UserFunction | Tool]) -> Mapping[str, Tool]:
     found: dict[str, Tool] = {}
     for tool in map(make_tool, tools):
         if tool.name in found or tool.name == ANSWER:

@@ -16,14 +16,22 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 from headway.core.one_line import in_a_line, shortened
+from headway.core.opaque import JsonObject, UserFunction
 from headway.envs.agents.interface import BadEnvironment, EnvironmentLost
 
-NAMES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+NAMES: dict[type, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    dict: "object",
+}
 """Python's types, as JSON schemas name them."""
 _NOT_ITS_FAULT = (ConnectionError, TimeoutError, MemoryError, EnvironmentLost, BadEnvironment)
 _MISSING = inspect.Parameter.empty
@@ -38,16 +46,16 @@ class Argument:
     """One parameter of a tool."""
 
     name: str
-    type: Any
+    type: object
     description: str = ""
-    default: Any = _MISSING
+    default: object = _MISSING
 
     @property
     def is_required(self) -> bool:
         return self.default is _MISSING
 
     @property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JsonObject:
         described = {"description": self.description} if self.description else {}
         return {**_schema(self.type), **described}
 
@@ -59,10 +67,10 @@ class Tool:
     name: str
     description: str
     arguments: tuple[Argument, ...]
-    function: Callable[..., Any] = field(repr=False)
+    function: UserFunction = field(repr=False)
 
     @property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JsonObject:
         """As chat templates and OpenAI's interface have it."""
         parameters = {
             "type": "object",
@@ -82,7 +90,7 @@ class Tool:
         ]
         return f"{self.name}({', '.join(listed)})"
 
-    def call(self, named: Mapping[str, Any], positional: Sequence[Any] = (), *, is_text: bool = False) -> str:
+    def call(self, named: Mapping[str, object], positional: Sequence[object] = (), *, is_text: bool = False) -> str:
         """What the function returns, as text. With `is_text`, numbers may be given as texts. Raises BadCall."""
         values = self._values(named, positional, is_text)
         try:
@@ -92,7 +100,7 @@ class Tool:
         except Exception as error:
             raise BadCall(f"{self.name} failed: {in_a_line(error, 300)}") from error
 
-    def _values(self, named: Mapping[str, Any], positional: Sequence[Any], is_text: bool) -> dict[str, Any]:
+    def _values(self, named: Mapping[str, object], positional: Sequence[object], is_text: bool) -> dict[str, object]:
         if len(positional) > len(self.arguments):
             raise BadCall(f"{self.signature} takes {len(self.arguments)} arguments, received {len(positional)}")
         given = {one.name: value for one, value in zip(self.arguments, positional, strict=False)}
@@ -113,7 +121,7 @@ class Tool:
         return values
 
 
-def make_tool(function: Callable[..., Any] | Tool) -> Tool:
+def make_tool(function: UserFunction | Tool) -> Tool:
     """Returns a tool of a function with a docstring and a type for each parameter; ValueError by its name otherwise.
 
     Descriptions of parameters are read from `:param name: ...` or from an `Args:` section of the docstring.
@@ -159,12 +167,12 @@ def _described_parameters(text: str) -> dict[str, str]:
     return {name: " ".join(description.split()) for name, description in found}
 
 
-def _schema(kind: Any) -> dict[str, Any]:
+def _schema(kind: object) -> JsonObject:
     """The JSON schema of a type; TypeError for one that JSON cannot say."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return {}
-    if kind in NAMES:
+    if isinstance(kind, type) and kind in NAMES:
         return {"type": NAMES[kind]}
     if origin in (list, Sequence):
         return {"type": "array", "items": _schema(inside[0])}
@@ -178,7 +186,7 @@ def _schema(kind: Any) -> dict[str, Any]:
     raise TypeError(f"type {kind}; allowed: {', '.join(one.__name__ for one in NAMES)}, Literal, X | None")
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: object) -> str:
     schema = _schema(kind)
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
@@ -187,7 +195,7 @@ def _type_name(kind: Any) -> str:
     return str(schema.get("type", "anything"))
 
 
-def _converted(value: Any, kind: Any, what: str, is_text: bool) -> Any:
+def _converted(value: object, kind: object, what: str, is_text: bool) -> object:
     """The value as the type wants it; BadCall where it is another."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
@@ -213,7 +221,8 @@ def _converted(value: Any, kind: Any, what: str, is_text: bool) -> Any:
         return _as_float(value, what)
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)
-    bare: Any = {Sequence: list, Mapping: dict}.get(origin, origin or kind)
+    concrete: dict[object, type] = {Sequence: list, Mapping: dict}
+    bare = concrete.get(origin, origin or kind)
     if not isinstance(bare, type) or not isinstance(value, bare) or (isinstance(value, bool) and bare is not bool):
         raise BadCall(f"{what} must be {_type_name(kind)}, received {shortened(repr(value), 60)}")
     if isinstance(value, list) and inside:
@@ -230,7 +239,7 @@ def _as_float(value: int, what: str) -> float:
         raise BadCall(f"{what} is too large") from None
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str) -> object:
     """A number, list or truth value that was written; the text itself otherwise."""
     stripped = text.strip()
     try:
@@ -243,7 +252,7 @@ def _literal(text: str) -> Any:
         return stripped
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, (dict, list, tuple)):

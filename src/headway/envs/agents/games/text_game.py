@@ -13,8 +13,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
+from headway.core.opaque import SettingValue
 from headway.envs.agents.interface import BadEnvironment, Step
 
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -109,7 +109,7 @@ class TextGame(ABC):
         """Yields texts that hold, between them, every word that is ever said or replied."""
 
     @classmethod
-    def vocabulary(cls, **options: Any) -> list[str]:
+    def vocabulary(cls, **options: SettingValue) -> list[str]:
         """Lists the words of all texts and replies of the game with these options, each once, in order."""
         game = cls(**options)
         prefix = str(getattr(game, "reply_prefix", ""))
