@@ -104,7 +104,7 @@ def test_a_broken_dataset_is_named_with_its_line_and_leaves_no_run(
         ({"task": "jsonl:nowhere.jsonl"}, "nowhere.jsonl does not exist"),
         ({"task_options": "{}"}, "task jsonl needs a reward function: reward=file.py:function or reward="),
         ({"task_options": "{rewrd: x}"}, "unknown option of task 'jsonl' 'rewrd'; did you mean 'reward'?"),
-        ({"model": "/no/such/model"}, "model '/no/such/model' does not exist; allowed: 'smollm2', a folder"),
+        ({"model": "/no/such/model"}, "model '/no/such/model' does not exist; allowed: 'smollm2', made:GAME, a folder"),
         ({"max_prompt_tokens": 8}, "tokens, more than max_prompt_tokens=8"),
         ({"max_prompt_tokens": 300}, "prompts and replies of 308 tokens do not fit the model's 128"),
     ],
