@@ -1,7 +1,7 @@
 """Agents on two cores beside TRL's trainer: same model, game, group size, limits, learning rate and updates.
 
     make bench-peers                                   once: TRL in an environment of its own
-    python bench/agents_beside_trl.py [--updates 6] [--repeats 3] [--turns 5] [--hidden 96] [--layers 3]
+    python bench/agents_beside_trl.py [--updates 6] [--repeats 3] [--turns 5] [--hidden 96] [--layers 3] [--ways ...]
 
 The game is lights, by the same code on both sides: whatever is replied, it takes all its turns, so no episode is shorter
 than another. The model is made on the spot: a small Llama with random weights that knows the words of the game. Its
@@ -21,7 +21,8 @@ What each does in a turn:
 In turns, each in a process of its own: TRL with one thread of torch, TRL with two, ours without a lead (one thread), ours
 with a lead of 1 (one thread for the engine, one for the trainer, so both cores: compare it with the better of TRL's).
 Episodes per second are those of all updates but the first and the last, loading and compiling left out; ratios are
-taken within a repeat. TRL's gradient checkpointing is off, which is faster.
+taken within a repeat. Processor time is that of the whole process, which other work on the machine disturbs less; with two
+threads on a busy machine it is mostly waiting. TRL's gradient checkpointing is off, which is faster.
 
 Only episodes that were played to their end are counted. Those of the last update are played again from their tokens, of
 both: every first message and every answer must be the tokens that ours makes of it, every reward the game's.
@@ -33,6 +34,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -141,7 +143,17 @@ def run_ours(job: Job, lead: float, threads: int) -> dict[str, Any]:
         device="cpu",
         seed=job.seed,
     )
-    runtime, recorder = Threads(), MemoryRecorder()
+
+    class Watch(MemoryRecorder):
+        """Notes the processor time at the end of every update."""
+
+        def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+            super().record(time_s, kind, fields)
+            if kind == "learn":
+                processor.append(time.process_time())
+
+    processor = [time.process_time()]
+    runtime, recorder = Threads(), Watch()
     wired = stations(config, collector=Counting)
     runtime.run(Coordinator(wired, config.settings(), runtime, recorder=recorder).run())
     learned = [event for event in recorder.events if event["e"] == "learn"]
@@ -155,6 +167,7 @@ def run_ours(job: Job, lead: float, threads: int) -> dict[str, Any]:
             last.append({"seed": seed, "prompt": group.prompt.tolist(), "tokens": tokens, "reward": float(reward)})
     return {
         "seconds": [later - earlier for earlier, later in pairwise(marks)],
+        "processor": [later - earlier for earlier, later in pairwise(processor)],
         "rewards": [event["m"]["reward"] for event in learned],
         "episodes": sum(group.end.count("done") for _, group in kept),
         "turns": sum(int(group.turns.sum()) for _, group in kept),
@@ -169,7 +182,7 @@ def run_peer(job: Job, threads: int) -> dict[str, Any]:
     told = {
         **asdict(job),
         "options": job.options,
-        "seeds": [derive_seed(seed, "game") % 2**63 for seed in tickets],
+        "seeds": [derive_seed(seed, "game") for seed in tickets],
         "group_size": GROUP,
         "games_per_update": GAMES,
         "max_turn_tokens": TURN_TOKENS,
@@ -232,6 +245,12 @@ def speed(found: dict[str, Any]) -> float:
     return GROUP * GAMES * len(middle) / sum(middle)
 
 
+def work(found: dict[str, Any]) -> float:
+    """Milliseconds of processor time an episode, of the same updates."""
+    middle = found["processor"][1:-1]
+    return 1e3 * sum(middle) / (GROUP * GAMES * len(middle))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=6, help="that are measured")
@@ -239,6 +258,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--hidden", type=int, default=96)
     parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="NAME", help=", ".join(WAYS))
     parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one is not None:
@@ -247,12 +267,13 @@ def main() -> None:
         return
     if not PEER.exists():
         raise SystemExit("TRL is not there: make bench-peers")
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in given.ways}
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(Path(folder) / "model", given.turns, given.hidden, given.layers)
         for repeat in range(given.repeats):
             job = Job(model, given.turns, given.updates + 2, repeat)
-            for name, (lead, threads) in WAYS.items():
+            for name in given.ways:
+                lead, threads = WAYS[name]
                 if lead is None:
                     last = run_peer(job, threads)
                 else:
@@ -260,18 +281,18 @@ def main() -> None:
                 found[name].append(last)
                 differs = what_differs(job, last, behind=1 if lead is None else 0) or "same texts, turns and rewards"
                 played = f"{last['episodes']} episodes, {last['turns']} turns"
-                print(f"{name}, repeat {repeat}: {speed(last):.1f} episodes/s; {played}; {differs}", flush=True)
-    print(f"\n{'':<18} {'episodes/s':>22} {'times TRL':>20} {'times TRL, two threads':>24} {'turns/episode':>14}")
+                print(
+                    f"{name}, repeat {repeat}: {speed(last):.1f} episodes/s, {work(last):.1f} ms; {played}; {differs}",
+                    flush=True,
+                )
+    peers = [name for name in given.ways if WAYS[name][0] is None]
+    heads = "".join(f" {f'times {name}':>24}" for name in peers)
+    print(f"\n{'':<18} {'episodes/s':>22}{heads} {'processor ms/episode':>24}")
     for name, runs in found.items():
         speeds = [speed(run) for run in runs]
-        ratios = [
-            [mine / speed(peer) for mine, peer in zip(speeds, found[other], strict=True)]
-            for other in ("TRL", "TRL, two threads")
-        ]
-        turns = sum(run["turns"] for run in runs) / sum(run["episodes"] for run in runs)
-        print(
-            f"{name:<18} {spread(speeds, 1):>22} {spread(ratios[0], 2):>20} {spread(ratios[1], 2):>24} {turns:>14.2f}"
-        )
+        ratios = [[mine / speed(run) for mine, run in zip(speeds, found[peer], strict=True)] for peer in peers]
+        shown = "".join(f" {spread(some, 2):>24}" for some in ratios)
+        print(f"{name:<18} {spread(speeds, 1):>22}{shown} {spread([work(run) for run in runs], 1):>24}")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 The game is ours, the same code: `press`, its one method that is a tool, hands a reply to it. The job says seeds of games,
 options of the game, group size, games an update, updates, turns, longest reply and episode, learning rate, threads.
-Prints one JSON line: seconds of each update, generation and training together, the mean reward of each, how many
-episodes ended and how many turns were played in all, and the episodes of the last update, token by token.
+Prints one JSON line: seconds of each update, generation and training together, and of processor time, the mean reward of
+each, how many episodes ended and how many turns were played in all, and the episodes of the last update with tokens.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
     played = {"episodes": 0, "turns": 0}
     rewards: list[float] = []
-    marks: list[float] = []
+    marks: list[tuple[float, float]] = []
     last: list[dict[str, Any]] = []
 
     def earned(
@@ -90,7 +90,7 @@ def main() -> None:
 
     class Watch(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            marks.append(time.perf_counter())
+            marks.append((time.perf_counter(), time.process_time()))
 
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
@@ -133,10 +133,11 @@ def main() -> None:
             environment_factory=LightsEnvironment,
             callbacks=[Watch()],
         )
-        marks.append(time.perf_counter())
+        marks.append((time.perf_counter(), time.process_time()))
         trainer.train()
-    seconds = [later - earlier for earlier, later in pairwise(marks)]
-    print(json.dumps({"seconds": seconds, "rewards": rewards, **played, "last": last}))
+    seconds = [later[0] - earlier[0] for earlier, later in pairwise(marks)]
+    processor = [later[1] - earlier[1] for earlier, later in pairwise(marks)]
+    print(json.dumps({"seconds": seconds, "processor": processor, "rewards": rewards, **played, "last": last}))
 
 
 if __name__ == "__main__":
