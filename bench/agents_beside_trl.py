@@ -3,29 +3,29 @@
     make bench-peers                                   once: TRL in an environment of its own
     python bench/agents_beside_trl.py [--updates 6] [--repeats 3] [--turns 5] [--hidden 96] [--layers 3] [--ways ...]
 
-The game is lights, by the same code on both sides: whatever is replied, it takes all its turns, so no episode is shorter
-than another. The model is made on the spot: a small Llama with random weights that knows the words of the game. Its
-replies end by chance or by their limit of tokens. Eight games of eight episodes are one update, trained on once.
+The game is lights, by the same code on both sides: whatever is replied, it takes all its turns, so no episode is
+shorter than another. The model is made on the spot: a small Llama with random weights that knows the words of the game.
+Its replies end by chance or by their limit of tokens. Eight games of eight episodes are one update, trained on once.
 
 What each does in a turn:
 
-    TRL       `GRPOTrainer(environment_factory=...)` with transformers' generate, which is what it has without a GPU. All
-              episodes go in lock-step: a turn begins when the longest reply of the turn before has ended. Tokens are kept,
-              not rendered again; but every turn reads the whole history of each episode again, padded to the longest.
-              Each reply is parsed for a call of a tool (here every reply is one), each answer is rendered twice in a
-              dialogue made up for it. The loop ends when a reply calls no tool, so after the end of the game one more
-              reply is drawn, and trained on: it is counted as nothing here.
-    headway   `recipes/agent.py` on threads, with the engine of transformers models. Each episode goes at its own pace, the
-              engine keeps what it has read, and the trainer reads what episodes have in common once.
+    TRL       `GRPOTrainer(environment_factory=...)` with transformers' generate, which is what it has without a GPU.
+              All episodes go in lock-step: a turn begins when the longest reply of the turn before has ended. Tokens
+              are kept, not made of texts again; but every turn reads the whole history of each episode again, padded to
+              the longest. Each reply is parsed for a call of a tool (here every reply is one), and each answer is
+              rendered in a dialogue made up for it, twice. The loop ends when a reply calls no tool, so after the end
+              of the game one more reply is drawn, and trained on: it is counted as nothing here.
+    headway   `recipes/agent.py` on threads, with the engine of transformers models. Each episode goes at its own pace,
+              the engine keeps what it has read, and the trainer reads the first message of a group once.
 
-In turns, each in a process of its own: TRL with one thread of torch, TRL with two, ours without a lead (one thread), ours
-with a lead of 1 (one thread for the engine, one for the trainer, so both cores: compare it with the better of TRL's).
-Episodes per second are those of all updates but the first and the last, loading and compiling left out; ratios are
-taken within a repeat. Processor time is that of the whole process, which other work on the machine disturbs less; with two
-threads on a busy machine it is mostly waiting. TRL's gradient checkpointing is off, which is faster.
+In turns, each in a process of its own: TRL with one thread of torch, TRL with two, ours without a lead (one thread),
+ours with a lead of 1 (one thread for the engine, one for the trainer, so both cores: compare it with the better of
+TRL's). Episodes per second are those of all updates but the first and the last, loading left out; ratios are taken
+within a repeat. Processor time is that of the whole process, which other work on the machine disturbs less; TRL's two
+threads spin while they wait for each other. TRL's gradient checkpointing is off, which is faster.
 
-Only episodes that were played to their end are counted. Those of the last update are played again from their tokens, of
-both: every first message and every answer must be the tokens that ours makes of it, every reward the game's.
+Episodes that were played to their end are counted, and printed. Those of the last update are played again from their
+tokens, of both: every first message and answer must be the tokens that ours makes of it, every reward the game's.
 """
 
 from __future__ import annotations

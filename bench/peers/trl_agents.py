@@ -2,10 +2,10 @@
 
     python bench/peers/trl_agents.py MODEL_FOLDER JOB.json
 
-The game is ours, the same code: `press`, its one method that is a tool, hands a reply to it. The job says seeds of games,
-options of the game, group size, games an update, updates, turns, longest reply and episode, learning rate, threads.
-Prints one JSON line: seconds of each update, generation and training together, and of processor time, the mean reward of
-each, how many episodes ended and how many turns were played in all, and the episodes of the last update with tokens.
+The game is ours, the same code: `press`, its one method that is a tool, hands a reply to it. The job says seeds of
+games, options of the game, group size, games an update, updates, turns, longest reply and episode, learning rate and
+threads. Prints one JSON line: seconds of each update, generation and training together, and of processor time, the mean
+reward of each, how many episodes ended and how many turns were played in all, and the episodes of the last update.
 """
 
 from __future__ import annotations
