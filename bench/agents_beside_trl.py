@@ -232,7 +232,7 @@ def what_differs(job: Job, found: dict[str, Any], behind: int) -> str:
     return ""
 
 
-def cut_reply(tokens: Sequence[int], end: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def cut_reply(tokens: Sequence[int], end: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Divides tokens into a reply, up to its end or its limit, and what follows."""
     head = tuple(tokens[:TURN_TOKENS])
     length = head.index(end) + 1 if end in head else len(head)
