@@ -112,4 +112,5 @@ def test_what_check_env_does_not_understand_is_refused_in_a_line(capsys: Output)
 
 def test_the_help_of_both_says_what_they_take(capsys: Output) -> None:
     assert printed(capsys, "check-env", "--help")[0].startswith("headway check-env ENV [--env_options JSON]")
-    assert printed(capsys, "play", "--help")[0].startswith("headway play [GAME] [--me | --random | --expert | --run RUN]")
+    usage = "headway play [GAME] [--me | --random | --expert | --run RUN]"
+    assert printed(capsys, "play", "--help")[0].startswith(usage)
