@@ -212,7 +212,7 @@ def test_games_are_recorded_as_a_policy_would_have_played_them(folder: Path) -> 
     config = config_of(folder, expert_share=0.5)
     record, tokenizer = collected(config, 1, version=3), load_tokenizer(config.model)
     assert record.uid == "expert/1" and record.span == Span(3, 3)
-    assert tokenizer.decode(record.prompt.tolist()).startswith("<user> Lights : ")
+    assert tokenizer.decode(record.prompt.tolist()).startswith("<user> Off : ")
     assert record.returns.tolist() == pytest.approx([1.0]) and record.success.tolist() == [1.0]
     assert record.turns.tolist() == [3] and record.end == ("done",)
     replies = np.split(record.tokens[record.trained], 3)
