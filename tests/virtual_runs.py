@@ -10,7 +10,8 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import Story, tell
+from headway.observe.run_history import tell
+from headway.observe.story_records import Story
 from headway.runtime.virtual import Virtual, Workload
 from headway.simulate.workloads import (
     Constant,

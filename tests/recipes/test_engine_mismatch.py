@@ -18,7 +18,8 @@ from headway.core.types import Snapshot  # noqa: E402
 from headway.launching import launch  # noqa: E402
 from headway.observe.advice import advise  # noqa: E402
 from headway.observe.folder import RunFolder  # noqa: E402
-from headway.observe.run_history import Story, read_story  # noqa: E402
+from headway.observe.run_history import read_story  # noqa: E402
+from headway.observe.story_records import Story  # noqa: E402
 from headway.observe.time_report import account  # noqa: E402
 from headway.recipes.grpo import GRPOConfig, stations  # noqa: E402
 

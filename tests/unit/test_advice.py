@@ -16,7 +16,8 @@ from headway.core.history_records import FinishedUpdate
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
 from headway.observe.advice import Finding, advise, bottleneck
-from headway.observe.run_history import LEARNER, Story, tell
+from headway.observe.run_history import tell
+from headway.observe.story_records import LEARNER, Story
 from headway.observe.time_report import account
 from headway.simulate.simulation import ForgottenCheckpoints
 from headway.simulate.workloads import (

@@ -34,8 +34,9 @@ from headway.observe.activities import BETWEEN, CAUSES, in_words
 from headway.observe.console import duration
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder, read_events
-from headway.observe.run_history import Story, StoryReader, read_story, role_order, tell
+from headway.observe.run_history import StoryReader, read_story, tell
 from headway.observe.status import read_end_status, read_status, read_whole_status
+from headway.observe.story_records import Story, role_order
 from headway.observe.time_report import Distribution, account
 from headway.observe.trace import trace_text, write_trace
 from headway.runtime.virtual import Virtual

@@ -22,7 +22,8 @@ from headway.core.events import Alarmed
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import Story, tell
+from headway.observe.run_history import tell
+from headway.observe.story_records import Story
 from headway.observe.trace import ROLLOUT, VERSIONS, WEIGHTS, trace_events, trace_text
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import (

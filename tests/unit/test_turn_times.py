@@ -16,7 +16,7 @@ from headway.observe.agent_report import MAX_GROUPS, agents, group, newest_group
 from headway.observe.episodes_in_words import in_words
 from headway.observe.report import document, page
 from headway.observe.report_texts import Seen
-from headway.observe.run_history import Story
+from headway.observe.story_records import Story
 from headway.observe.time_report import account
 
 TRACKS: list[EpisodeTrack] = [

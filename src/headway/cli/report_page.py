@@ -21,8 +21,9 @@ from headway.observe.environment import process_is_alive
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import log_size
 from headway.observe.report import Seen, Setting, Simulated, document, page
-from headway.observe.run_history import Story, read_story
+from headway.observe.run_history import read_story
 from headway.observe.samples import EVAL, TRAIN, Sample, choose, read_samples
+from headway.observe.story_records import Story
 from headway.observe.time_report import Accounts, account
 from headway.observe.whole_files import write_whole
 from headway.recipes import RECIPES, load_recipe

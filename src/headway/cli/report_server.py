@@ -16,7 +16,8 @@ from headway.core.this_machine import NAMES, is_of_this_machine
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import log_size
 from headway.observe.report import document, page
-from headway.observe.run_history import Story, StoryReader
+from headway.observe.run_history import StoryReader
+from headway.observe.story_records import Story
 
 REFRESH_S = 2.0
 REST = 10.0  # how many times as long as it took to make a page is left to the run before it is made again

@@ -72,8 +72,11 @@ def _adapted_layers(model: CausalModel) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def plain_weights(model: CausalModel) -> dict[str, Tensor]:
-    """Returns what training has changed, under the model's own names, adapters folded in. May be the live weights."""
+def plain_weights(model: CausalModel, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Returns what training has changed, under the model's own names, adapters folded in, as this type or as it is.
+
+    May be the live weights.
+    """
     plain: dict[str, Tensor] = {}
     adapted: set[str] = set()
     for name, module in _adapted_layers(model).items():
@@ -83,4 +86,4 @@ def plain_weights(model: CausalModel) -> dict[str, Tensor]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name not in adapted:
             plain[name] = parameter.detach()
-    return plain
+    return plain if dtype is None else {name: tensor.to(dtype) for name, tensor in plain.items()}

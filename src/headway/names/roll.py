@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from headway.names import roll_meanings as by
-from headway.names.roll_meanings import ENVS, GENERATE, INFER, TRAIN, VAL
+from headway.names import roll_episodes as played
+from headway.names import roll_learning as learned
+from headway.names.roll_episodes import ENVS, GENERATE, INFER, TRAIN, VAL
 from headway.names.rows import KnownPath, by_path, only, row
 
-_GAE = (by.ESTIMATOR,)
+_GAE = (learned.ESTIMATOR,)
 _NOT_HERE = (
     ("advantage_clip", "advantages are not clipped here", ()),
     ("reward_clip", "rewards are not clipped here: let the environment say what a step is worth", ()),
@@ -47,55 +48,85 @@ _ONLY = (
 
 PATHS = by_path(
     row("pretrain", "model", "some/model"),
-    row("reward_pretrain", "(rewards come from the environment)", "some/model", by.reward_model, *_GAE, "pretrain"),
-    row("track_with", "use_wandb, tensorboard", "tensorboard", by.tracker),
+    row(
+        "reward_pretrain", "(rewards come from the environment)", "some/model", learned.reward_model, *_GAE, "pretrain"
+    ),
+    row("track_with", "use_wandb, tensorboard", "tensorboard", learned.tracker),
     row("tracker_kwargs.project", "wandb_project", "agents"),
     row("max_ckpt_to_keep", "keep_checkpoints", 2),
     # how long, how many
-    row(by.SEQUENCE, "max_context_tokens, max_episode_tokens, microbatch_tokens", 8192, by.lengths, by.PER_DEVICE),
     row(
-        by.RESPONSE,
+        played.SEQUENCE,
+        "max_context_tokens, max_episode_tokens, microbatch_tokens",
+        8192,
+        played.lengths,
+        played.PER_DEVICE,
+    ),
+    row(
+        played.RESPONSE,
         "max_context_tokens, max_episode_tokens, microbatch_tokens (with prompt_length)",
         4096,
-        by.prompt_length,
-        *by.ALL_LENGTHS,
-        by.PER_DEVICE,
+        played.prompt_length,
+        *played.ALL_LENGTHS,
+        played.PER_DEVICE,
     ),
     row(
-        by.PROMPT,
+        played.PROMPT,
         "max_context_tokens, max_episode_tokens, microbatch_tokens (with response_length)",
         2048,
-        by.prompt_length,
-        *by.ALL_LENGTHS,
-        by.PER_DEVICE,
+        played.prompt_length,
+        *played.ALL_LENGTHS,
+        played.PER_DEVICE,
     ),
-    row(by.BATCH, "tickets_per_batch (over group_size)", 64, by.episodes, "group_size", by.GROUP_SIZE),
-    row(by.ACTIONS, "max_turns (unless the environment says it)", 10, by.turns, by.TAGS, f"{by.CUSTOM}.*"),
-    row(by.STEP_TOKENS, "max_turn_tokens", 128, by.turn_tokens, by.NEW_TOKENS, by.TAGS, f"{by.CUSTOM}.*"),
-    row(by.VAL_BATCH, "eval_games (over val_env_manager.group_size)", 64, by.evaluation, by.VAL_GROUP),
+    row(played.BATCH, "tickets_per_batch (over group_size)", 64, played.episodes, "group_size", played.GROUP_SIZE),
+    row(
+        played.ACTIONS,
+        "max_turns (unless the environment says it)",
+        10,
+        played.turns,
+        played.TAGS,
+        f"{played.CUSTOM}.*",
+    ),
+    row(
+        played.STEP_TOKENS,
+        "max_turn_tokens",
+        128,
+        played.turn_tokens,
+        played.NEW_TOKENS,
+        played.TAGS,
+        f"{played.CUSTOM}.*",
+    ),
+    row(played.VAL_BATCH, "eval_games (over val_env_manager.group_size)", 64, played.evaluation, played.VAL_GROUP),
     # what is learned
     row(
-        by.ESTIMATOR,
+        learned.ESTIMATOR,
         "estimator, credit (gigpo)",
         "grpo",
-        by.estimator,
-        by.WHITEN,
-        by.METHOD,
+        learned.estimator,
+        learned.WHITEN,
+        learned.METHOD,
     ),
-    row(by.METHOD, "estimator (mean: dr_grpo), credit (gigpo)", "mean_std", by.normalization, by.ESTIMATOR, by.WHITEN),
-    row(by.GROUPING, "(only traj_group_id)", "traj_group_id", by.grouping, by.ESTIMATOR),
-    row("gamma", "gae_gamma (with gae)", 1.0, by.with_gae("gae_gamma", (1, 1.0)), *_GAE),
-    row("lambd", "gae_lambda (with gae)", 0.95, by.with_gae("gae_lambda"), *_GAE),
+    row(
+        learned.METHOD,
+        "estimator (mean: dr_grpo), credit (gigpo)",
+        "mean_std",
+        learned.normalization,
+        learned.ESTIMATOR,
+        learned.WHITEN,
+    ),
+    row(learned.GROUPING, "(only traj_group_id)", "traj_group_id", learned.grouping, learned.ESTIMATOR),
+    row("gamma", "gae_gamma (with gae)", 1.0, learned.with_gae("gae_gamma", (1, 1.0)), *_GAE),
+    row("lambd", "gae_lambda (with gae)", 0.95, learned.with_gae("gae_lambda"), *_GAE),
     row("entropy_loss_coef", "entropy_weight", 0.0),
-    row(by.CLIP, "clip_low, clip_high", 0.2, by.clip, *by.ALL_CLIPS),
-    row(by.USE_RANGE, "clip_low, clip_high", True, by.clip, *by.ALL_CLIPS),
-    row(by.LOW, "clip_low, clip_high (with use_pg_clip_range)", 0.2, by.clip, *by.ALL_CLIPS),
-    row(by.HIGH, "clip_low, clip_high (with use_pg_clip_range)", 0.28, by.clip, *by.ALL_CLIPS),
-    row(by.DUAL, "dual_clip (1 + 2 * pg_clip)", True, by.dual_clip, by.CLIP),
-    row(by.USE_KL, "kl_weight (0 when off)", True, by.kl, *by.ALL_KL_PATHS),
-    row(by.KL, "kl_weight (unless use_kl_loss is off)", 0.001, by.kl, *by.ALL_KL_PATHS),
-    row(by.TOKEN_KL, "kl_weight, kl_in_reward", False, by.kl, *by.ALL_KL_PATHS),
-    row(by.INIT_KL, "kl_weight, kl_in_reward (with add_token_level_kl)", 0.0, by.kl, *by.ALL_KL_PATHS),
+    row(learned.CLIP, "clip_low, clip_high", 0.2, learned.clip, *learned.ALL_CLIPS),
+    row(learned.USE_RANGE, "clip_low, clip_high", True, learned.clip, *learned.ALL_CLIPS),
+    row(learned.LOW, "clip_low, clip_high (with use_pg_clip_range)", 0.2, learned.clip, *learned.ALL_CLIPS),
+    row(learned.HIGH, "clip_low, clip_high (with use_pg_clip_range)", 0.28, learned.clip, *learned.ALL_CLIPS),
+    row(learned.DUAL, "dual_clip (1 + 2 * pg_clip)", True, learned.dual_clip, learned.CLIP),
+    row(learned.USE_KL, "kl_weight (0 when off)", True, learned.kl, *learned.ALL_KL_PATHS),
+    row(learned.KL, "kl_weight (unless use_kl_loss is off)", 0.001, learned.kl, *learned.ALL_KL_PATHS),
+    row(learned.TOKEN_KL, "kl_weight, kl_in_reward", False, learned.kl, *learned.ALL_KL_PATHS),
+    row(learned.INIT_KL, "kl_weight, kl_in_reward (with add_token_level_kl)", 0.0, learned.kl, *learned.ALL_KL_PATHS),
     # the trainer
     row(f"{TRAIN}.training_args.learning_rate", "learning_rate", 1e-6),
     row(f"{TRAIN}.training_args.weight_decay", "weight_decay", 0.0),
@@ -103,15 +134,22 @@ PATHS = by_path(
     row(f"{TRAIN}.training_args.adam_beta1", "adam_beta1", 0.9),
     row(f"{TRAIN}.training_args.adam_beta2", "adam_beta2", 0.999),
     row(f"{TRAIN}.training_args.adam_epsilon", "adam_eps", 1e-8),
-    row(by.PER_DEVICE, "num_minibatches, microbatch_tokens", 1, by.per_device, *by.ALL_BATCH_PATHS, *by.ALL_LENGTHS),
-    row(by.ACCUMULATION, "num_minibatches", 16, by.minibatches, *by.ALL_BATCH_PATHS),
-    row(by.WARMUP, "warmup_updates", 10, by.warmup, by.EPOCHS, *by.ALL_BATCH_PATHS),
-    row(by.DEVICES, "(how a batch is cut)", "list(range(0,4))", by.devices),
+    row(
+        played.PER_DEVICE,
+        "num_minibatches, microbatch_tokens",
+        1,
+        played.per_device,
+        *played.ALL_BATCH_PATHS,
+        *played.ALL_LENGTHS,
+    ),
+    row(played.ACCUMULATION, "num_minibatches", 16, played.minibatches, *played.ALL_BATCH_PATHS),
+    row(played.WARMUP, "warmup_updates", 10, played.warmup, played.EPOCHS, *played.ALL_BATCH_PATHS),
+    row(played.DEVICES, "(how a batch is cut)", "list(range(0,4))", played.devices),
     row(
         f"{TRAIN}.model_args.disable_gradient_checkpointing",
         "gradient_checkpointing (not)",
         False,
-        by.gradient_checkpointing,
+        learned.gradient_checkpointing,
     ),
     row(f"{TRAIN}.model_args.model_name_or_path", "model", "some/model"),
     row(f"{TRAIN}.model_args.lora_rank", "lora_rank", 16),
@@ -120,43 +158,53 @@ PATHS = by_path(
         "critic.training_args.learning_rate",
         "critic_learning_rate (with gae)",
         1e-5,
-        by.with_gae("critic_learning_rate"),
+        learned.with_gae("critic_learning_rate"),
         *_GAE,
     ),
     # the engine
-    row(by.NEW_TOKENS, "max_turn_tokens", 1024, by.turn_tokens, by.STEP_TOKENS, by.TAGS, f"{by.CUSTOM}.*"),
+    row(
+        played.NEW_TOKENS,
+        "max_turn_tokens",
+        1024,
+        played.turn_tokens,
+        played.STEP_TOKENS,
+        played.TAGS,
+        f"{played.CUSTOM}.*",
+    ),
     row(f"{GENERATE}.temperature", "temperature", 0.99),
     row(f"{GENERATE}.top_p", "top_p", 0.99),
-    row(f"{GENERATE}.top_k", "top_k (-1: 0, all)", 100, by.top_k),
-    row(f"{GENERATE}.stop_strings", "stop", ["</answer>"], by.stop),
-    row(f"{GENERATE}.num_return_sequences", "(only 1)", 1, by.replies),
-    row(by.ENGINE, "engine (hf_infer: transformers; vllm needs a GPU)", "vllm", by.engine, "engine", "device"),
+    row(f"{GENERATE}.top_k", "top_k (-1: 0, all)", 100, learned.top_k),
+    row(f"{GENERATE}.stop_strings", "stop", ["</answer>"], learned.stop),
+    row(f"{GENERATE}.num_return_sequences", "(only 1)", 1, learned.replies),
+    row(
+        learned.ENGINE, "engine (hf_infer: transformers; vllm needs a GPU)", "vllm", learned.engine, "engine", "device"
+    ),
     KnownPath(
-        f"{by.ENGINE_CONFIG}.*",
+        f"{learned.ENGINE_CONFIG}.*",
         "vllm_options (vllm)",
-        by.stop,
+        learned.stop,
         0.8,
-        (by.ENGINE, "engine", "device", f"{by.ENGINE_CONFIG}.*"),
-        by.engine_option,
+        (learned.ENGINE, "engine", "device", f"{learned.ENGINE_CONFIG}.*"),
+        learned.engine_option,
     ),
     # environments
-    row(by.GROUP_SIZE, "group_size", 8),
+    row(played.GROUP_SIZE, "group_size", 8),
     row(f"{ENVS}.group_size_redundancy", "redundancy", 2),
     row(f"{ENVS}.num_env_groups", "lanes", 8),
-    row(by.TAGS, "(which of custom_envs is env)", ["FrozenLake"], by.tags, "env", f"{by.CUSTOM}.*"),
-    row(by.VAL_GROUP, "eval_samples, eval_games (with val_batch_size)", 1, by.evaluation, by.VAL_BATCH),
+    row(played.TAGS, "(which of custom_envs is env)", ["FrozenLake"], played.tags, "env", f"{played.CUSTOM}.*"),
+    row(played.VAL_GROUP, "eval_samples, eval_games (with val_batch_size)", 1, played.evaluation, played.VAL_BATCH),
     row(f"{VAL}.generating_args.temperature", "eval_temperature", 0.0),
     row(f"{VAL}.generating_args.top_p", "eval_top_p", 1.0),
     KnownPath(
-        f"{by.CUSTOM}.*",
+        f"{played.CUSTOM}.*",
         "env, env_options, max_turns, max_turn_tokens, system_prompt, max_steps_under_way (of the one in tags)",
-        by.stop,
+        learned.stop,
         "FrozenLake",
-        (by.TAGS, by.NEW_TOKENS, by.STEP_TOKENS, "env", f"{by.CUSTOM}.*"),
-        by.custom_env,
+        (played.TAGS, played.NEW_TOKENS, played.STEP_TOKENS, "env", f"{played.CUSTOM}.*"),
+        played.custom_env,
     ),
     *(KnownPath(path, f"(only {allowed[0]})", only(*allowed, why=why), allowed[0]) for path, allowed, why in _ONLY),
-    *(KnownPath(path, "(off)", by.never(why, *off), False) for path, why, off in _NOT_HERE),
+    *(KnownPath(path, "(off)", learned.never(why, *off), False) for path, why, off in _NOT_HERE),
 )
 
 _ROLES = "engine, learner and evaluations are roles of their own, placed by the runtime (headway run --runtime ray)"
@@ -241,12 +289,12 @@ SINGLE = {path for path in (*PATHS, *WITHOUT_EFFECT) if "." not in path}
 """Names at the top of their file."""
 
 OUR_WORDS: dict[str, tuple[str, ...]] = {
-    "engine": (by.ENGINE,),
+    "engine": (learned.ENGINE,),
     "device": (),
     "env": (),
-    "group_size": (by.GROUP_SIZE,),
-    by.EPOCHS: (),
-    by.WHITEN: (),
+    "group_size": (played.GROUP_SIZE,),
+    played.EPOCHS: (),
+    learned.WHITEN: (),
 }
 """Settings that decide what some of their names mean, and their names for these."""
 

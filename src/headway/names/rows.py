@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from headway.core.opaque import JsonObject
+
 Theirs = Mapping[str, object]
 """Dotted paths and their values; what is null is not there."""
 Meaning = dict[str, object] | str
@@ -66,3 +68,15 @@ def whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number >= 1, received {value!r}")
     return value
+
+
+def nested(options: Mapping[str, object]) -> JsonObject:
+    """Dotted names as the groups they were."""
+    whole_: JsonObject = {}
+    for path, value in options.items():
+        *groups, last = path.split(".")
+        inner = whole_
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = value
+    return whole_

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from headway.observe import advice_on_agents, advice_on_data, advice_on_time
 from headway.observe.advice_signs import NEGLIGIBLE, NOTICEABLE, Signs, percent, read_signs
 from headway.observe.advice_signs import Finding as Finding
-from headway.observe.run_history import LEARNER, Story
+from headway.observe.story_records import LEARNER, Story
 from headway.observe.time_report import Accounts
 
 MIN_UPDATES = 5

@@ -7,7 +7,7 @@ from collections import Counter
 
 from headway.observe.advice_signs import NOTICEABLE, RECENT, Finding, Signs, in_seconds, percent
 from headway.observe.alarms import DEFAULT_ALARMS
-from headway.observe.run_history import Story
+from headway.observe.story_records import Story
 
 MOST = 0.9
 

@@ -10,7 +10,7 @@ from statistics import median
 from headway.core.history_records import settings_of_line
 from headway.core.rules import slots_for
 from headway.observe.advice_signs import NEGLIGIBLE, NOTICEABLE, Finding, Signs, in_seconds, percent
-from headway.observe.run_history import LineStory, Story
+from headway.observe.story_records import LineStory, Story
 
 
 def other_line_too_slow(signs: Signs) -> Finding | None:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.observe.run_history import LEARNER, Story
+from headway.observe.story_records import LEARNER, Story
 from headway.observe.time_report import Accounts
 
 NEGLIGIBLE = 0.02

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 
 from headway.core.opaque import JsonObject
 from headway.observe import series
-from headway.observe.run_history import Story
 from headway.observe.samples import Sample, visible
 from headway.observe.statistics import seconds
+from headway.observe.story_records import Story
 
 RECENT = 10  # updates
 ENDS = {"done": "the game", "turns": "max_turns", "tokens": "tokens", "deadline": "deadline"}

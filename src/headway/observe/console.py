@@ -26,7 +26,7 @@ from rich.text import Text
 
 from headway.observe.activities import WAITS, in_words, were_in_words
 from headway.observe.log_file import TextLog
-from headway.observe.run_history import role_order
+from headway.observe.story_records import role_order
 
 REFRESH_S = 0.25
 LINE_EVERY_S = 10.0

@@ -17,7 +17,8 @@ from pathlib import Path
 from headway.core.naming import learner_name, seat_name
 from headway.core.opaque import JsonObject
 from headway.observe.recorder import parse_event
-from headway.observe.run_history import EVALUATOR, LEARNER, Story, tell_end
+from headway.observe.run_history import tell_end
+from headway.observe.story_records import EVALUATOR, LEARNER, Story
 
 TAIL_BYTES = 1 << 18
 OTHERS = (LEARNER, EVALUATOR, "reanalyzer", "replay")

@@ -16,8 +16,8 @@ from typing import Literal
 from headway.core.events import Alarmed
 from headway.core.history_records import Evaluation
 from headway.observe.alarms import KNOWN, alarm_line
-from headway.observe.run_history import EVALUATOR, Story
 from headway.observe.statistics import seconds
+from headway.observe.story_records import EVALUATOR, Story
 
 MomentKind = Literal["alarm", "alarm over", "failed evaluation", "restart", "publish retry", "lead"]
 

@@ -26,8 +26,8 @@ from headway.observe.report_texts import Seen as Seen
 from headway.observe.report_texts import Setting as Setting
 from headway.observe.report_texts import Simulated as Simulated
 from headway.observe.report_texts import as_text, comparison, facts, headline, labels, state
-from headway.observe.run_history import Story
 from headway.observe.samples import Sample, in_words
+from headway.observe.story_records import Story
 from headway.observe.time_report import Ages, taken_in
 from headway.observe.timeline_slices import Palette, time_by_role, timeline
 

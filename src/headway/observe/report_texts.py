@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from headway.core.opaque import JsonObject, SettingValue
 from headway.observe.advice import Finding
 from headway.observe.environment import not_known
-from headway.observe.run_history import LEARNER, Story
 from headway.observe.samples import Sample
 from headway.observe.statistics import seconds
+from headway.observe.story_records import LEARNER, Story
 from headway.observe.time_report import Accounts, RoleAccount
 
 

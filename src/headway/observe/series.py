@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from headway.core.events import Looked
 from headway.core.history_records import TicketLife
 from headway.core.opaque import JsonObject
-from headway.observe.run_history import LineStory, Story
+from headway.observe.story_records import LineStory, Story
 
 MAX_POINTS = 300
 MIB = 2**20

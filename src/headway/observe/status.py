@@ -17,7 +17,8 @@ from headway.observe.episodes_in_words import in_words as in_words_of
 from headway.observe.folder import RunFolder
 from headway.observe.log_end import TAIL_BYTES, Numbers, read_end, read_numbers
 from headway.observe.log_parts import log_size
-from headway.observe.run_history import LineStory, Story, describe, read_story
+from headway.observe.run_history import describe, read_story
+from headway.observe.story_records import LineStory, Story
 from headway.observe.time_report import Ages, account, taken_in
 
 UP_TO_BYTES = 2_000_000  # of a log that is read whole: about a second

@@ -18,7 +18,7 @@ from headway.core.events import Looked
 from headway.core.history_records import TicketLife
 from headway.core.opaque import JsonObject
 from headway.observe.activities import CAUSES
-from headway.observe.run_history import LineStory, Story
+from headway.observe.story_records import LineStory, Story
 
 LAST_UPDATES = 100  # what the learner reported over these many
 

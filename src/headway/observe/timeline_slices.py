@@ -15,7 +15,7 @@ from headway.core.history_records import RoleInterval
 from headway.core.opaque import JsonObject
 from headway.observe.activities import CAUSES
 from headway.observe.notable_moments import notable_moments
-from headway.observe.run_history import Story
+from headway.observe.story_records import Story
 from headway.observe.time_report import RoleAccount
 
 BUDGET = 16_000

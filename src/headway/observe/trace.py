@@ -28,7 +28,8 @@ from headway.core.opaque import JsonObject
 from headway.observe.activities import WAITS_FOR
 from headway.observe.folder import RunFolder
 from headway.observe.notable_moments import notable_moments
-from headway.observe.run_history import LineStory, Story, read_story
+from headway.observe.run_history import read_story
+from headway.observe.story_records import LineStory, Story
 from headway.observe.whole_files import write_whole
 
 Event = JsonObject

@@ -24,7 +24,7 @@ from headway.coordinate.line_settings import LineSettings
 from headway.core.history_records import TicketLife
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.rules import ReplayRatio
-from headway.observe.run_history import LEARNER, LineStory, Story
+from headway.observe.story_records import LEARNER, LineStory, Story
 from headway.simulate.simulation import (
     NO_TIME,
     WORTH_A_VERSION,

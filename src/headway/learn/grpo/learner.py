@@ -34,7 +34,7 @@ from headway.learn.grpo.critic import Critic
 from headway.learn.grpo.engine_check import EngineCheck
 from headway.learn.grpo.loss import policy_loss, token_scale
 from headway.learn.grpo.policy import TokenPolicy, autocast, find_reference
-from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies, record_of
+from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies, minibatches, record_of
 from headway.learn.grpo.settings import GRPOSettings
 from headway.learn.grpo.summary import equal_groups, summarize
 from headway.learn.grpo.update import GRPOUpdate, measure
@@ -103,7 +103,7 @@ class GRPOLearner:
         self._set_learning_rates()
         update = self._begin(batch)
         for epoch in range(0 if update.is_nothing_left else self._settings.num_epochs):
-            for groups in self._minibatches(update.data.num_groups):
+            for groups in minibatches(update.data.num_groups, self._settings.num_minibatches, self._random):
                 self._step(update, groups, is_first_look=epoch == 0)
         self._updates += 1
         found = measure(update, self._rank, self._settings.num_epochs)
@@ -115,10 +115,7 @@ class GRPOLearner:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
-        weights = plain_weights(self._model)
-        if self._publish_dtype is None:
-            return weights
-        return {name: tensor.to(self._publish_dtype) for name, tensor in weights.items()}
+        return plain_weights(self._model, self._publish_dtype)
 
     def held_alike(self) -> dict[str, Any]:
         """Returns the weights that are the same on every rank, the critic's included."""
@@ -252,11 +249,6 @@ class GRPOLearner:
         return _Look(proximal, reference, values, lines[2, num_tokens:] if with_ends else None)
 
     # -- one step of the optimizer ------------------------------------------------------------------
-
-    def _minibatches(self, num_groups: int) -> list[np.ndarray]:
-        count = min(self._settings.num_minibatches, num_groups)
-        order = self._random.permutation(num_groups) if count > 1 else np.arange(num_groups)
-        return [np.sort(part) for part in np.array_split(order, count)]
 
     def _my_microbatches(self, data: Replies, groups: np.ndarray, *, with_ends: bool = False) -> Iterator[Microbatch]:
         mine = groups[self._rank.share_by_size(data.sizes[groups])]

@@ -38,6 +38,13 @@ def record_of(rollout: Rollout) -> Record:
     return rollout.payload if isinstance(rollout.payload, Episodes) else group_of(rollout)
 
 
+def minibatches(num_groups: int, most: int, random: np.random.Generator) -> list[np.ndarray]:
+    """Cuts groups into at most so many minibatches, shuffled: the numbers of each, rising. One draws nothing."""
+    count = min(most, num_groups)
+    order = random.permutation(num_groups) if count > 1 else np.arange(num_groups)
+    return [np.sort(part) for part in np.array_split(order, count)]
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """Holds what follows a prompt: a reply, or an episode up to the last token that the policy drew."""

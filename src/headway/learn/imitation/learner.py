@@ -13,7 +13,7 @@ As one rank of several a learner has the whole batch and does its share of the e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from torch import Tensor
 from headway.core.types import Batch, LearnReport
 from headway.experience.episode import Episodes
 from headway.learn.grpo.policy import autocast
-from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
+from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies, minibatches
 from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import plain_weights
@@ -89,7 +89,7 @@ class ImitationLearner:
         steps = [
             self._step(data, weights, groups)
             for _ in range(self._settings.num_epochs)
-            for groups in self._minibatches(data.num_groups)
+            for groups in minibatches(data.num_groups, self._settings.num_minibatches, self._random)
         ]
         self._updates += 1
         nll = float(sum(step.loss for step in steps)) / sum(step.weight for step in steps)
@@ -107,10 +107,7 @@ class ImitationLearner:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
-        weights = plain_weights(self._model)
-        if self._publish_dtype is None:
-            return weights
-        return {name: tensor.to(self._publish_dtype) for name, tensor in weights.items()}
+        return plain_weights(self._model, self._publish_dtype)
 
     def held_alike(self) -> dict[str, Tensor]:
         """Returns the weights that are the same on every rank."""
@@ -133,11 +130,6 @@ class ImitationLearner:
         self._random.bit_generator.state = state["random"]
 
     # -- one step of the optimizer ------------------------------------------------------------------
-
-    def _minibatches(self, num_groups: int) -> Iterator[np.ndarray]:
-        count = min(self._settings.num_minibatches, num_groups)
-        order = self._random.permutation(num_groups) if count > 1 else np.arange(num_groups)
-        return (np.sort(part) for part in np.array_split(order, count))
 
     def _step(self, data: Replies, weights: np.ndarray, groups: np.ndarray) -> _Step:
         """Takes one step on some groups. The mean is over their tokens, whichever rank and microbatch these are in."""
