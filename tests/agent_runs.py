@@ -10,6 +10,7 @@ from grpo_runs import START_S
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.protocols import Runtime
+from headway.core.types import Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.observe.recorder import MemoryRecorder
 from headway.recipes.agent import AgentConfig, stations
@@ -51,3 +52,12 @@ def tiny_agent(model: Path, **changes: Any) -> AgentConfig:
 def run_agent(config: AgentConfig, runtime: str | Runtime = "threads", log: MemoryRecorder | None = None) -> RunResult:
     place = build_runtime(runtime) if isinstance(runtime, str) else runtime
     return place.run(Coordinator(stations(config), config.settings(), place, recorder=log).run())
+
+
+def collected(config: AgentConfig, *tickets: Ticket) -> list[Rollout]:
+    """What a collector of the run makes of these tickets, with the weights it began with."""
+    collector: Any = stations(config).collector(0)
+    try:
+        return [collector.collect(ticket, Snapshot(0, None)) for ticket in tickets]
+    finally:
+        collector.close()

@@ -12,16 +12,16 @@ from waiting import patient
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from agent_runs import GAMES, run_agent, tiny_values  # noqa: E402
+from agent_runs import GAMES, collected, run_agent, tiny_agent, tiny_values  # noqa: E402
 from log_totals import audit  # noqa: E402
 
 from headway.collect.episode_player import GroupFailed  # noqa: E402
 from headway.core.protocols import CannotGoOn  # noqa: E402
-from headway.core.types import MEASURES, Rollout, Snapshot, Ticket  # noqa: E402
+from headway.core.types import MEASURES, Rollout, Ticket  # noqa: E402
 from headway.experience.episode import Episodes  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.observe.recorder import MemoryRecorder  # noqa: E402
-from headway.recipes.agent import AgentConfig, stations  # noqa: E402
+from headway.recipes.agent import AgentConfig  # noqa: E402
 from headway.recipes.config import ConfigError, read_values  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
@@ -35,20 +35,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tiny(model: Path, agent: str, **changes: Any) -> AgentConfig:
-    values = tiny_values(model, agent=f"{AGENTS}:{agent}", **changes)
-    del values["env"]
-    config = read_values(AgentConfig, values)
-    assert isinstance(config, AgentConfig)
-    return config
+    return tiny_agent(model, env=None, agent=f"{AGENTS}:{agent}", **changes)
 
 
-def collected(config: AgentConfig, index: int = 0) -> Rollout:
-    collector: Any = stations(config).collector(0)
-    try:
-        rollout: Rollout = collector.collect(Ticket(index, 7, 0, 0, 0), Snapshot(0, None))
-        return rollout
-    finally:
-        collector.close()
+def first_of(config: AgentConfig) -> Rollout:
+    (rollout,) = collected(config, Ticket(0, 7, 0, 0, 0))
+    return rollout
 
 
 @pytest.mark.parametrize("lead", [0, 1])
@@ -62,8 +54,7 @@ def test_an_agent_of_two_lines_is_trained_and_the_ledger_closes(model: Path, lea
 
 
 def test_the_game_in_an_agents_own_loop_gives_the_bits_of_the_game_as_an_environment(model: Path) -> None:
-    as_env = read_values(AgentConfig, tiny_values(model, updates=2))
-    assert isinstance(as_env, AgentConfig)
+    as_env = tiny_agent(model, updates=2)
     weights = [run_agent(config).weights for config in (tiny(model, "count", updates=2), as_env)]
     assert fingerprint(weights[0]) == fingerprint(weights[1])
     assert fingerprint(run_agent(tiny(model, "count", updates=2), "inline").weights) == fingerprint(weights[0])
@@ -76,7 +67,7 @@ def test_held_out_seeds_are_played_by_the_agent_too(model: Path) -> None:
 
 
 def test_a_fork_is_an_episode_with_the_runs_return_whose_shared_part_is_untrained(model: Path) -> None:
-    rollout = collected(tiny(model, "fork"))
+    rollout = first_of(tiny(model, "fork"))
     group = rollout.payload
     assert isinstance(group, Episodes) and group.size == 6  # three runs of two branches
     np.testing.assert_allclose(group.returns, 1.5)
@@ -96,13 +87,13 @@ def test_what_the_engine_drew_in_a_fork_is_what_the_learner_reads(model: Path) -
 
 
 def test_rewards_by_calls_stand_at_their_replies_and_the_returned_one_at_the_last(model: Path) -> None:
-    group = collected(tiny(model, "paid")).payload
+    group = first_of(tiny(model, "paid")).payload
     np.testing.assert_allclose(group.rewards.reshape(3, 2), [[0.25, 2.0]] * 3)
     assert group.success.tolist() == [1.0] * 3 and group.part_names == ("calls",)
 
 
 def test_runs_that_begin_differently_share_what_they_have_in_common(model: Path) -> None:
-    group = collected(tiny(model, "unlike")).payload
+    group = first_of(tiny(model, "unlike")).payload
     assert len(group.prompt) >= 1 and group.size == 3
 
 
@@ -112,21 +103,21 @@ def test_an_agent_that_raises_is_tried_again_and_gets_no_reward_for_it(
     for number in range(2):
         (tmp_path / f"fault{number}").touch()
     monkeypatch.setenv("FAULTS", str(tmp_path))
-    rollout = collected(tiny(model, "shaky"))
+    rollout = first_of(tiny(model, "shaky"))
     assert rollout.payload.returns.tolist() == [1.0] * 3
     assert rollout.info[MEASURES]["environments_lost"] == 2
 
 
 def test_an_agent_that_keeps_raising_fails_its_group(model: Path) -> None:
     with pytest.raises(GroupFailed, match="ConnectionError: the shop is closed for good"):
-        collected(tiny(model, "broken", env_attempts=2))
+        first_of(tiny(model, "broken", env_attempts=2))
 
 
 @pytest.mark.parametrize(("changes", "end"), [({"max_turns": 3}, "turns"), ({"max_episode_tokens": 30}, "tokens")])
 def test_what_the_model_has_used_up_ends_a_run_with_its_rewards_so_far(
     model: Path, changes: dict[str, Any], end: str
 ) -> None:
-    group = collected(tiny(model, "endless", **changes)).payload
+    group = first_of(tiny(model, "endless", **changes)).payload
     assert group.end == (end,) * 3 and group.returns.tolist() == [0.0] * 3
 
 
@@ -134,9 +125,9 @@ def test_an_agent_that_hangs_ends_with_what_was_given_by_calls_or_is_lost(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(GroupFailed, match="did not return within 1 s"):
-        collected(tiny(model, "hanging", episode_deadline_s=1.0))
+        first_of(tiny(model, "hanging", episode_deadline_s=1.0))
     monkeypatch.setenv("PAID", "yes")
-    group = collected(tiny(model, "hanging", episode_deadline_s=patient(1.0))).payload
+    group = first_of(tiny(model, "hanging", episode_deadline_s=patient(1.0))).payload
     assert group.end == ("deadline",) * 3 and group.returns.tolist() == [0.5] * 3
 
 
@@ -144,7 +135,7 @@ def test_a_run_that_is_not_needed_any_more_is_abandoned_and_its_session_closed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAULTS", str(tmp_path))
-    rollout = collected(tiny(model, "loser", redundancy=1, max_lead=1, dispatch="free"))
+    rollout = first_of(tiny(model, "loser", redundancy=1, max_lead=1, dispatch="free"))
     assert rollout.payload.size == 3 and rollout.info[MEASURES]["episodes_abandoned"] == 1
 
 
@@ -152,13 +143,13 @@ def test_a_run_that_is_not_needed_any_more_is_abandoned_and_its_session_closed(
     ("agent", "line"),
     [
         ("silent", "without one reply of the model"),
-        ("worthless", "what it returned is nan (float); allowed: a finite number"),
+        ("worthless", r"what it returned is nan \(float\); allowed: a finite number"),
         ("unpaid", "returned no reward and gave none by a call"),
     ],
 )
 def test_an_agent_that_must_be_mended_ends_the_run_in_one_line(model: Path, agent: str, line: str) -> None:
     with pytest.raises(CannotGoOn, match=line):
-        collected(tiny(model, agent))
+        first_of(tiny(model, agent))
 
 
 def test_an_agent_and_an_environment_are_refused_together_in_one_line(model: Path) -> None:

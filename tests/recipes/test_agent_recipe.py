@@ -16,7 +16,7 @@ from waiting import patient, wait_until
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from agent_runs import GAMES, run_agent, tiny_agent, tiny_values  # noqa: E402
+from agent_runs import GAMES, collected, run_agent, tiny_agent, tiny_values  # noqa: E402
 from log_totals import audit  # noqa: E402
 
 from headway.cli import main  # noqa: E402
@@ -24,7 +24,7 @@ from headway.collect.agent_episodes import is_held_out  # noqa: E402
 from headway.collect.episode_loop import EpisodeLimits  # noqa: E402
 from headway.collect.episode_player import EpisodePlayer, GroupPlan, PausableClock  # noqa: E402
 from headway.collect.group_filters import GroupSummary  # noqa: E402
-from headway.core.types import Rollout, Snapshot, Ticket  # noqa: E402
+from headway.core.types import Snapshot, Ticket  # noqa: E402
 from headway.envs.agents.loading import load_env  # noqa: E402
 from headway.envs.agents.stepping import build_stepping  # noqa: E402
 from headway.experience.episode import Episodes  # noqa: E402
@@ -33,25 +33,18 @@ from headway.llm.conversation import Conversation  # noqa: E402
 from headway.llm.engine import Sampling  # noqa: E402
 from headway.llm.models import load_tokenizer  # noqa: E402
 from headway.observe.recorder import MemoryRecorder, read_events  # noqa: E402
-from headway.recipes.agent import AgentConfig, stations  # noqa: E402
+from headway.recipes.agent import stations  # noqa: E402
 from headway.recipes.config import ConfigError  # noqa: E402
 from headway.recipes.language_model import build_engine  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+FIRST = Ticket(0, 100)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("agent") / "model")
-
-
-def collected(config: AgentConfig, *indices: int) -> list[Rollout]:
-    collector: Any = stations(config).collector(0)
-    try:
-        return [collector.collect(Ticket(index, 100 + index), Snapshot(0, None)) for index in indices]
-    finally:
-        collector.close()
 
 
 def words(values: dict[str, Any]) -> list[str]:
@@ -122,7 +115,7 @@ def test_kill_nine_and_resume_loses_no_group_and_trains_none_twice(model: Path, 
     ],
 )
 def test_each_limit_has_its_name_and_its_end(model: Path, changes: dict[str, Any], end: str, turns: int) -> None:
-    (rollout,) = collected(tiny_agent(model, **changes), 0)
+    (rollout,) = collected(tiny_agent(model, **changes), FIRST)
     group: Episodes = rollout.payload
     assert set(group.end) == {end}
     assert set(group.turns.tolist()) == {turns}
@@ -173,7 +166,7 @@ def test_what_the_policy_was_told_is_not_trained_on_and_never_encoded_again(
         return encode(self, text, *args, **options)
 
     monkeypatch.setattr(kind, "encode", listening)
-    (rollout,) = collected(tiny_agent(model, log_samples=8), 0)
+    (rollout,) = collected(tiny_agent(model, log_samples=8), FIRST)
     group: Episodes = rollout.payload
     replies = [turn["reply"] for one in rollout.info["samples"] for turn in one["turns"]]
     assert len(replies) == 9
@@ -186,7 +179,7 @@ def test_what_the_policy_was_told_is_not_trained_on_and_never_encoded_again(
 
 
 def test_a_prefix_begins_every_reply_and_is_not_trained_on(model: Path) -> None:
-    plain, begun = (collected(tiny_agent(model, reply_prefix=prefix), 0)[0].payload for prefix in ("", "I say"))
+    plain, begun = (collected(tiny_agent(model, reply_prefix=prefix), FIRST)[0].payload for prefix in ("", "I say"))
     assert len(begun.prompt) == len(plain.prompt) + 5
     assert int((~begun.trained).sum()) == int((~plain.trained).sum()) + 3 * 2 * 5
 
@@ -224,7 +217,7 @@ class Numbers:
 
 def test_a_silent_group_is_filtered_as_such(model: Path) -> None:
     silent = {"filter_silent": True, "max_turns": 1, "max_turn_tokens": 1, "stop_token_ids": ()}
-    rollouts = collected(tiny_agent(model, temperature=0.01, **silent), 0)
+    rollouts = collected(tiny_agent(model, temperature=0.01, **silent), FIRST)
     assert rollouts[0].filtered == "silent"
 
 
@@ -237,7 +230,10 @@ def test_a_summary_tells_a_filter_what_became_of_each_episode() -> None:
 
 def test_no_game_that_begins_like_a_held_out_one_is_trained_on(model: Path) -> None:
     config = tiny_agent(model, held_out="texts", held_out_share=0.4, evaluate_every=1, log_samples=8, eval_games=4)
-    trained = {rollout.info["samples"][0]["prompt"] for rollout in collected(config, *range(6))}
+    trained = {
+        rollout.info["samples"][0]["prompt"]
+        for rollout in collected(config, *(Ticket(index, 100 + index) for index in range(6)))
+    }
     made = stations(config).evaluator
     assert made is not None
     evaluator: Any = made()
@@ -303,7 +299,7 @@ def test_environments_that_cannot_be_are_one_line_before_anything_starts(
 
 def test_a_first_message_that_leaves_no_room_is_one_line(model: Path) -> None:
     with pytest.raises(ValueError, match=r"the first message of .* tokens: max_context_tokens=9 leaves no room"):
-        collected(tiny_agent(model, max_context_tokens=9, max_episode_tokens=9), 0)
+        collected(tiny_agent(model, max_context_tokens=9, max_episode_tokens=9), FIRST)
 
 
 @pytest.mark.parametrize("limits", [(0, 1, 1, 1), (1, 2, 1, 3), (1, 1, 4, 3)])

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway.core.naming import unknown
+from headway.core.one_line import shortened
 from headway.core.opaque import JsonObject
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -260,8 +261,7 @@ def _kind(value: object) -> str:
 
 
 def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return shortened(repr(value), 60)
 
 
 # -- writing ----------------------------------------------------------------------------------------

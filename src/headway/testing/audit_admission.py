@@ -1,8 +1,9 @@
-"""May one more ticket open, may the learner go on: the rules of admission, defined for the audit alone."""
+"""May one more ticket open, may the learner go on, what does it take: the rules, defined for the audit alone."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from headway.testing.audit_terms import LineTerms, Recount
 
@@ -93,3 +94,23 @@ class Admission:
             return False
         error = ratio["samples_per_insert"] * self._recount.steps - (updates + 1) * ratio["samples_per_update"]
         return bool(error >= ratio["samples_per_insert"] * ratio["min_size"] - ratio["slack"] - 1e-6)
+
+
+def out_of_order(
+    batch: Sequence[int], live: Mapping[int, AuditedTicket], arrived: Sequence[int], terms: LineTerms
+) -> Iterator[str]:
+    """Says what is wrong with taking these tickets, of those that are live, in the order in which they `arrived`."""
+    untaken = [(index, ticket) for index, ticket in live.items() if ticket.phase != "taken"]
+    missing = next((index for index, ticket in untaken if ticket.phase != "ready"), math.inf)
+    window = terms.window
+    for index in batch:
+        if index >= missing + window * terms.every:
+            yield f"ticket {index} overtakes {missing} by more than {terms['order']} allows"
+    if terms["on_stale"] == "wait" and terms["max_staleness"] is not None and window > 1:
+        return  # those that would become too old go first
+    if math.isinf(window):
+        expected = list(arrived[: len(batch)])
+    else:
+        expected = [index for index, ticket in untaken if ticket.phase == "ready"][: len(batch)]
+    if sorted(expected) != sorted(batch):
+        yield f"tickets {list(batch)} are taken, {sorted(expected)} come first"

@@ -8,30 +8,12 @@ open --start--> flying --land--> ready --update, insert--> taken --settle--> lea
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from headway.core import events as ev
-from headway.testing.audit_admission import Admission, AuditedTicket
+from headway.testing.audit_admission import Admission, AuditedTicket, out_of_order
 from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms, Logged, Recount, agree
-
-
-@dataclass(slots=True)
-class _Versions:
-    """Where a line is."""
-
-    newest: int = -1
-    updates: int = 0
-    in_version: int = 0
-    """Updates since the newest was published."""
-    is_short: bool = False
-    """The newest was made by fewer updates than publish_every."""
-    is_published: bool = True
-    """All updates are in a published version."""
-
-    def __str__(self) -> str:
-        return f"the log is at version {self.newest}, update {self.updates}"
+from headway.testing.audit_versions import AuditedVersions
 
 
 class LineAuditor:
@@ -42,7 +24,7 @@ class LineAuditor:
         self.terms = terms
         self.recount = Recount()
         self.live: dict[int, AuditedTicket] = {}  # in the order of the indices
-        self.at = _Versions()
+        self.at = AuditedVersions(self._wrong)
         self.lead = self._largest_lead = 0.0
         self._find = findings
         self._arrived: dict[int, None] = {}  # ready, in the order of arrival
@@ -71,14 +53,12 @@ class LineAuditor:
             self.live[index].landed_s += waited_s
         if self._current is not None:
             self._wrong("updates", f"the checkpoint was written in the middle of update {self._current[0]}")
-        if (version, updates) != (self.at.newest, self.at.updates):
-            self._wrong("versions", f"resumed at version {version}, update {updates}; {self.at}")
+        self.at.require(version, updates, "versions", "resumed")
 
     def end(self, version: int, updates: int, returned: int) -> None:
         if returned != len(self.live):
             self._wrong("counts", f"{returned} tickets are returned, {len(self.live)} are live")
-        if (version, updates) != (self.at.newest, self.at.updates):
-            self._wrong("counts", f"ended at version {version}, update {updates}; {self.at}")
+        self.at.require(version, updates, "counts", "ended")
 
     def _wrong(self, rule: str, what: str) -> None:
         self._find.wrong(rule, f"{what}, in line {self.name}" if self.name else what)
@@ -318,27 +298,12 @@ class LineAuditor:
         if self.terms.replay is None:
             if late:
                 self._wrong("settles when published", f"tickets {late} are published and not settled")
-            self._check_order(batch)
+            for line in out_of_order(batch, self.live, list(self._arrived), self.terms):
+                self._wrong("order", line)
         elif not self._admission.may_learn(self.at.updates):
             self._wrong("replay ratio", f"update {number} begins, and too little was inserted for it")
         self._take(batch, version, event.time_s)
         self._current = number, version, batch
-
-    def _check_order(self, batch: list[int]) -> None:
-        untaken = [(index, ticket) for index, ticket in self.live.items() if ticket.phase != "taken"]
-        missing = next((index for index, ticket in untaken if ticket.phase != "ready"), math.inf)
-        window = self.terms.window
-        for index in batch:
-            if index >= missing + window * self.terms.every:
-                self._wrong("order", f"ticket {index} overtakes {missing} by more than {self.terms['order']} allows")
-        if self.terms["on_stale"] == "wait" and self.terms["max_staleness"] is not None and window > 1:
-            return  # those that would become too old go first
-        if math.isinf(window):
-            expected = list(self._arrived)[: len(batch)]
-        else:
-            expected = [index for index, ticket in untaken if ticket.phase == "ready"][: len(batch)]
-        if sorted(expected) != sorted(batch):
-            self._wrong("order", f"tickets {batch} are taken, {sorted(expected)} come first")
 
     def end_update(self, event: ev.Updated) -> None:
         at, number = self.at, event.update
@@ -347,13 +312,9 @@ class LineAuditor:
         if event.version != at.newest:
             self._wrong("batch", f"update {number} ends at version {event.version}, {at.newest} is newest")
         self._current = None
-        at.updates += 1
-        at.in_version += 1
-        at.is_published = False
         self._trained.update(event.tickets)
         self._unsettled += event.tickets
-        if at.in_version > self.terms["publish_every"]:
-            self._wrong("versions", f"{at.in_version} updates since version {at.newest}")
+        at.count_update(self.terms["publish_every"])
 
     def insert(self, event: ev.Inserted) -> None:
         indices = list(event.tickets)
@@ -368,13 +329,7 @@ class LineAuditor:
         self._unsettled += indices
 
     def publish(self, event: ev.Published) -> None:
-        at, version, every = self.at, event.version, self.terms["publish_every"]
-        if version != at.newest + 1:
-            self._wrong("versions", f"version {version} is published after {at.newest}")
-        if version and not 0 < at.in_version <= every:
-            self._wrong("versions", f"version {version} was made by {at.in_version} updates, not {every}")
-        at.is_short = version > 0 and at.in_version < every
-        at.newest, at.in_version, at.is_published = version, 0, True
+        self.at.publish(event.version, self.terms["publish_every"])
 
     def restage(self, event: ev.Restaged) -> None:
         if event.version != self.at.newest:
