@@ -146,7 +146,7 @@ class QueueFeed(Feed):
         """Count what an update trained on; the metrics it is shown with."""
         self._ledger.count_samples(float(len(batch.rollouts) if report.samples is None else report.samples))
         measured = [rollout.info[MEASURES] for rollout in batch.rollouts if MEASURES in rollout.info]
-        return {**report.metrics, **_means(measured)}
+        return {**report.metrics, **_means(measured)} if measured else dict(report.metrics)
 
     def take_back(self, batch: Batch, report: LearnReport) -> None:
         """The update is done and recorded."""

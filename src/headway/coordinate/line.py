@@ -14,7 +14,7 @@ from headway.coordinate.learner_calls import LearnerCalls
 from headway.coordinate.line_lead import LineLead
 from headway.coordinate.publishing import Publishing
 from headway.coordinate.role_calls import RoleCalls
-from headway.coordinate.turns import Turn
+from headway.coordinate.turns import OnlyTurn, Turn
 from headway.core.opaque import JsonObject
 from headway.core.types import Ticket
 
@@ -39,7 +39,7 @@ class Line:
         self.births: dict[int, tuple[int, int]] = {}
         """Of a pinned run, where this line does not take every rollout: ticket -> its version, and how many of the
         rollouts since the ticket before have not landed. They use the same version."""
-        self.turn = Turn(self.role, calls.board, run.patience_s)
+        self.turn = (Turn if run.lines else OnlyTurn)(self.role, calls.board, run.patience_s)
         """Whoever has it finds nothing half done in this line."""
 
     @property

@@ -61,6 +61,21 @@ class Turn:
         self._lock.release()
 
 
+class OnlyTurn(Turn):
+    """The turn of a run's only line, which nobody else ever wants."""
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    async def wait_outside(self, cause: str, explain: object, deadline_s: float) -> None:
+        await self._board.wait(self._role, cause, explain, deadline_s)
+
+
 @asynccontextmanager
 async def all_turns(turns: Sequence[tuple[str, Turn]], role: str) -> AsyncIterator[None]:
     """`role` waits until none of these lines is in the middle of an update, and keeps it so."""
