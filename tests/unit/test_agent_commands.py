@@ -71,7 +71,7 @@ def test_colour_lines_is_still_played_by_hand(capsys: Output, monkeypatch: pytes
 def test_what_play_does_not_understand_is_refused_in_a_line(capsys: Output) -> None:
     assert refused(capsys, "play", "ligths").startswith("unknown game 'ligths'; did you mean 'lights'?")
     assert refused(capsys, "play", "guess", "--me", "--expert") == "one player plays, received --me, --expert"
-    allowed = "allowed: env_options, expert, me, random, seed"
+    allowed = "allowed: env_options, expert, me, random, run, seed, temperature"
     assert refused(capsys, "play", "guess", "--sed", "1") == f"unknown option 'sed'; did you mean 'seed'? {allowed}"
     assert refused(capsys, "play", "--expert").startswith("Colour Lines is played by you alone, received --expert")
     assert refused(capsys, "play", "guess", "--seed", "x") == "--seed must be a whole number, received 'x'"
