@@ -13,9 +13,10 @@ training that never waits, or what the engine itself computes for a batch, if th
     + redundancy  R more episodes begin in each group and the last R are abandoned
     + limit       an episode ends after so many seconds as it stands
 
-The ways take turns; the first update, which nothing can overlap, is left out. `x lock-step` is against lock-step in the same repeat, `of floor` against the floor: median
-(least..most). The price: how much shorter the learned episodes are than all that began (turns), the share of episodes
-abandoned, cut by the limit, and the mean age of what was learned from. Nothing is asserted.
+The ways take turns; the first update, which nothing can overlap, is left out. `x lock-step` is against lock-step in the
+same repeat, `of floor` against the floor: median (least..most). The price: how much shorter the learned episodes are
+than all that began (turns), the share of episodes abandoned, cut by the limit, and the mean age of what was learned
+from. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,11 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.types import MEASURES, Batch, LearnReport, derive_seed
 from headway.envs.agents.games.lights import Lights
-from headway.envs.agents.interface import Step
+from headway.envs.agents.interface import AgentEnv, Step
 from headway.envs.agents.loading import load_env
 from headway.launching import build_runtime
-from headway.llm.engine import Sampling
+from headway.llm.conversation import Conversation
+from headway.llm.engine import Engine, Sampling
 from headway.recipes.agent import GameFacts, build_conversation, build_player, stations
 from headway.recipes.agent_config import AgentConfig
 
@@ -158,9 +161,8 @@ def run(way: Way, alpha: float, scale_s: float, updates: int) -> tuple[Paced, fl
     seen: list[Batch] = []
     trained_at: list[float] = []
     config = config_of(way, alpha, scale_s, updates)
-    wired = replace(
-        stations(config), learner=lambda: WaitingLearner(TRAINING * scale_s, seen, trained_at), evaluator=None
-    )
+    learner = partial(WaitingLearner, TRAINING * scale_s, seen, trained_at)
+    wired = replace(stations(config), learner=learner, evaluator=None)
     runtime = build_runtime("threads")
     began = time.process_time()
     result: RunResult = runtime.run(Coordinator(wired, config.settings(), runtime).run())
@@ -183,35 +185,43 @@ def lock_step(alpha: float, scale_s: float, updates: int) -> Paced:
     """The plain loop: every turn waits for the slowest step of all episodes."""
     config = config_of(Way("lock-step"), alpha, scale_s, updates)
     factory = load_env(config.env, config.env_options)
-    sampling = Sampling(max_tokens=config.max_turn_tokens)
-    facts = GameFacts.of(factory)
+    facts, sampling = GameFacts.of(factory), Sampling(max_tokens=config.max_turn_tokens)
     player, speaker = build_player(config, factory, facts, sampling), build_conversation(config, facts)
-    size = GROUPS * GROUP
-    with ThreadPoolExecutor(2 * size) as pool:
-        trained_at = []
+    trained_at = []
+    with ThreadPoolExecutor(2 * GROUPS * GROUP) as pool:
         for update in range(updates):
-            games = [factory() for _ in range(size)]
-            texts = list(pool.map(lambda at: games[at].reset(derive_seed(update, at // GROUP)), range(size)))
-            sessions = [player.engine.open(f"{at}", speaker.first(text))[0] for at, text in enumerate(texts)]
-            going = list(range(size))
-            for turn in range(8):
-                if not going:
-                    break
-                replies = list(
-                    pool.map(lambda at: sessions[at].reply(sampling, seed=derive_seed(update, at, turn)), going)
-                )
-                steps = list(pool.map(lambda pair: games[pair[0]].step(pair[1].text), zip(going, replies, strict=True)))
-                for at, reply, step in zip(going, replies, steps, strict=True):
-                    if not step.done:
-                        ended = speaker.end_token is not None and reply.tokens[-1] == speaker.end_token
-                        sessions[at].say(speaker.following(step.text, ended=bool(ended)))
-                going = [at for at, step in zip(going, steps, strict=True) if not step.done]
-            for session in sessions:
-                session.close()
+            games = [factory() for _ in range(GROUPS * GROUP)]
+            play_in_step(update, games, player.engine, speaker, sampling, pool)
             time.sleep(TRAINING * scale_s)
             trained_at.append(time.perf_counter())
     player.close()
     return Paced((trained_at[-1] - trained_at[0]) / (updates - 1))
+
+
+def play_in_step(
+    update: int,
+    games: Sequence[AgentEnv],
+    engine: Engine,
+    speaker: Conversation,
+    sampling: Sampling,
+    pool: ThreadPoolExecutor,
+) -> None:
+    """All reply, then all step, until the last game is over."""
+    texts = list(pool.map(lambda at: games[at].reset(derive_seed(update, at // GROUP)), range(len(games))))
+    sessions = [engine.open(f"{at}", speaker.first(text))[0] for at, text in enumerate(texts)]
+    going = [(at, 0) for at in range(len(games))]  # game, turn
+    while going:
+        replies = list(pool.map(lambda one: sessions[one[0]].reply(sampling, seed=derive_seed(update, *one)), going))
+        texts = [reply.text for reply in replies]
+        steps = list(pool.map(lambda at, text: games[at].step(text), [at for at, _ in going], texts))
+        left = []
+        for (at, turn), reply, step in zip(going, replies, steps, strict=True):
+            if not step.done:
+                sessions[at].say(speaker.following(step.text, ended=int(reply.tokens[-1]) == speaker.end_token))
+                left.append((at, turn + 1))
+        going = left
+    for session in sessions:
+        session.close()
 
 
 def table(alpha: float, scale_s: float, updates: int, repeats: int, ways: Sequence[Way]) -> None:
