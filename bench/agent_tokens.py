@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from figures import spread
 
-from headway.llm.engine import Request, Sampling
+from headway.llm.engine import Request, Sampling, Session
 from headway.llm.transformers_engine import TransformersEngine, build_decoder
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer
 
@@ -64,7 +64,7 @@ def engine_of(game: Game) -> TransformersEngine:
     return TransformersEngine(decoder, tiny_tokenizer(), (0, 7, 90, 91, 92))
 
 
-def play_all(game: Game, subject: TransformersEngine, players: list[tuple[Say, Draw]]) -> Played:
+def play_all(game: Game, subject: TransformersEngine, players: Sequence[tuple[Say, Draw]]) -> Played:
     """Plays every episode in a thread of its own."""
     replies: list[list[list[int]]] = [[] for _ in players]
 
@@ -90,8 +90,8 @@ def with_sessions(game: Game) -> Played:
     for group in range(game.episodes // game.group):
         for session in subject.open(f"g{group}", game.prompt(group), game.group):
 
-            def draw(seed: int, session: object = session) -> list[int]:
-                tokens: list[int] = session.reply(SAMPLING, seed=seed).tokens.tolist()  # type: ignore[attr-defined]
+            def draw(seed: int, session: Session = session) -> list[int]:
+                tokens: list[int] = session.reply(SAMPLING, seed=seed).tokens.tolist()
                 return tokens
 
             players.append((session.say, draw))

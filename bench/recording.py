@@ -24,13 +24,14 @@ from headway import launching
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
+from headway.launching import run_files
 from headway.observe.folder import RunFolder
 
 COLLECT_S = 0.0006
 LEARN_S = {1: 0.00025, 8: 0.0036}
 """Tickets per update -> seconds of one."""
 TICKETS = 8000
-launching.TRACE_UP_TO_BYTES = 0
+run_files.TRACE_UP_TO_BYTES = 0
 
 
 class SleepingCollector:

@@ -42,7 +42,8 @@ def tiny_values(model: Path, **changes: Any) -> dict[str, Any]:
 
 
 def tiny_agent(model: Path, **changes: Any) -> AgentConfig:
-    config = read_values(AgentConfig, tiny_values(model, **changes))
+    values = {name: value for name, value in tiny_values(model, **changes).items() if value is not None}
+    config = read_values(AgentConfig, values)
     assert isinstance(config, AgentConfig)
     return config
 

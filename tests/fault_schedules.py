@@ -13,8 +13,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hash_chain_stations import COLLECTORS, SAMPLES, Nature
+from hash_chain_stations import COLLECTORS, SAMPLES, SECOND, Nature
 
+from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
@@ -87,6 +88,7 @@ def draw(number: int) -> Schedule:
     is_patient = rng.random() < 0.2
     replays = rng.random() < 0.2
     settings = _draw_settings(rng, is_patient=is_patient, replays=replays)
+    settings = _with_second_line(settings, random.Random(f"second line {number}"))
     loses = rng.choice([0.0, 0.0, 0.0, 0.04])
     mixes = settings.on_publish == "partial"
     kinds = ["engine"] if mixes else ["concurrent", "engine"] if settings.lanes > 1 else list(COLLECTORS)
@@ -102,6 +104,7 @@ def draw(number: int) -> Schedule:
         publish_fails=rng.choice([0.0, 0.0, 0.08]),
         final=0.0 if is_patient else rng.choice([0.0, 0.0, 0.0, 0.0, 0.003]),
         loses=loses > 0,
+        second_publish_every=settings.lines[SECOND].publish_every if settings.lines else 0,
     )
     quiet = rng.random() < 0.15
     chances = {
@@ -135,6 +138,28 @@ def draw(number: int) -> Schedule:
         changes=rng.random() < 0.15,
         goes_on=rng.choice([0, 0, 0, 0, 5]),
     )
+
+
+def _with_second_line(settings: Settings, rng: random.Random) -> Settings:
+    """In one of six schedules there is a second line, where the settings of the first allow it."""
+    if rng.random() > 1 / 6 or settings.on_stale is OnStale.REQUEUE:
+        return settings
+    while True:
+        lead = rng.choice([0, 0.5, 1, 2, 4])
+        try:
+            line = LineSettings(
+                max_lead=lead,
+                order=rng.choice([OLDEST, OLDEST, window(3), READY]),
+                max_staleness=rng.choice([None, None, 0, 1, 2]),
+                on_stale=rng.choice([OnStale.WAIT, OnStale.DROP, OnStale.KEEP]),
+                tickets_per_batch=rng.randint(1, 3),
+                publish_every=rng.randint(1, 3),
+                queue_capacity=rng.choice([None, None, 6]),
+                every=rng.choice([1, 1, 2, 3]),
+            )
+            return replace(settings, lines={SECOND: line})
+        except ValueError:
+            continue
 
 
 def _draw_settings(rng: random.Random, *, is_patient: bool, replays: bool) -> Settings:
@@ -220,6 +245,8 @@ def traits(schedule: Schedule) -> list[str]:
         names.append("reanalysis")
     if settings.on_publish == "partial":
         names.append("partial")
+    if settings.lines:
+        names.append("two lines, pinned" if settings.is_pinned else "two lines, free")
     if settings.plan.evaluate_every:
         names.append("evaluates in background" if settings.evaluate_in_background else "evaluates, blocking")
     return names

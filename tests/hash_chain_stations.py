@@ -16,13 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headway.coordinate.roles import Stations
+from headway.coordinate.roles import LineStations, Stations
 from headway.core.protocols import CannotGoOn
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket
 
 Weights = tuple[int, bytes]
 """The number of updates behind it, and their hash."""
 FIRST: Weights = (0, b"first")
+SECOND = "second"
 SAMPLES = 3
 """Drawn from a replay for one update."""
 
@@ -59,20 +60,27 @@ class Nature:
     replay: str = ""
     """No replay, or one: inside the learner or shared."""
     reanalyzer: str = ""
-    """None, one that is given its work by the replay (targets), or one that finds it itself (own)."""
+    """None, or one that is given its work by the replay (targets)."""
     evaluates: bool = True
     decay: float = 0.0
     """By how much the effective sample size falls with each version of age."""
     publish_fails: float = 0.0
     final: float = 0.0
     """The chance that a collector says that it cannot go on."""
+    second_publish_every: int = 0
+    """Updates per version of a second line; 0: there is none."""
     loses: bool = False
     """May weights be lost, so that they are staged again with updates of the next version in them?"""
 
     def made(self, snapshot: Snapshot) -> bool:
         """Are these the weights of that version? The last one may be short of updates."""
-        first, last = (snapshot.version - 1) * self.publish_every + 1, snapshot.version * self.publish_every
-        return first <= snapshot.payload[0] <= last + self.publish_every * self.loses
+        return self._made(snapshot, self.publish_every) and all(
+            self._made(other, self.second_publish_every) for other in snapshot.others.values()
+        )
+
+    def _made(self, snapshot: Snapshot, every: int) -> bool:
+        first, last = (snapshot.version - 1) * every + 1, snapshot.version * every
+        return bool(first <= snapshot.payload[0] <= last + every * self.loses)
 
     def stations(self, notes: Notes, rng: random.Random, count: Callable[[str], None]) -> Stations:
         """Of one session. `count` is told of what fails here."""
@@ -87,7 +95,12 @@ class Nature:
             evaluator=(lambda: ChainEvaluator(self, notes)) if self.evaluates else None,
             reanalyzer=ChainReanalyzer if offers else None,
             replay=shared if self.replay == "shared" else None,
+            lines={SECOND: LineStations(lambda: ChainLearner(self, notes, rng, count))} if self.has_second else {},
         )
+
+    @property
+    def has_second(self) -> bool:
+        return self.second_publish_every > 0
 
 
 class ChainCollector:
@@ -107,15 +120,26 @@ class ChainCollector:
             self._count("final")
             raise CannotGoOn("this environment is closed for good")
         return Rollout(
-            (ticket.index, self._made_of(ticket, snapshot.payload)),
+            (ticket.index, self._made_of(ticket, _all_weights(snapshot))),
             steps=1 + ticket.seed % 3 if nature.uneven else 1,
             length=0.5 + ticket.seed % 7,
             filtered=nature.filters and ticket.seed % 5 == 0,
             size=8 * (1 + ticket.seed % 4),
         )
 
-    def _made_of(self, ticket: Ticket, weights: Weights) -> bytes:
+    def _made_of(self, ticket: Ticket, weights: Any) -> bytes:
         return mixed(ticket.seed, weights)
+
+
+def _all_weights(snapshot: Snapshot) -> Any:
+    """Those of the only line, or of each."""
+    others = tuple(other.payload for other in snapshot.others.values())
+    return (snapshot.payload, *others) if others else snapshot.payload
+
+
+def _versions(snapshot: Snapshot) -> tuple[int, ...]:
+    """That of each line."""
+    return (snapshot.version, *(other.version for other in snapshot.others.values()))
 
 
 class StatefulCollector(ChainCollector):
@@ -123,7 +147,7 @@ class StatefulCollector(ChainCollector):
 
     _carried = b""
 
-    def _made_of(self, ticket: Ticket, weights: Weights) -> bytes:
+    def _made_of(self, ticket: Ticket, weights: Any) -> bytes:
         self._carried = mixed(self._carried, ticket.seed, weights)
         return self._carried
 
@@ -148,8 +172,9 @@ class Engine(ConcurrentCollector):
     def apply(self, snapshot: Snapshot) -> None:
         self._notes.check(self._nature.made(snapshot), f"{snapshot} was applied")
         if self._nature.mixes and self._held is not None:
-            newer = snapshot.version > self._held.version
-            self._notes.check(newer, f"version {snapshot.version} was applied over {self._held.version}")
+            before, after = _versions(self._held), _versions(snapshot)
+            newer = before != after and all(one <= other for one, other in zip(before, after, strict=True))
+            self._notes.check(newer, f"version {after} was applied over {before}")
         self._held = snapshot
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:

@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from fault_schedules import Ending, Faults, Schedule, draw, traits
-from hash_chain_stations import COLLECTORS, FIRST, ChainLearner, Nature, Notes, Weights
+from hash_chain_stations import COLLECTORS, FIRST, SECOND, ChainLearner, Nature, Notes, Weights
 
 from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import ReplayError, replay
+from headway.coordinate.rerun import Replayed, ReplayError, replay
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
@@ -304,8 +304,9 @@ class _Run:
                 **{name: getattr(result, name) for name in REPORTED},
                 "scores": [(score.version, score.value) for score in result.scores],
             }
-            if not result.ledger.closes:
-                outcome.wrong("counts", f"the ledger does not close: {result.ledger}")
+            for ledger in (result.ledger, *(line.ledger for line in result.lines.values())):
+                if not ledger.closes:
+                    outcome.wrong("counts", f"the ledger does not close: {ledger}")
             for role, by in result.time_spent.seconds.items():
                 if not role.startswith("publisher") and not math.isclose(
                     sum(by.values()), sum(result.time_spent.seconds["learner"].values()), abs_tol=1e-6
@@ -332,23 +333,25 @@ class _Run:
         stages_unseen = nature.loses and nature.replay == "shared" and not settings.is_pinned
         if not nature.mixes and not stages_unseen:
             try:
-                weights = replay(self._quiet_stations(), self._events).weights
+                weights = _in_all_lines(replay(self._quiet_stations(), self._events))
             except ReplayError as error:
                 outcome.wrong("same again", str(error))
             else:
-                if weights != result.weights:
-                    outcome.wrong("same again", f"weights {result.weights}, executed again {weights}")
+                if weights != _in_all_lines(result):
+                    outcome.wrong("same again", f"weights {_in_all_lines(result)}, executed again {weights}")
         is_longer = schedule.goes_on > 0 and not settings.is_synchronous  # it did not collect ahead of its first end
         chance_decides = schedule.nature.loses or settings.why_not_pinned != ""
         if not settings.is_pinned or chance_decides or is_longer:
             return
-        batches = _batches(self._events)
-        whole, weights = undisturbed(schedule, settings)
+        is_exact = settings.plan.updates is not None and settings.replay is None
+        lines = list(settings.all_lines) if is_exact else [""]  # when the others end depends on when the first did
+        batches = _batches(self._events, lines)
+        whole, weights = undisturbed(schedule, settings, lines)
         if batches != whole:
             first = next((pair for pair in zip(batches, whole, strict=False) if pair[0] != pair[1]), "their number")
             outcome.wrong("same bits", f"batches differ: {first}")
-        elif weights != result.weights:
-            outcome.wrong("same bits", f"weights {result.weights}, undisturbed {weights}")
+        elif weights != _in_all_lines(result, lines):
+            outcome.wrong("same bits", f"weights {_in_all_lines(result, lines)}, undisturbed {weights}")
         if is_plain(schedule) and plain_program(schedule.nature, settings) != result.weights:
             outcome.wrong("plain program", f"weights {result.weights}")
 
@@ -400,20 +403,26 @@ REASONS: dict[str, Sequence[str]] = {
 # -- what it must equal -------------------------------------------------------------------------------
 
 
-def _batches(events: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Every update and insert: its version, its tickets and the versions these were born with."""
-    born: dict[int, int] = {}
-    batches: list[tuple[Any, ...]] = []
+def _batches(events: Sequence[dict[str, Any]], lines: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Every update and insert, line by line: its version, its tickets and the versions these were born with."""
+    born: dict[int, tuple[int, ...]] = {}
+    batches: dict[str, list[tuple[Any, ...]]] = {line: [] for line in lines}
     for event in events:
         if event["e"] == "start":
-            born[event["k"]] = event["v"]
-        elif event["e"] in ("learn", "insert"):
+            born[event["k"]] = (event["v"], *event.get("others", {}).values())
+        elif event["e"] in ("learn", "insert") and event.get("line", "") in batches:
             births = tuple(born[index] for index in event["k"])
-            batches.append((event["e"], event.get("u"), event["v"], tuple(event["k"]), births))
-    return batches
+            batch = (event["e"], event.get("u"), event["v"], tuple(event["k"]), births)
+            batches[event.get("line", "")].append(batch)
+    return [batch for line in lines for batch in batches[line]]
 
 
-def undisturbed(schedule: Schedule, settings: Settings) -> tuple[list[tuple[Any, ...]], Any]:
+def _in_all_lines(result: RunResult | Replayed, lines: Sequence[str] = ("", SECOND)) -> list[Any]:
+    """The weights that each of these lines came to."""
+    return [result.weights, *(result.lines[line].weights for line in lines if line in result.lines)]
+
+
+def undisturbed(schedule: Schedule, settings: Settings, lines: Sequence[str]) -> tuple[list[tuple[Any, ...]], Any]:
     """The same run in one session, in which nothing fails: its batches and its weights."""
     calm = replace(
         schedule,
@@ -428,7 +437,7 @@ def undisturbed(schedule: Schedule, settings: Settings) -> tuple[list[tuple[Any,
     runtime, log = Virtual(Faults(calm, rng, count)), Log([], None, math.inf)
     stations = calm.nature.stations(Notes(), rng, lambda name: None)
     result = runtime.run(log.follow(Coordinator(stations, settings, runtime, recorder=log)))
-    return _batches(log.events), result.weights
+    return _batches(log.events, lines), _in_all_lines(result, lines)
 
 
 def is_plain(schedule: Schedule) -> bool:
@@ -436,6 +445,7 @@ def is_plain(schedule: Schedule) -> bool:
     settings = schedule.settings
     return (
         settings.replay is None
+        and not settings.lines
         and not schedule.nature.filters
         and settings.queue_capacity is None
         and settings.queue_bytes_limit is None

@@ -59,7 +59,7 @@ def plain_script(config: AgentConfig) -> Any:
                 text = env.reset(derive_seed(seed, "game"))
                 prompt = conversation.first(text)
                 (session,) = engine.open(f"{index} {number}", prompt)
-                record, said, is_over = EpisodeBuilder(prompt), (), False
+                record, said, is_over = EpisodeBuilder(prompt), tuple[int, ...](), False
                 while not is_over:
                     turn_seed = derive_seed(seed, "episode", number, "turn", record.num_turns)
                     state = env.state_key()  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -96,7 +97,7 @@ def parked_over(events: list[dict[str, Any]]) -> set[int]:
 class Durations:
     """A workload of constant durations, and perhaps one collect call that never ends."""
 
-    def __init__(self, *, hangs: int = -1, **seconds: float) -> None:
+    def __init__(self, hangs: int = -1, /, **seconds: float) -> None:
         self._hangs = hangs
         self._seconds = seconds
 
@@ -146,7 +147,7 @@ def test_a_call_that_hangs_is_given_up_when_its_own_time_is_over() -> None:
     settings = settings_for(
         updates=3, every=1, tickets_per_batch=1, lanes=2, max_lead=1, deadlines=Deadlines(collect_s=30.0)
     )
-    result, events = run(settings, Virtual(Durations(hangs=1, **seconds)), stations())
+    result, events = run(settings, Virtual(Durations(1, **seconds)), stations())
     (again,) = (event for event in events if event["e"] == "reissue" and event["k"] == 1)
     started = next(event["t"] for event in events if event["e"] == "start" and event["k"] == 1)
     assert again["t"] - started == pytest.approx(30.0 + 50.0)
@@ -199,3 +200,66 @@ def test_one_lane_is_refused() -> None:
 def test_an_unknown_posture_is_refused() -> None:
     with pytest.raises(ValueError, match="must be 'landed' or 'parked', received 'aborted'"):
         settings_for(evaluation_waits_for="aborted")
+
+
+# -- collectors that say what they do ---------------------------------------------------------------
+
+
+class TalkingEngine(ToyEngine):
+    """Says what it does while it waits for ever."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self._never = threading.Event()
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        if ticket.index == 1 and not ticket.attempt:
+            self._never.wait()
+        return super().collect(ticket, snapshot)
+
+    def doing(self) -> list[str]:
+        return [f"game {number}: step {number} since 9.9 s" for number in range(5)]
+
+    def close(self) -> None:
+        self._never.set()
+
+
+@pytest.mark.parametrize("runtime", ["threads", "processes"])
+def test_what_a_late_collector_was_doing_is_said(runtime: str) -> None:
+    given = Stations(TalkingEngine, ToyLearner, ToyEvaluator)
+    settings = settings_for(
+        updates=1,
+        evaluation_waits_for="landed",
+        deadlines=Deadlines(collect_s=0.5),
+        retries=Retries(attempts_on_loss=2),
+    )
+    result, events = run(settings, runtime, given)
+    (again,) = (event for event in events if event["e"] == "reissue" and event["k"] == 1)
+    said = "(game 0: step 0 since 9.9 s; game 1: step 1 since 9.9 s; game 2: step 2 since 9.9 s; and 2 more)"
+    assert again["why"] == f"no answer within 0.5 s {said}"
+    assert result.restarts == 1
+
+
+def test_what_a_collector_does_for_long_stands_in_why() -> None:
+    given = Stations(TalkingEngine, ToyLearner, ToyEvaluator)
+    runtime = Virtual(Durations(1, collect=1.0))
+    settings = settings_for(updates=1, evaluation_waits_for="landed", deadlines=Deadlines(collect_s=30.0))
+    said: list[str] = []
+
+    class Listener(MemoryRecorder):
+        def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+            super().record(time_s, kind, fields)
+            if kind == "reissue":
+                return
+            said.append(coordinator.why())
+
+    coordinator = Coordinator(given, settings, runtime, recorder=Listener())
+
+    async def look_after_a_while() -> RunResult:
+        running = asyncio.ensure_future(coordinator.run())
+        await asyncio.sleep(12.0)
+        said.append(coordinator.why())
+        return await running
+
+    runtime.run(look_after_a_while())
+    assert any("collect, ticket 1 at version 0 (game 0: step 0 since 9.9 s" in line for line in said)

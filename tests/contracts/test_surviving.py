@@ -184,7 +184,7 @@ def test_damaged_best_weights_do_not_keep_a_run_from_going_on(tmp_path: Path, ca
         ("cartpole", {"updates": 4, "num_envs": 4}, {"updates": 8, "segment_steps": 8}),
         ("cartpole", {"updates": 4, "num_envs": 4}, {"updates": 8, "learning_rate": 1e-3}),
         ("colorlines", {"updates": 4, "num_envs": 4, "replay_mode": "shared", "batch_size": 32, "replay_min_size": 64},
-         {"updates": 8, "lr": 1e-3}),
+         {"updates": 8, "learning_rate": 1e-3}),
     ],
 )  # fmt: skip
 def test_a_resumed_run_is_done_again_with_the_settings_each_part_had(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import random
@@ -17,14 +18,16 @@ import numpy as np
 import pytest
 from waiting import patient, wait_until
 
-from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
+from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
+from headway.core.events import as_event
+from headway.core.history import RunHistory
 from headway.core.order import READY, OnStale
-from headway.core.protocols import Runtime
+from headway.core.protocols import PayloadLost, Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, Ticket
 from headway.launching import build_runtime, launch
@@ -32,7 +35,7 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
-from headway.testing.auditor import audit
+from headway.testing.auditor import Terms, audit
 from headway.testing.two_lines import SECOND, plain_two_line_loop, two_line_stations
 
 RUNTIMES = ["inline", "threads", "processes"]
@@ -254,6 +257,76 @@ def test_crashes_hangs_and_losses_cost_nothing_in_either_line(dispatch: Any) -> 
         assert result.lines[SECOND].ledger.closes
         assert result.ledger.learned == 48
         assert result.lines[SECOND].ledger.max_staleness <= 1 + 2, "a lost rollout is collected again by newer weights"
+
+
+class LateLosses(Virtual):
+    """The first rollout of the first update of these learners is lost, which each finds out in its own time."""
+
+    def __init__(self, learn_s: dict[str, float], losers: set[str]) -> None:
+        super().__init__(SteadyWorkload(Constant(1.0), Constant(0.1)))
+        self._learn_s = learn_s
+        self._losers = losers
+
+    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+        if method == "learn" and role in self._learn_s:
+            await asyncio.sleep(self._learn_s[role])
+            if role in self._losers:
+                self._losers.remove(role)
+                tickets = [args[0].rollouts[0].ticket]
+                raise PayloadLost(role, method, f"ticket {tickets[0]} is gone", tickets=tickets)
+        return await super().call(role, method, *args, deadline_s=deadline_s)
+
+
+LOSSES = {
+    "both at once": ({"learner": 1.0, "second/learner": 1.0}, {"learner", "second/learner"}),
+    "the second later": ({"learner": 0.1, "second/learner": 0.5}, {"learner", "second/learner"}),
+    "the first later": ({"learner": 0.5, "second/learner": 0.1}, {"learner", "second/learner"}),
+    "the second when it is here again": ({"learner": 0.1, "second/learner": 9.0}, {"learner", "second/learner"}),
+    "the first alone": ({"learner": 1.0, "second/learner": 0.5}, {"learner"}),
+    "the second alone": ({"learner": 0.5, "second/learner": 1.0}, {"second/learner"}),
+}
+
+
+@pytest.mark.parametrize("dispatch", ["pinned", "free"])
+@pytest.mark.parametrize("losses", LOSSES)
+def test_a_rollout_that_is_lost_is_collected_again_for_every_line_that_lost_it(losses: str, dispatch: Any) -> None:
+    """The learners find out one after the other: who is late waits for the flight that is under way."""
+    learn_s, losers = LOSSES[losses]
+    recorder = MemoryRecorder()
+    settings = settings_for((2, 2), dispatch=dispatch, updates=12, second={"tickets_per_batch": 2}, collectors=8)
+    result = run(settings, LateLosses(learn_s, set(losers)), recorder=recorder)
+    ledgers = {"": result.ledger, SECOND: result.lines[SECOND].ledger}
+    assert all(ledger.closes for ledger in ledgers.values())
+    assert {name: ledger.learned for name, ledger in ledgers.items()} == {"": 24, SECOND: 24}
+    lost = {event.get("line", "") for event in recorder.events if event["e"] == "lose"}
+    assert lost == {role.removesuffix("learner").rstrip("/") for role in losers}
+    assert audit(recorder.events, Terms(updates=12, may_lose_payloads=True)) == []
+    again = replay(two_line_stations(), recorder.events)
+    assert (fingerprint(again.weights), fingerprint(again.lines[SECOND].weights)) == bits(result)
+    history = RunHistory()
+    for event in recorder.events:
+        history.apply(as_event(event))
+    assert {name: line.counts["learned"] for name, line in history.lines.items()} == {"": 24, SECOND: 24}
+    assert {tuple(line.sizes[1:]) for line in history.lines.values()} == {(0, 0, 0)}, "some may be open"
+
+
+def test_a_checkpoint_has_nothing_that_a_line_has_taken_and_not_learned_from(tmp_path: Path) -> None:
+    """The second learner may be ready for an update while the first one saves the run."""
+    settings = settings_for((3, 3), plan=Plan(updates=24, save_every=1), second={"tickets_per_batch": 1})
+    taken: list[set[int]] = []
+
+    class Store(CheckpointStore):
+        def save(self, state: RunState) -> Path:
+            assert state.lines is not None
+            second = state.lines[SECOND]
+            taken.append({entry["index"] for entry in second.ledger["live"] if entry["taken"]})
+            assert len(taken[-1]) == second.updates_in_version
+            return super().save(state)
+
+    for seed in range(4):
+        place = Virtual(FaultyWorkload(Exponential(1.0), Exponential(1.0), seed=seed))
+        run(settings, place, checkpoints=Store(tmp_path / str(seed)))
+    assert any(taken), "some were saved in the middle of a version of the second line"
 
 
 @pytest.mark.parametrize("dispatch", ["pinned", "free"])

@@ -232,7 +232,7 @@ def test_a_bare_name_is_an_id_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> Non
     assert locate("gpt2") == "gpt2"
     assert locate("owner/name-1.5B") == "owner/name-1.5B"
     for path in ("/no/such/model", "./model", "~/model", "a/b/c", "a model"):
-        with pytest.raises(ModelError, match="does not exist; allowed: 'smollm2', a folder with"):
+        with pytest.raises(ModelError, match="does not exist; allowed: 'smollm2', made:GAME, a folder with"):
             locate(path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError) as error:

@@ -285,6 +285,31 @@ def test_hundreds_of_callers_are_served_together() -> None:
     assert (health.running, health.waiting, health.details["parked"]) == (0, 0, 0)
 
 
+def test_sessions_that_are_closed_while_they_reply_leave_nobody_waiting() -> None:
+    subject = TransformersEngine(PlacesDecoder(4, 400), Numbers(), ())
+    for attempt in range(10):
+        sessions = subject.open("s", [5, attempt], 24)
+        ended: list[int] = []
+
+        def play(number: int, sessions: Any = sessions, ended: list[int] = ended) -> None:
+            try:
+                for seed in range(6):
+                    sessions[number].reply(Sampling(max_tokens=1 + number % 7, temperature=0), seed=seed)
+            except Aborted:
+                pass
+            ended.append(number)
+
+        threads = [threading.Thread(target=play, args=(number,), daemon=True) for number in range(24)]
+        for thread in threads:
+            thread.start()
+        for number in range(0, 24, 2):
+            sessions[number].close()
+        wait_until(lambda: len(ended) == 24, what="every session is replied to or told")  # noqa: B023
+        for session in sessions:
+            session.close()
+    assert subject.health().details["parked"] == 0
+
+
 # -- an engine that is asked with everything so far -------------------------------------------------
 
 

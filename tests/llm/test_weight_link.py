@@ -173,7 +173,7 @@ def test_where_no_group_can_be_made_the_bytes_go_over_the_wire(capfd: pytest.Cap
     here, intake = WeightSource(deadline_s=patient(5.0)), Intake("cpu")
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
-    here._shop._store = torch.distributed.HashStore(), port  # the engine finds nobody there
+    here._server._store = torch.distributed.HashStore(), port  # the engine finds nobody there
     assert_same(intake.plain(here.offer(mixed())), mixed())
     assert intake.backend == BYTES
     assert "weights cannot come from the learner at 127.0.0.1" in capfd.readouterr().err
@@ -259,7 +259,7 @@ def test_a_source_killed_in_the_middle_is_one_line_and_a_new_one_is_found(source
 def test_what_comes_with_another_checksum_is_refused() -> None:
     here, intake = WeightSource(deadline_s=patient(5.0)), Intake("cpu")
     handle = here.offer(mixed())
-    here._shop._held[handle.key].sums = [0]
+    here._server._held[handle.key].sums = [0]
     with pytest.raises(LinkBroken, match="bucket 0 of 1 has the checksum"):
         intake.plain(handle)
     here.close()

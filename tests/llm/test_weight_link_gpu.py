@@ -137,7 +137,7 @@ def test_an_engine_killed_in_the_middle_leaves_the_learner_alone() -> None:
     handle = source.offer(weights)
     first = Other("first")
     first.say("bring", handle)
-    while not source._shop._num_pairs:
+    while not source._server._num_pairs:
         time.sleep(1e-3)
     time.sleep(1.5)
     first.close()

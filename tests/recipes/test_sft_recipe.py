@@ -121,6 +121,13 @@ def test_a_lead_changes_no_bit_either_because_no_datum_depends_on_the_policy(fol
     assert fingerprint(ahead.weights) == fingerprint(plain_script(config))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_ranks_learn_what_one_learns(folder: Path) -> None:
+    one, two = (run(config_of(folder, learner_ranks=ranks, adam_eps=1e-3)).weights for ranks in (1, 2))
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+
+
 @pytest.mark.parametrize("env", ["lights", ""], ids=["games", "file"])
 def test_a_run_resumed_from_its_middle_ends_with_the_same_bits(folder: Path, tmp_path: Path, env: str) -> None:
     config = config_of(folder, env=env, updates=4, save_every=1, keep_checkpoints=9, num_minibatches=2, max_lead=1)

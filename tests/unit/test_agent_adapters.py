@@ -32,12 +32,13 @@ def lenient(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def random_game(env: AgentEnv, seed: int, replies: Callable[[AgentEnv, random.Random], str]) -> list[Any]:
-    """All that is said in one episode of a player without a plan."""
+    """All that is said in one episode of a player without a plan: a text, then replies and steps."""
     rng = random.Random(seed)
     said: list[Any] = [checked_text(env.reset(seed), "game")]
     for _ in range(env.max_turns):
-        step = checked_step(env.step(replies(env, rng)), "game")
-        said.append(step)
+        reply = replies(env, rng)
+        step = checked_step(env.step(reply), "game")
+        said += [reply, step]
         if step.done:
             break
     return said
@@ -58,8 +59,12 @@ def assert_one_seed_is_one_game(
     assert random_game(env, 0, replies) == expected[0], "whatever was played before"
     stepping = build_stepping("processes(1)", factory, deadlines=StepDeadlines(begin_s=patient(90)))
     try:
-        game = stepping.begin()
-        assert game.reset(0) == expected[0][0]
+        games = [stepping.begin() for _ in expected]
+        played: list[list[Any]] = [[game.reset(seed)] for seed, game in enumerate(games)]
+        for turn in range(1, max(map(len, expected)), 2):  # a step of each in turn, all in one process
+            for game, said, told in zip(games, expected, played, strict=True):
+                told += [said[turn], game.step(said[turn])] if turn < len(said) else []
+        assert played == expected
     finally:
         stepping.close()
 
@@ -199,6 +204,23 @@ def test_an_unknown_game_of_gem_is_one_line() -> None:
         load_env("gem:game:Sokobann-v0-easy")()
 
 
+@needs("gem", "gem-llm")
+@lenient
+def test_a_game_of_gem_without_its_word_list_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nltk.data.path", [])
+    with pytest.raises(
+        BadEnvironment, match=r"^gem:game:Hangman-v0-easy needs data of NLTK .*: python -m nltk.downloader \w+$"
+    ):
+        load_env("gem:game:Hangman-v0-easy")()
+
+
+@needs("gem", "gem-llm")
+@lenient
+def test_only_games_of_gem_that_know_their_actions_have_a_random_player() -> None:
+    assert hasattr(load_env("gem:game:Sokoban-v0-easy")(), "random_reply")
+    assert not hasattr(load_env("gem:game:Sudoku-v0-easy")(), "random_reply")
+
+
 # -- TextArena --------------------------------------------------------------------------------------
 
 
@@ -221,7 +243,7 @@ def test_textarena_says_only_what_is_new_and_rewards_at_the_end() -> None:
 def test_a_game_of_textarena_can_be_won() -> None:
     env = load_env("textarena:TowerOfHanoi-v0")()
     env.reset(1)
-    moves = "A C,A B,C B,A C,B A,B C,A C".split(",")
+    moves = ["A C", "A B", "C B", "A C", "B A", "B C", "A C"]
     steps = [checked_step(env.step(move), "textarena") for move in moves]
     assert steps[-1].done and steps[-1].reward == 1.0 and not any(step.done for step in steps[:-1])
 
@@ -236,6 +258,8 @@ def test_a_game_of_textarena_can_be_won() -> None:
         ("GuessTheNumber-v0", ["3", "9", "14"]),
         ("Blackjack-v0", ["hit", "stand"]),
         ("Mastermind-v0", ["1 2 3 4", "4 5 6 1"]),
+        ("ThreeCardMonte-v0", ["x"]),  # gives its reward and its reason in the wrong order
+        ("Countdown-v0", ["x"]),  # says a number where a text belongs
     ],
 )
 def test_one_seed_is_one_game_of_textarena(name: str, words: list[str]) -> None:
@@ -247,8 +271,8 @@ def test_one_seed_is_one_game_of_textarena(name: str, words: list[str]) -> None:
 def test_what_textarena_has_not_for_one_player_is_one_line() -> None:
     with pytest.raises(BadEnvironment, match=r"unknown environment of TextArena 'FrozenLak-v0'; did you mean"):
         load_env("textarena:FrozenLak-v0")()
-    with pytest.raises(BadEnvironment, match=r"textarena:Chess-v0 is not for one player"):
-        load_env("textarena:Chess-v0")()
+    with pytest.raises(BadEnvironment, match=r"textarena:TicTacToe-v0 is not for one player"):
+        load_env("textarena:TicTacToe-v0")()
 
 
 # -- OpenEnv ----------------------------------------------------------------------------------------

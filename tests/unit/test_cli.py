@@ -556,8 +556,8 @@ def test_every_command_has_a_help_and_a_line_that_says_what_it_does(command: str
     ("words", "message"),
     [
         (["rum"], "unknown command 'rum'; did you mean 'run'? allowed: "),
-        (["run"], "run needs a recipe: functions"),
-        (["run", "--updates", "3"], "run needs a recipe: functions"),
+        (["run"], "run needs a recipe: agent, functions"),
+        (["run", "--updates", "3"], "run needs a recipe: agent, functions"),
         (["run", "function"], "unknown recipe 'function'; did you mean 'functions'? allowed: "),
         (["run", "functions", "--max_led", "1"], "unknown setting 'max_led'; did you mean 'max_lead'? allowed: "),
         (["run", "functions", "max_lead", "1"], "expected --name value, received 'max_lead'"),

@@ -511,6 +511,7 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "lead_buffer_size": 50,
         "target_effective_sample_size": 0.4,
         "evaluate_in_background": True,
+        "evaluation_waits_for": "parked",
         "seed": 11,
     }
     plan: dict[str, Any] = {

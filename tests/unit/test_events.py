@@ -9,6 +9,7 @@ import pytest
 
 from headway.core import events
 from headway.core.events import KINDS, WRITTEN, Event, Landed, Opened, RunBegan, Unknown, read_event, written
+from headway.observe.recorder import event_of
 
 EXAMPLES: dict[type[Any], Any] = {float: 1.5, int: 3, str: "x", bool: True}
 
@@ -33,7 +34,7 @@ def test_a_row_names_every_field_and_what_is_written_is_read_again(kind: type[An
 
 
 def test_the_first_line_has_no_name_in_the_log_and_another_one_has() -> None:
-    assert written(Opened(0.1234567, 3)) == {"t": 0.123457, "e": "open", "k": 3}
+    assert written(event_of((0.1234567, Opened, (3,)))) == {"t": 0.123457, "e": "open", "k": 3}
     assert written(Opened(1.0, 3, "prior")) == {"t": 1.0, "e": "open", "k": 3, "line": "prior"}
 
 

@@ -264,3 +264,20 @@ def test_a_module_that_has_moved_is_found_under_its_former_name_with_one_line(ol
 def test_a_module_that_was_never_there_is_not_found() -> None:
     with pytest.raises(ModuleNotFoundError):
         import_module("headway.observe.stories")
+
+
+BESIDE_THE_SOURCE = sorted(
+    path
+    for folder in ("bench", "examples")
+    for path in (SOURCE.parents[1] / folder).rglob("*.py")
+    if not {"peers", "results"}.intersection(path.parts)
+)
+
+
+@pytest.mark.parametrize("path", BESIDE_THE_SOURCE, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_benchmarks_and_examples_import_what_is_there(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("headway"):
+            module = import_module(node.module)
+            for name in node.names:
+                assert hasattr(module, name.name) or import_module(f"{node.module}.{name.name}"), name.name

@@ -130,7 +130,7 @@ def recomputed(
     obs [n, ...] and acts [n - 1] are what was seen and done up to the root, steps what is imagined from there.
     """
     latents = network.encode(torch.from_numpy(obs))[None]
-    reward = torch.zeros(())
+    reward = torch.zeros((), dtype=latents.dtype)
     for at in range(len(steps)):
         actions = torch.tensor([acts + steps[: at + 1]])
         expected, rewards = network.expect(network(latents, actions).done[:, -1], latents[:, -1])
@@ -158,6 +158,7 @@ def test_search_by_path_is_a_pass_over_the_whole_sequence(
 ) -> None:
     rng, shape = np.random.default_rng(seed), of["observation"]
     network = a_network(seed=seed % 7, attention_steps=width, layers=layers, **of)
+    exact = copy.deepcopy(network).double()
     model = kind(copy.deepcopy(network), context_steps=context)
     rows, num_nodes = 2, 6
     for _ in range(3):  # the second search finds the memory of the first, the third is replayed on a GPU
@@ -180,11 +181,13 @@ def test_search_by_path_is_a_pass_over_the_whole_sequence(
             for b in range(rows):
                 first = context - past.lengths[b]
                 seen = np.concatenate((past.obs[b, first:], obs[b : b + 1]))
+                done = past.actions[b, first:].tolist(), steps[node][b]
                 with torch.no_grad():
-                    wanted = recomputed(network, seen, past.actions[b, first:].tolist(), steps[node][b])
-                np.testing.assert_allclose(said[node].rewards[b], wanted[0], atol=1e-5, rtol=1e-5)
-                np.testing.assert_allclose(said[node].values[b], wanted[1], atol=1e-5, rtol=1e-5)
-                np.testing.assert_allclose(said[node].logits[b], wanted[2], atol=1e-5, rtol=1e-5)
+                    rounded, wanted = recomputed(network, seen, *done), recomputed(exact, seen.astype(float), *done)
+                leaf = said[node]
+                for mine, plain, right in zip((leaf.rewards, leaf.values, leaf.logits), rounded, wanted, strict=True):
+                    rounding = float((plain - right).abs().max())  # of a plain pass in single precision
+                    np.testing.assert_allclose(mine[b], right, atol=1e-5 + 2 * rounding, rtol=1e-5)
 
 
 def test_a_line_looks_the_same_in_every_window_of_a_board() -> None:
@@ -268,7 +271,7 @@ def test_a_plan_depends_on_weights_observations_past_and_the_generator_alone() -
 # -- histories ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_a_history_is_the_newest_steps_of_this_episode(seed: int, steps: int) -> None:
     rng = np.random.default_rng(seed)

@@ -31,7 +31,7 @@ PLAYERS = (ME, "random", "expert")
 def command(words: list[str]) -> int:
     """The command."""
     asked = [name for name in PLAYERS if f"--{name}" in words]
-    rest = [word for word in words if word.removeprefix("--") not in asked or word in asked]
+    rest = [word for word in words if word not in [f"--{name}" for name in asked]]
     has_game = bool(rest) and not rest[0].startswith("-")
     game = rest.pop(0) if has_game else COLORLINES
     options = read_options(rest)
@@ -88,7 +88,7 @@ def show_episode(env: AgentEnv, player: TextPlayer | str, seed: int, out: Consol
             out.print(f"  reward {step.reward:g}", markup=False, style="dim")
 
     episode = play_episode(env, chosen, seed, on_text=show, on_reply=answered)
-    if episode.replies:
+    if episode.replies and episode.texts[-1]:
         show(episode.texts[-1])
     outcome = "success" if episode.success else "no success"
     show(f"{outcome}: {episode.total:g} in {len(episode.replies)} turns, seed {seed}")

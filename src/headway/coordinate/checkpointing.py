@@ -54,13 +54,14 @@ class Checkpointing:
         self._saves_at = math.inf  # by the clock, if nobody saves before
 
     def begin(self, now: float) -> None:
-        self._saves_at = now + (self._calls.settings.plan.save_every_s or math.inf)
+        if self.store is not None:
+            self._saves_at = now + (self._calls.settings.plan.save_every_s or math.inf)
 
     async def save_if_due(self) -> None:
         plan, version = self._calls.settings.plan, self._flights.first.version
-        is_due = plan.save_every and version % plan.save_every == 0
+        is_due = self.store is not None and plan.save_every and version % plan.save_every == 0
         if (is_due or self._calls.runtime.now() >= self._saves_at) and not self.is_saved:
-            async with self._flights.others_between_updates(self._calls.board, self._calls.settings.patience_s):
+            async with self._flights.turns_of_others():
                 await self.save()
 
     async def save(self, *, is_end: bool = False) -> dict[str, Snapshot]:

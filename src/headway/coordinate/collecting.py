@@ -68,8 +68,9 @@ class Collecting:
 
     def open_first(self) -> None:
         """The first tickets of a session."""
-        if all(feed.opens_when_resumed() for feed in self.feeds.values()):
-            self.flights.admit()  # else nothing has come free: a run that was not interrupted would open nothing either
+        for line in self.flights.lines:
+            if self.feeds[line.name].opens_when_resumed():
+                self.flights.admit(line)  # else nothing has come free: without the interruption nothing would open
 
     async def loop(self, seat: int) -> None:
         """Consumes open tickets, produces rollouts. Waits for: a ticket it may have; with lanes, its collector to be

@@ -26,6 +26,8 @@ class Ending:
         self._first = first
         self._evaluations = evaluations
         self._wall_s = wall_s
+        self.defers_target = settings.is_pinned and settings.evaluate_in_background
+        """A pinned run looks at a background score when the next evaluation is due, not when it arrives."""
 
     def look(self) -> bool:
         """Stop the run if its plan is reached. Returns whether it is stopped."""
@@ -50,12 +52,10 @@ class Ending:
         return ""
 
     def target_reached(self) -> str:
-        target, best = self._settings.plan.target_score, self._evaluations.best
-        if target is None or best is None or best < target:
+        target = self._settings.plan.target_score
+        if target is None:
+            return ""
+        best = self._evaluations.best
+        if best is None or best < target:
             return ""
         return f"reached a score of {best:g} (target {target:g})"
-
-    @property
-    def defers_target(self) -> bool:
-        """A pinned run looks at a background score when the next evaluation is due, not when it arrives."""
-        return self._settings.is_pinned and self._settings.evaluate_in_background

@@ -123,7 +123,7 @@ class Evaluating:
 
     async def _with_others_at_rest(self) -> None:
         """No learner of another line is in the middle of an update while a blocking evaluation runs."""
-        async with self._flights.others_between_updates(self._board, self._patience_s):
+        async with self._flights.turns_of_others():
             await self.evaluate_meanwhile()
 
     async def wait_for_all(self) -> None:

@@ -74,12 +74,12 @@ class Feed:
             if control.stop_reason:
                 return False
         elif not self._ledger.tally.live and not control.stop_reason:
-            self._flights.admit()
+            self._flights.admit(self._line)
             if not self._ledger.tally.live:
                 if self._ending.look():  # its last steps may not have been enough for an update
                     return False
                 raise Stalled(f"no ticket is live and none may open: {self._why_no_ticket()}")
-        await self._calls.board.wait(self._line.role, "data", explain, self._deadline_s)
+        await self._line.turn.wait_outside("data", explain, self._deadline_s)
         return True
 
     # -- what a queue has none of -------------------------------------------------------------------
@@ -198,7 +198,7 @@ class ReplayFeed(Feed):
             enough = ledger.rule.may_learn(ledger.tally)
             if not enough and ledger.tally.taken:  # their credit is spent, whether or not the next has landed
                 flights.settle(line)
-                flights.admit()
+                flights.admit(line)
             now = self._now()
             if not self._is_pinned:
                 choice = ledger.choose_all(line.version, now_s=now)

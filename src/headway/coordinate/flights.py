@@ -13,15 +13,15 @@ With one line all of this is the plain life of a ticket. Nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from headway.coordinate.control import RunControl
 from headway.coordinate.lanes import Versions
 from headway.coordinate.line import Line
 from headway.coordinate.role_calls import RoleCalls, RunFailed
 from headway.coordinate.ticket_queue import TicketQueue
-from headway.coordinate.waits import Board
+from headway.coordinate.turns import all_turns
 from headway.core.events import Dropped, Landed, Lost, Opened, Reissued, Requeued, Settled, Started
 from headway.core.ledger import LedgerError
 from headway.core.order import OnStale
@@ -57,23 +57,25 @@ class Flights:
         """Of a pinned run with several lines: ticket of the first line -> the versions of the others it flew with."""
         self.published_with: Mapping[str, int] = {line.name: 0 for line in lines[1:]}
         """The companions of the last ticket that the newest version of the first line was made from."""
+        self._flying: dict[int, tuple[int, Snapshot]] = {}
+        """Of a run with several lines: ticket in flight -> its seat and the weights it flies with."""
         self._admits_when_landed = any(line.settings.queue_bytes_limit is not None for line in lines)
 
     # -- opening ------------------------------------------------------------------------------------
 
-    def admit(self) -> None:
-        """Open tickets while the rules allow. Called exactly where slots come free."""
+    def admit(self, line: Line) -> None:
+        """Open tickets of a line while its rules allow. Called exactly where slots of this line come free: in a pinned
+        run what another line does may not decide with which version a ticket is born."""
         if self._control.stop_reason:
             return
-        for line in self.lines:
-            while (ticket := line.ledger.open(line.version)) is not None:
-                if ticket.version is not None:
-                    line.snapshots.hold(ticket.version)
-                self._journal.write(Opened, ticket.index, line.name)
-                if not self._others:
-                    self.put(ticket)
-                else:
-                    self._open_for_all(line, ticket)
+        while (ticket := line.ledger.open(line.version)) is not None:
+            if ticket.version is not None:
+                line.snapshots.hold(ticket.version)
+            self._journal.write(Opened, ticket.index, line.name)
+            if not self._others:
+                self.put(ticket)
+            else:
+                self._open_for_all(line, ticket)
 
     def _open_for_all(self, line: Line, ticket: Ticket) -> None:
         """A line has opened its ticket; it may have been the last one, also for rollouts that it does not take."""
@@ -91,11 +93,11 @@ class Flights:
         return all(line.ledger.has_opened(line.next_taken(index)) for line in self.lines)
 
     def _as_collected(self, index: int) -> Ticket:
-        """The ticket as its collector sees it: that of the first line, unless that one needs the rollout no more."""
-        for line in self.lines:
-            if line.ledger.is_live(index) and line.ledger.entry(index).phase is Phase.OPEN:
-                return line.ledger.entry(index).ticket
-        raise LedgerError(f"ticket {index} is open in no line")
+        """The ticket as it waits for its flight, after as many attempts as any of its lines has seen."""
+        open_in = [line.ledger.entry(index).ticket for line in self.lines if _is_in(line, index, Phase.OPEN)]
+        if not open_in:
+            raise LedgerError(f"ticket {index} is open in no line")
+        return max(open_in, key=lambda ticket: ticket.attempt)
 
     def put(self, ticket: Ticket, *, first: bool = False) -> None:
         """Whoever is idle takes it; `first` is for a ticket that flies again."""
@@ -164,7 +166,7 @@ class Flights:
             ticket = first.ledger.start(ticket.index, version, seat)
             self._journal.write(Started, ticket.index, seat, version)
             return ticket, first.snapshots.get(version) if self._is_pinned else first.snapshots.hold(version)
-        index = ticket.index
+        index, attempt = ticket.index, 0
         parts: dict[str, Snapshot] = {}
         for line in self.lines:
             version = self._version_of(line, index)
@@ -172,10 +174,11 @@ class Flights:
             is_held = self._is_pinned and (is_part or self._birth(line, index) is not None)
             parts[line.name] = line.snapshots.get(version) if is_held else line.snapshots.hold(version)
             if is_part:
-                line.ledger.start(index, version, seat)
+                attempt = max(attempt, line.ledger.start(index, version, seat).attempt)
         snapshot = self.joined(parts)
-        ticket = Ticket(index, ticket.seed, snapshot.version, seat, ticket.attempt)
+        ticket = Ticket(index, ticket.seed, snapshot.version, seat, attempt)
         others = {name: part.version for name, part in snapshot.others.items()}
+        self._flying[index] = (seat, snapshot)
         self._journal.write(Started, index, seat, snapshot.version, others)
         return ticket, snapshot
 
@@ -209,11 +212,13 @@ class Flights:
             for line in list(parts):
                 self.drop(line, index, DropReason.FILTERED, _why_filtered(rollout))
         elif self._admits_when_landed:
-            self.admit()  # how big it is may be news, or smaller than was expected
+            for line in self.lines:
+                self.admit(line)  # how big it is may be news, or smaller than was expected
 
     def _land_with_others(self, index: int, snapshot: Snapshot) -> None:
         """Let go of what it flew with. In a pinned run what the first line was accompanied by stays until it settles:
         an evaluation of the version it makes uses the same."""
+        del self._flying[index]
         self._end_births(index)
         self.first.snapshots.let_go(snapshot.version)
         keeps = self._is_accompanied and self.first.ledger.is_live(index)
@@ -232,6 +237,7 @@ class Flights:
         """The flight failed: the ticket flies again. With `anew` a pinned one is born again with the newest version."""
         index = ticket.index
         again = ticket
+        self._flying.pop(index, None)
         for line in self.lines:
             held = snapshot.others[line.name].version if line.name else snapshot.version
             version: int | None = None
@@ -252,6 +258,7 @@ class Flights:
     def give_up(self, ticket: Ticket, snapshot: Snapshot, why: str) -> None:
         """The flight failed for good: every line that waits for it drops it."""
         self.let_go(snapshot)
+        self._flying.pop(ticket.index, None)
         self._end_births(ticket.index)
         for line in self.lines:
             if _is_in(line, ticket.index, Phase.IN_FLIGHT):
@@ -267,7 +274,7 @@ class Flights:
     def take(self, line: Line, indices: Sequence[int], now: float) -> Batch:
         """`now` is when they were chosen: what was young enough then is young enough."""
         line.ledger.take(indices, line.version, now_s=now)
-        self.admit()  # a place in the buffer is free, if that was what held tickets back
+        self.admit(line)  # a place in the buffer is free, if that was what held tickets back
         return Batch(line.version, tuple(self.rollouts[index] for index in indices))
 
     def settle(self, line: Line) -> None:
@@ -314,7 +321,7 @@ class Flights:
         line.ledger.drop(index, reason)
         self._let_go_of(index)
         self._journal.write(Dropped, index, reason.value, why, line.name)
-        self.admit()
+        self.admit(line)
 
     def _let_go_of(self, index: int) -> None:
         """A line is done with this rollout; the last one gives its memory back."""
@@ -330,12 +337,13 @@ class Flights:
     def put_back(self, line: Line, batch: Batch, lost: PayloadLost) -> None:
         """Some rollouts of a batch are gone, so nobody got it: those are collected again, the rest is ready again."""
         indices = [rollout.ticket for rollout in batch.rollouts]
-        gone = sorted(set(indices).intersection(lost.tickets), reverse=True)  # the oldest is put in line last: first
+        gone = {rollout.ticket for rollout in batch.rollouts if rollout.ticket in lost.tickets}
         if not gone:
             raise lost  # not a ticket's rollout, but a draw from the replay: that cannot be collected again
+        gone.update(r.ticket for r in batch.rollouts if self.rollouts.get(r.ticket) is not r)  # lost by another line
         line.ledger.put_back(indices, batch.version)
         retries = self._settings.retries
-        for index in gone:
+        for index in sorted(gone, reverse=True):  # the oldest is put in line last: first
             ticket = line.ledger.entry(index).ticket
             if ticket.attempt + 1 < retries.attempts_on_loss:
                 self.lose(index, lost.what)
@@ -346,34 +354,41 @@ class Flights:
                 raise RunFailed(f"{ticket} failed after {ticket.attempt + 1} attempts: {lost.what}") from lost
 
     def lose(self, index: int, why: str) -> None:
-        """A rollout that had landed is gone: whoever still waits for it gets it collected again."""
-        self._journal.write(Lost, index, why)
-        again = [
-            (line, line.ledger.lose(index, line.version)) for line in self.lines if _is_in(line, index, Phase.READY)
-        ]
-        self._fly_again(again[0][1], again)
+        """A rollout that had landed is gone: whoever still waits for it gets it collected again.
 
-    def _fly_again(self, ticket: Ticket, again: Sequence[tuple[Line, Ticket]]) -> None:
+        A line that has taken it may find out later than another: it waits for the flight that is under way.
+        """
+        flight = self._flying.get(index)
+        is_queued = any(_is_in(line, index, Phase.OPEN) for line in self.lines)
+        again: list[tuple[Line, Ticket]] = []
+        for line in [line for line in self.lines if _is_in(line, index, Phase.READY)]:
+            self._journal.write(Lost, index, why, line.name)
+            if flight is None:
+                again.append((line, line.ledger.lose(index, line.version)))
+            else:
+                seat, snapshot = flight
+                version = snapshot.others[line.name].version if line.name else snapshot.version
+                line.ledger.lose(index, version)
+                line.ledger.start(index, version, seat)
+        if flight is None:
+            self._fly_again(again[0][1], again, is_queued=is_queued)
+
+    def _fly_again(self, ticket: Ticket, again: Sequence[tuple[Line, Ticket]], *, is_queued: bool = False) -> None:
         """Its rollout is of no use: the same ticket is collected again, before those that opened later."""
-        self._runtime.release(self.rollouts.pop(ticket.index).payload)
+        rollout = self.rollouts.pop(ticket.index, None)  # none if another line found out before
+        if rollout is not None:
+            self._runtime.release(rollout.payload)
         if ticket.index in self.companions:
             self._forget_companions(ticket.index)
         for line, its in again:
             if its.version is not None:
                 line.snapshots.hold(its.version)
-        self.put(ticket, first=True)
+        if not is_queued:
+            self.put(ticket, first=True)
 
-    @asynccontextmanager
-    async def others_between_updates(self, board: Board, patience_s: float) -> AsyncIterator[None]:
+    def turns_of_others(self) -> AbstractAsyncContextManager[None]:
         """The learner of the first line waits until no other line is in the middle of an update, and keeps it so."""
-        async with AsyncExitStack() as stack:
-            for line in self._others:
-                board.begin(self.first.role, "lines", f"the update of line {line.name} to end", patience_s)
-                try:
-                    await stack.enter_async_context(line.between_updates)
-                finally:
-                    board.end(self.first.role)
-            yield
+        return all_turns([(line.name, line.turn) for line in self._others], self.first.role)
 
     # -- surviving a restart --------------------------------------------------------------------------
 

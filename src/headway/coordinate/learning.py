@@ -59,14 +59,11 @@ class Learning:
         if warmup_s and not self._line.updates:
             await self._warm_up(warmup_s)
         while True:
-            batch = await self._feed.next_batch()
-            if batch is None:
-                break
-            await self._enter_update()
-            try:
+            async with self._line.turn:
+                batch = await self._feed.next_batch()
+                if batch is None:
+                    break
                 await self._learn(batch)
-            finally:
-                self._line.between_updates.release()
             self.look()
         await self._feed.finish()
 
@@ -74,19 +71,6 @@ class Learning:
         """Between two updates: is the plan reached?"""
         if self._after_update is not None:
             self._after_update()
-
-    async def _enter_update(self) -> None:
-        """Another line than the first waits here while that one saves the run or evaluates."""
-        lock, board = self._line.between_updates, self._calls.board
-        if lock.locked():
-            what = "the first line, which saves the run or evaluates"
-            board.begin(self._line.role, "lines", what, self._calls.settings.patience_s)
-            try:
-                await lock.acquire()
-            finally:
-                board.end(self._line.role)
-        else:
-            await lock.acquire()
 
     async def _learn(self, batch: Batch) -> None:
         """One update; publish if it completes a version."""
@@ -131,7 +115,7 @@ class Learning:
         lead = line.lead.moved(line.version, self._calls.runtime.now(), self._calls.board)
         if lead is not None:
             self._calls.journal.write(LeadMoved, line.version, lead, line.name)
-        self._flights.admit()
+        self._flights.admit(line)
         await self._after_publish()
 
     @property

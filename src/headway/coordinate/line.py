@@ -8,13 +8,13 @@ evaluated are its versions.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from headway.coordinate.learner_calls import LearnerCalls
 from headway.coordinate.line_lead import LineLead
 from headway.coordinate.publishing import Publishing
 from headway.coordinate.role_calls import RoleCalls
+from headway.coordinate.turns import Turn
 
 
 class Line:
@@ -37,8 +37,8 @@ class Line:
         self.births: dict[int, list[int]] = {}
         """Of a pinned run, where this line does not take every rollout: ticket -> its version, and how many of the
         rollouts since the ticket before have not landed. They use the same version."""
-        self.between_updates = asyncio.Lock()
-        """Held during an update and the publish that follows it: whoever has it finds nothing half done."""
+        self.turn = Turn(self.role, calls.board, run.patience_s)
+        """Whoever has it finds nothing half done in this line."""
 
     @property
     def version(self) -> int:

@@ -95,7 +95,8 @@ class _LineAgain:
         self.version = -1
         self.updates = 0
         self._last_use = last_use  # version -> the event at which it is used for the last time
-        self._open: set[int] = set()
+        self._awaited: set[int] = set()  # tickets whose rollout is still to come
+        self.attempts: Counter[int] = Counter()  # ticket -> how often it has failed or was lost
         self._rollouts: dict[int, Rollout] = {}
         self._draws: deque[Rollout] = deque()  # made and not yet trained on: two where one was made ahead
         self._reports: deque[LearnReport] = deque()  # whose feedback the replay has not seen
@@ -139,23 +140,30 @@ class _LineAgain:
             del self.snapshots[version]
 
     def open(self, event: ev.Opened) -> None:
-        self._open.add(event.ticket)
+        self._awaited.add(event.ticket)
 
     def offer(self, index: int, rollout: Rollout) -> None:
-        """A rollout has been collected."""
-        if index in self._open:
+        """A rollout has been collected. It may be for another line alone, which has lost the one before."""
+        if index in self._awaited:
+            self._awaited.remove(index)
             self._rollouts[index] = rollout
 
-    def lose(self, index: int) -> bool:
-        return self._rollouts.pop(index, None) is not None
+    def lose(self, event: ev.Lost) -> None:
+        del self._rollouts[event.ticket]
+        self._awaited.add(event.ticket)
+        self.attempts[event.ticket] += 1
 
     def forget(self, event: ev.Dropped | ev.Requeued) -> None:
         self._rollouts.pop(event.ticket, None)
+        self.attempts.pop(event.ticket, None)
         if isinstance(event, ev.Dropped):
-            self._open.discard(event.ticket)
+            self._awaited.discard(event.ticket)
+        else:
+            self._awaited.add(event.ticket)
 
     def settle(self, event: ev.Settled) -> None:
-        self._open.difference_update(event.tickets)
+        for index in event.tickets:
+            self.attempts.pop(index, None)
 
     def learn(self, event: ev.Updated) -> None:
         rollouts = tuple(self._rollouts.pop(index) for index in event.tickets)
@@ -201,7 +209,6 @@ class _CollectorsAgain:
         self._roles: dict[int, CollectorRole] = {}
         self._applied: dict[int, Versions] = {}  # collector -> version of each line, for those that hold weights
         self._flights: dict[int, tuple[int, int, Snapshot | None]] = {}  # ticket -> (seat, version, its weights)
-        self.attempts: Counter[int] = Counter()
 
     def build_anew(self, stations: Stations) -> None:
         """Other stations go on with the states of these."""
@@ -220,7 +227,7 @@ class _CollectorsAgain:
     def start(self, event: ev.Started, snapshot: Snapshot | None) -> None:
         self._flights[event.ticket] = (event.seat, event.version, snapshot)
 
-    def land(self, event: ev.Landed) -> Rollout:
+    def land(self, event: ev.Landed, attempt: int) -> Rollout:
         """The rollout is collected now."""
         index, (oldest, newest) = event.ticket, event.span
         seat, version, snapshot = self._flights.pop(index)
@@ -231,7 +238,7 @@ class _CollectorsAgain:
                 f"ticket {index} was made by versions {oldest} to {newest}: which token or step by which is not in the "
                 "log, so a run with on_publish=partial cannot be replayed"
             )
-        ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, self.attempts[index])
+        ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, attempt)
         number = seat % self.num
         collector = self._role(number)
         if collector.traits().holds_weights and self._applied.get(number) != versions_of(snapshot):
@@ -311,31 +318,31 @@ class _Rerun:
         self._reanalyzer = None if stations.reanalyzer is None else ReanalyzerRole(stations.reanalyzer)
 
     def _start(self, event: ev.Started) -> None:
-        """A collector is given the snapshot of every line that the ticket took off with."""
+        """A collector is given the snapshot of every line that the ticket took off with. A flight that failed has none
+        where nobody else needed it."""
         snapshot = self._lines[FIRST_LINE].snapshots.get(event.version)
         if snapshot is not None and event.others:
-            others = {name: self._lines[name].snapshots[version] for name, version in event.others.items()}
-            snapshot = replace(snapshot, others=others)
+            held = {name: self._lines[name].snapshots.get(version) for name, version in event.others.items()}
+            others = {name: other for name, other in held.items() if other is not None}
+            snapshot = replace(snapshot, others=others) if len(others) == len(held) else None
         self._collectors.start(event, snapshot)
 
     def _land(self, event: ev.Landed) -> None:
-        rollout = self._collectors.land(event)
+        rollout = self._collectors.land(event, self._attempts(event.ticket))
         for line in self._lines.values():
             line.offer(event.ticket, rollout)
 
     def _reissue(self, event: ev.Reissued) -> None:
-        self._collectors.attempts[event.ticket] = event.attempt
+        """Every line that waits for the flight counts it."""
+        more = event.attempt - self._attempts(event.ticket)
+        for line in self._lines.values():
+            line.attempts[event.ticket] += more
+
+    def _attempts(self, index: int) -> int:
+        return max(line.attempts[index] for line in self._lines.values())
 
     def _begin_anew(self, event: ev.BegunAnew) -> None:
         self._collectors.begin_anew(event)
-
-    def _lose(self, event: ev.Lost) -> None:
-        if not sum(line.lose(event.ticket) for line in self._lines.values()):
-            raise KeyError(event.ticket)
-        self._collectors.attempts[event.ticket] += 1
-
-    def _forget(self, event: ev.Dropped | ev.Requeued) -> None:
-        self._collectors.attempts.pop(event.ticket, None)
 
     def _give_work(self, event: ev.WorkGiven) -> None:
         line = self._lines[FIRST_LINE]
@@ -364,6 +371,7 @@ _IN_A_LINE: dict[type[Any], Callable[[_LineAgain, Any], None]] = {
     ev.Drawn: _LineAgain.draw,
     ev.Dropped: _LineAgain.forget,
     ev.Requeued: _LineAgain.forget,
+    ev.Lost: _LineAgain.lose,
     ev.Settled: _LineAgain.settle,
 }
 _IN_THE_RUN: dict[type[Any], Callable[[_Rerun, Any], None]] = {
@@ -372,9 +380,6 @@ _IN_THE_RUN: dict[type[Any], Callable[[_Rerun, Any], None]] = {
     ev.Reissued: _Rerun._reissue,
     ev.Landed: _Rerun._land,
     ev.BegunAnew: _Rerun._begin_anew,
-    ev.Dropped: _Rerun._forget,
-    ev.Requeued: _Rerun._forget,
-    ev.Lost: _Rerun._lose,
     ev.WorkGiven: _Rerun._give_work,
     ev.Refreshed: _Rerun._refresh,
     ev.Resumed: _Rerun._resume,

@@ -72,11 +72,14 @@ class Requeued(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A rollout that had landed is gone with the node that held it; the same ticket is collected again."""
+    """A rollout that had landed is gone with the node that held it; the same ticket is collected again for its line.
+
+    If it flies for another line already, this one waits for the same flight."""
 
     time_s: float
     ticket: int
     why: str
+    line: str = ""
 
 
 class Dropped(NamedTuple):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headway.core import events as ev
-from headway.core.history_records import IN_FLIGHT, OPEN, READY, Evaluation, RoleInterval, Session
+from headway.core.history_records import IN_FLIGHT, OPEN, Evaluation, RoleInterval, Session
 from headway.core.line_history import LineHistory, LineListener
 from headway.core.role_history import RoleHistory
 
@@ -88,6 +88,16 @@ class RunHistory:
         role = None if self.roles is None else self.roles.seat(event.seat)
         for line in self.lines_of(event.ticket, OPEN):
             line.start(event, role)
+
+    def _lose(self, event: ev.Lost) -> None:
+        """If the ticket flies for another line already, this one waits for the same flight."""
+        line = self.line(event.line)
+        line.lose(event)
+        for other in self.lines.values():
+            flying = other.live.get(event.ticket)
+            if flying is not None and flying.phase == IN_FLIGHT:
+                line.join_flight(event.time_s, flying)
+                break
 
     def _begin(self, event: ev.RunBegan) -> None:
         """A session begins, and the one before ended with its last event."""
@@ -168,7 +178,7 @@ _OF_THE_RUN: dict[type[Any], _Step] = {
     ev.Started: RunHistory._start,
     ev.Landed: _in_all_lines(LineHistory.land, IN_FLIGHT),
     ev.Reissued: _in_all_lines(LineHistory.reissue, IN_FLIGHT),
-    ev.Lost: _in_all_lines(LineHistory.lose, READY),
+    ev.Lost: RunHistory._lose,
     ev.RunBegan: RunHistory._begin,
     ev.Resumed: RunHistory._resume,
     ev.GapFound: RunHistory._miss,

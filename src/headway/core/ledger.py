@@ -149,10 +149,10 @@ class Ledger:
             return None
         index = self._next_index
         self._next_index += self.terms.every
-        if self.pinned_collectors is None:
+        if self.terms.pinned_collectors is None:
             ticket = Ticket(index, derive_seed(self.seed, "ticket", index))
         else:
-            collector = index % self.pinned_collectors
+            collector = index % self.terms.pinned_collectors
             ticket = Ticket(index, derive_seed(self.seed, "ticket", index), version, collector)
         entry = Entry(ticket)
         self._entries[index] = self._untaken[index] = entry
@@ -166,7 +166,7 @@ class Ledger:
         """The ticket takes off with the newest snapshot (free) or with its own (pinned)."""
         entry = self._entry(index, Phase.OPEN, "start")
         ticket = entry.ticket
-        if self.pinned_collectors is None:
+        if self.terms.pinned_collectors is None:
             ticket = entry.ticket = Ticket(index, ticket.seed, version, collector, ticket.attempt)
         elif (ticket.version, ticket.collector) != (version, collector):
             raise LedgerError(
@@ -175,7 +175,7 @@ class Ledger:
             )
         entry.version = version
         entry.phase = Phase.IN_FLIGHT
-        if self.expiry.waits:
+        if self.terms.expiry.waits:
             self._births[version] += 1
         return ticket
 
@@ -230,11 +230,11 @@ class Ledger:
         """A quick look whether `choose` could find a batch or something expired; no means no."""
         if self.terms.discards:
             return self.tally.ready > 0
-        if self.tally.ready < self.tickets_per_batch:
+        if self.tally.ready < self.terms.tickets_per_batch:
             return False
-        if self.order.window != 1:
+        if self.terms.order.window != 1:
             return True
-        for entry in itertools.islice(self._untaken.values(), self.tickets_per_batch):
+        for entry in itertools.islice(self._untaken.values(), self.terms.tickets_per_batch):
             if entry.phase is not Phase.READY:
                 return False
         return True
@@ -244,11 +244,11 @@ class Ledger:
 
         Changes nothing: the caller drops or requeues `expired`, takes `batch`, or waits.
         """
-        wanted = self.tickets_per_batch
+        wanted = self.terms.tickets_per_batch
         if self.tally.ready < wanted and not self.terms.discards:
             return WAIT
         batch: list[int] = []
-        if self.expiry.waits:
+        if self.terms.expiry.waits:
             required = self._required(version, updates_left)
             if isinstance(required, str):
                 return WAIT
@@ -271,18 +271,18 @@ class Ledger:
     @property
     def _awaits_expired(self) -> bool:
         """Does the order make the learner wait for a rollout that is collected again?"""
-        return self.expiry.on_stale is OnStale.REQUEUE and not self.order.is_first_come
+        return self.terms.expiry.on_stale is OnStale.REQUEUE and not self.terms.order.is_first_come
 
     def waiting_for(self, version: int, updates_left: int = 1) -> str:
         """In words, what `choose` is waiting for."""
-        if self.expiry.waits:
+        if self.terms.expiry.waits:
             required = self._required(version, updates_left)
             if isinstance(required, str):
                 return required
         missing = next((i for i, e in self._untaken.items() if e.phase is not Phase.READY), None)
-        if self.order.is_first_come or missing is None:
-            return f"{self.tickets_per_batch - self.tally.ready} more of {self.tickets_per_batch} rollouts"
-        return f"the rollout of ticket {missing} (order={self.order})"
+        if self.terms.order.is_first_come or missing is None:
+            return f"{self.terms.tickets_per_batch - self.tally.ready} more of {self.terms.tickets_per_batch} rollouts"
+        return f"the rollout of ticket {missing} (order={self.terms.order})"
 
     def choose_all(self, version: int, *, now_s: float = 0.0) -> Choice:
         """For replay: everything that is here, which may be nothing."""
@@ -303,18 +303,18 @@ class Ledger:
             entry = self._entry(index, Phase.READY, "take")
             assert entry.span is not None
             staleness = version - entry.span.oldest
-            if self.expiry.is_stale(staleness):
-                if self.expiry.on_stale is not OnStale.KEEP:
+            if self.terms.expiry.is_stale(staleness):
+                if self.terms.expiry.on_stale is not OnStale.KEEP:
                     raise LedgerError(
                         f"ticket {index} is {staleness} versions old at version {version}, over "
-                        f"max_staleness={self.expiry.max_staleness}"
+                        f"max_staleness={self.terms.expiry.max_staleness}"
                     )
                 self.counts.kept_stale += 1
             age_s = now_s - entry.landed_s
-            if self.expiry.is_expired(age_s):
-                if self.expiry.on_stale is not OnStale.KEEP:
+            if self.terms.expiry.is_expired(age_s):
+                if self.terms.expiry.on_stale is not OnStale.KEEP:
                     raise LedgerError(
-                        f"ticket {index} landed {age_s:.3f} s ago, over max_age_s={self.expiry.max_age_s:g}"
+                        f"ticket {index} landed {age_s:.3f} s ago, over max_age_s={self.terms.expiry.max_age_s:g}"
                     )
                 self.counts.kept_expired += 1
             entry.age_s = age_s
@@ -337,9 +337,9 @@ class Ledger:
         for entry in entries:
             assert entry.span is not None
             staleness = version - entry.span.oldest
-            if self.expiry.is_stale(staleness):
+            if self.terms.expiry.is_stale(staleness):
                 self.counts.kept_stale -= 1
-            if self.expiry.is_expired(entry.age_s):
+            if self.terms.expiry.is_expired(entry.age_s):
                 self.counts.kept_expired -= 1
             self.counts.untake(staleness, entry.length)
             self._taken.remove(entry.ticket.index)
@@ -349,7 +349,7 @@ class Ledger:
             self.tally.waiting_steps += entry.steps
             self.tally.waiting_bytes += entry.size
             entry.phase = Phase.READY
-            if self.expiry.waits:
+            if self.terms.expiry.waits:
                 assert entry.version is not None
                 self._births[entry.version] += 1
         back = {entry.ticket.index: entry for entry in entries}
@@ -509,7 +509,7 @@ class Ledger:
         tally.inserted = state["inserted"]
         tally.sampled = state["sampled"]
         tally.dropped = sum(self.counts.drops.values())
-        pinned = self.pinned_collectors
+        pinned = self.terms.pinned_collectors
         for saved in state["live"]:
             landed = saved["span"] is not None
             known = pinned is not None or landed
@@ -534,7 +534,7 @@ class Ledger:
             self._untaken[ticket.index] = entry
             if landed:
                 entry.phase = Phase.READY
-                if self.expiry.waits:
+                if self.terms.expiry.waits:
                     assert entry.version is not None
                     self._births[entry.version] += 1
                 tally.ready += 1
@@ -565,7 +565,7 @@ class Ledger:
     def _reopen(self, entry: Entry, attempt: int, version: int | None) -> Ticket:
         """Back to the start. With `version` a pinned ticket is born anew, without it keeps its birth."""
         ticket = replace(entry.ticket, attempt=attempt)
-        if self.pinned_collectors is None:
+        if self.terms.pinned_collectors is None:
             ticket = replace(ticket, version=None, collector=None)
         elif version is not None:
             ticket = replace(ticket, version=version)
@@ -582,7 +582,7 @@ class Ledger:
         self.tally.waiting_bytes -= entry.size
 
     def _forget_birth(self, entry: Entry) -> None:
-        if self.expiry.waits:
+        if self.terms.expiry.waits:
             assert entry.version is not None
             self._births[entry.version] -= 1
             if not self._births[entry.version]:
@@ -590,16 +590,16 @@ class Ledger:
 
     def _too_old(self, entry: Entry, version: int, now_s: float) -> DropReason | None:
         assert entry.span is not None
-        return self.expiry.reason(version - entry.span.oldest, now_s - entry.landed_s)
+        return self.terms.expiry.reason(version - entry.span.oldest, now_s - entry.landed_s)
 
     def _candidates(self) -> Iterator[Entry]:
         """Ready tickets the order lets the learner take, most wanted first."""
-        if self.order.is_first_come:
+        if self.terms.order.is_first_come:
             yield from self._arrived.values()
             return
         missing: int | None = None  # the oldest ticket whose rollout is still to come
         for index, entry in self._untaken.items():
-            if missing is not None and index >= missing + self.order.window * self.terms.every:
+            if missing is not None and index >= missing + self.terms.order.window * self.terms.every:
                 return
             if entry.phase is Phase.READY:
                 yield entry
@@ -608,23 +608,23 @@ class Ledger:
 
     def _required(self, version: int, updates_left: int) -> list[int] | str:
         """Tickets that must be in this batch under `wait`, or what to wait for if they are not here."""
-        limit = self.expiry.max_staleness
+        limit = self.terms.expiry.max_staleness
         assert limit is not None
         required = required_by_age(
             self._births,
             version=version,
             max_staleness=limit,
             updates_left=updates_left,
-            updates_per_version=self.updates_per_version,
-            tickets_per_batch=self.tickets_per_batch,
+            updates_per_version=self.terms.updates_per_version,
+            tickets_per_batch=self.terms.tickets_per_batch,
         )
         chosen: list[int] = []
         takeable = sorted(e.ticket.index for e in self._candidates()) if required else []  # waiting overrules no order
         for birth, count in required:
-            if count > self.tickets_per_batch:
+            if count > self.terms.tickets_per_batch:
                 raise LedgerError(
                     f"max_staleness={limit} cannot be kept at version {version}: {count} tickets born at version "
-                    f"{birth} or before would have to be in one batch of {self.tickets_per_batch}"
+                    f"{birth} or before would have to be in one batch of {self.terms.tickets_per_batch}"
                 )
             have = sum(1 for index in chosen if self._born(index) <= birth)
             for index in takeable:

@@ -142,6 +142,14 @@ class LineHistory:
         self.counts["lost"] += 1
         self._withdraw(event.time_s, event.ticket, "lost")
 
+    def join_flight(self, time_s: float, flying: TicketLife) -> None:
+        """The ticket is in flight for another line, and this one gets that rollout too."""
+        ticket = self.ticket(flying.index, time_s)
+        ticket.collector, ticket.role = flying.collector, flying.role
+        ticket.began, ticket.ended = flying.began, None
+        ticket.flights += 1
+        self._move(time_s, ticket, IN_FLIGHT)
+
     def _withdraw(self, time_s: float, index: int, reason: str) -> None:
         ticket = self.ticket(index, time_s)
         self._listener.rollout_withdrawn(ticket, reason)

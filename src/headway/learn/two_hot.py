@@ -73,7 +73,7 @@ class Support:
 
     def decode(self, logits: Tensor) -> Tensor:
         """Values [...] of logits [..., num_bins]."""
-        return unsquash(logits.softmax(-1) @ _bins_on(self, logits.device))
+        return unsquash(logits.softmax(-1) @ _bins_on(self, logits.device).to(logits.dtype))
 
 
 @cache

@@ -122,8 +122,8 @@ class Keeper:
             return jobs
 
     def wait_for(self, jobs: list[Job]) -> list[Job]:
-        with self._changed:
-            self._changed.wait_for(lambda: all(job.is_over for job in jobs))
+        for job in jobs:
+            job.over.wait()
         for job in jobs:
             if job.error is not None:
                 raise job.error
@@ -229,7 +229,6 @@ class Keeper:
         """End a request with an error; returns how many of its samples were missing."""
         keys = self._requests.give_up(job, error)
         self._tell("drop", keys)
-        self._changed.notify_all()
         return len(keys)
 
     def _fail_calls(self, error: EngineError) -> None:
@@ -356,8 +355,7 @@ class Keeper:
                 self._give_up(job, overdue(job.request, job.told.count(None)))
 
     def _on_sample(self, key: str, tokens: bytes, log_probs: bytes, versions: bytes, finish: str) -> None:
-        if self._requests.tell(key, Told(tokens, log_probs, versions, finish)):
-            self._changed.notify_all()
+        self._requests.tell(key, Told(tokens, log_probs, versions, finish))
 
     def _on_failed(self, key: str, why: str) -> None:
         job = self._requests.job_of(key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -35,6 +36,7 @@ class Job:
         self.keys = keys
         self.told: list[Told | None] = [None] * request.num_samples
         self.error: EngineError | None = None
+        self.over = threading.Event()  # of its own: an end wakes the one who waits for it, not hundreds of others
         self.expires_at = math.inf if request.deadline_s is None else time.monotonic() + request.deadline_s
 
     @property
@@ -80,13 +82,14 @@ class Requests:
     def job_of(self, key: str) -> Job | None:
         return self._missing[key][0] if key in self._missing else None
 
-    def tell(self, key: str, told: Told) -> bool:
-        """A sample has come. Is its job over?"""
+    def tell(self, key: str, told: Told) -> None:
+        """Takes a sample that has come; whoever waits for its job is woken if it is over."""
         if key not in self._missing:
-            return False
+            return
         job, number = self._missing.pop(key)
         job.told[number] = told
-        return job.is_over
+        if job.is_over:
+            job.over.set()
 
     def give_up(self, job: Job, error: EngineError) -> list[str]:
         """End a job with an error; returns the keys of the samples that were missing."""
@@ -94,6 +97,7 @@ class Requests:
         for key in keys:
             del self._missing[key]
         job.error = error
+        job.over.set()
         return keys
 
     def take_expired(self) -> list[Job]:

@@ -211,6 +211,8 @@ class TransformersEngine:
             else:
                 with self._between_steps():
                     self._batch.expire()
+        if not self._step_lock.locked():  # it may have been woken to make steps, and been given up before it could
+            self._wake_another()
 
     def _make_steps(self, job: GenerationJob) -> None:
         """Makes steps for everybody until the own job is over. Others get at the state between two of them."""

@@ -46,6 +46,8 @@ class OtherMeaning:
     """In a recipe with these settings, beside these other names."""
     translate: Callable[[Any, Together, Mapping[str, Any]], dict[str, Any]] | None = None
     """From the value, the other names, and the recipe's defaults; None: it has no equal here."""
+    is_meant: Callable[[Collection[str]], bool] = lambda fields: False
+    """In recipes with these settings nothing else can be meant."""
 
 
 class Implied(NamedTuple):
@@ -82,6 +84,8 @@ class KnownName:
         """What a value sets where names are those of the system `names`; refuses a name that could mean two things."""
         others = [other for other in self.others if other.is_possible(fields, together)]
         for other in others:
+            if other.is_meant(fields) and names is None:
+                names = other.systems[0]
             if names in other.systems and other.translate is not None:
                 return other.translate(value, together, defaults)
         if others and names not in self.systems:
@@ -177,7 +181,12 @@ _PASSES = OtherMeaning(
     ("trl",), "passes over a batch", "num_epochs", _trains_text, lambda value, *_: {"num_epochs": value}
 )
 _EPISODES = OtherMeaning(
-    ("roll_agentic",), "episodes per update, in groups of group_size", "tickets_per_batch", _trains_text, _episodes
+    ("roll_agentic",),
+    "episodes per update, in groups of group_size",
+    "tickets_per_batch",
+    _trains_text,
+    _episodes,
+    is_meant=lambda fields: "redundancy" in fields,
 )
 _STEPS = OtherMeaning(("most systems that play games",), "environment steps in all", "steps", _plays)
 _EVERY_STEPS = OtherMeaning(

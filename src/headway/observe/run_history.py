@@ -380,6 +380,13 @@ def _keep_requeued(story: Story, event: ev.Requeued) -> None:
     story.lines[event.line].requeued.append((event.time_s, event.ticket))
 
 
+def _keep_lost(story: Story, event: ev.Lost) -> None:
+    """Several lines may lose a rollout at once."""
+    lost = (event.time_s, event.ticket, event.why)
+    if story.lost[-1:] != [lost]:
+        story.lost.append(lost)
+
+
 def _keep_gap(story: Story, event: ev.GapFound) -> None:
     story.gap = event.why
 
@@ -387,7 +394,7 @@ def _keep_gap(story: Story, event: ev.GapFound) -> None:
 _KEPT: dict[type[Any], Callable[[Story, Any], None]] = {
     ev.Reissued: lambda story, event: story.reissued.append((event.time_s, event.ticket, event.why)),
     ev.Requeued: _keep_requeued,
-    ev.Lost: lambda story, event: story.lost.append((event.time_s, event.ticket, event.why)),
+    ev.Lost: _keep_lost,
     ev.PublishRetried: lambda story, event: story.publish_retries.append(tuple(event)),
     ev.EvaluationSkipped: lambda story, event: story.skipped.append(event.version),
     ev.Restarted: lambda story, event: story.restarts.append(tuple(event)),

@@ -150,7 +150,7 @@ def _evaluator(config: AgentConfig, factory: EnvFactory, game: GameFacts) -> Age
         name=title_of(config.env),
         seed=derive_seed(config.seed, "games"),
         games=config.eval_games,
-        episodes=config.eval_episodes,
+        episodes=config.eval_samples,
         sampling=sampling,
         limits=config.limits(game.max_turns),
         share=config.share_held_out,

@@ -94,20 +94,12 @@ class GameEvaluationSettings(SettingsGroup):
 
     eval_games: int = Field(default=32, ge=1)
     """Held-out games per evaluation."""
-    eval_episodes: int = Field(default=1, ge=1)
+    eval_samples: int = Field(default=1, ge=1)
     """Episodes of each."""
     eval_temperature: float = Field(default=0.0, ge=0)
     """0: the most likely token. Needs to be above 0 with several episodes."""
     eval_top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample only from the most likely tokens that together have this probability."""
-
-
-def _whole(value: Any) -> int | None:
-    """A whole number, however it was written; None for what is none."""
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return None
 
 
 @without("max_tokens")
@@ -128,30 +120,6 @@ class AgentConfig(GameEvaluationSettings, EpisodeLengthSettings, EnvironmentSett
 
     shown_first = "env model group_size tickets_per_batch max_turn_tokens max_lead redundancy updates learning_rate"
     former_names: ClassVar[Mapping[str, str]] = {"max_tokens": "max_turn_tokens"}
-
-    rollout_batch_size: int | None = Field(default=None, ge=1)
-    """Episodes per update, in place of tickets_per_batch, which counts groups: a multiple of group_size."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _episodes_come_in_groups(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or values.get("rollout_batch_size") is None:
-            return values
-        said = {"group_size": cls.model_fields["group_size"].default, **values}
-        episodes, size = (_whole(said[name]) for name in ("rollout_batch_size", "group_size"))
-        if not episodes or not size:
-            return values  # what is wrong with it is said of the setting itself
-        if episodes % size:
-            raise ValueError(
-                f"rollout_batch_size={episodes} counts episodes: it must be a multiple of group_size={size}"
-            )
-        tickets = episodes // size
-        if _whole(said.get("tickets_per_batch", tickets)) != tickets:
-            raise ValueError(
-                f"rollout_batch_size={episodes} means tickets_per_batch={tickets} groups of {size}, but "
-                f"tickets_per_batch={said['tickets_per_batch']} is set too: say one of them"
-            )
-        return {**values, "tickets_per_batch": tickets}
 
     @model_validator(mode="after")
     def _can_play(self) -> Self:
@@ -177,8 +145,8 @@ class AgentConfig(GameEvaluationSettings, EpisodeLengthSettings, EnvironmentSett
                     f"{name}={getattr(self, name):g} must be below collect_deadline_s={self.collect_deadline_s:g}, "
                     "or the collector is restarted before its environment"
                 )
-        if self.eval_episodes > 1 and self.eval_temperature == 0:
-            raise ValueError("eval_episodes > 1 needs eval_temperature > 0: the most likely episode is always the same")
+        if self.eval_samples > 1 and self.eval_temperature == 0:
+            raise ValueError("eval_samples > 1 needs eval_temperature > 0: the most likely episode is always the same")
         if self.eval_top_p < 1 and self.eval_temperature == 0:
             raise ValueError("eval_top_p < 1 needs eval_temperature > 0: the most likely token is always among them")
         return self

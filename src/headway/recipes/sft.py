@@ -94,7 +94,7 @@ def _evaluator(config: SFTConfig) -> Evaluator:
 AS_AGENT = (
     *("env", "env_options", "model", "device", "torch_threads", "seed"),
     *("system_prompt", "chat_template", "chat_template_options", "reply_prefix"),
-    *("max_turn_tokens", "max_context_tokens", "microbatch_tokens", "eval_games"),
+    *("max_turn_tokens", "max_context_tokens", "microbatch_tokens", "eval_games", "eval_temperature"),
 )
 
 

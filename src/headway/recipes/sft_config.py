@@ -53,6 +53,8 @@ class ImitationEvaluationSettings(SettingsGroup):
     """Held-out episodes whose likelihood is measured: games of the expert, or at most a tenth of the file."""
     eval_games: int = Field(default=16, ge=0)
     """Held-out games that the model plays itself, with an engine; 0, or with data: none."""
+    eval_temperature: float = Field(default=0.0, ge=0)
+    """0: the most likely token. 1 plays as reinforcement learning would begin."""
     max_turn_tokens: int = Field(default=16, ge=1)
     """Tokens of one reply in these games. A longer one is cut, and the environment gets what there is."""
 

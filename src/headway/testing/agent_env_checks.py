@@ -155,9 +155,9 @@ def check_texts_and_rewards(trial: EnvTrial) -> str:
 
 
 def check_the_end(trial: EnvTrial) -> str:
-    cut = sum(not game.is_done for game in trial.played.values())
+    cut = [len(game.replies) for game in trial.played.values() if not game.is_done]
     if cut:
-        return f"{cut} of {len(trial.played)} games are cut after max_turns ({trial.make().max_turns}), as `turns`"
+        return f"{len(cut)} of {len(trial.played)} games are cut after max_turns ({cut[0]}), as `turns`"
     return "every game says done"
 
 
@@ -167,7 +167,8 @@ def check_pickling(trial: EnvTrial) -> str:
         copy = pickle.loads(packed)
     except (pickle.PicklingError, AttributeError, TypeError, ImportError) as error:
         raise CheckFailed(f"{in_a_line(error)}; name it file.py:Class or module:Class") from None
-    checked_env(copy(), trial.name)
+    with _closing(checked_env(copy(), trial.name)):
+        pass
     return f"{len(packed)} bytes"
 
 
@@ -275,7 +276,7 @@ def check_env(
     factory: EnvFactory, *, name: str = "", seeds: int = 5, deadline_s: float = DEADLINE_S
 ) -> Iterator[CheckResult]:
     """Yields what each check finds. A check that takes longer than `deadline_s` has failed."""
-    trial = EnvTrial(factory, name or _name_of(factory), range(seeds))
+    trial = EnvTrial(factory, name or str(getattr(factory, "__qualname__", "environment")), range(seeds))
     for check in CHECKS:
         yield run_check(trial, check, deadline_s)
 
@@ -373,7 +374,9 @@ def _closing(env: AgentEnv) -> Iterator[None]:
 
 
 def _seeds_globally(trial: EnvTrial) -> bool:
-    return bool(getattr(trial.make(), "seeds_globally", False))
+    env = trial.make()
+    with _closing(env):
+        return bool(getattr(env, "seeds_globally", False))
 
 
 def _spread(seconds: Sequence[float]) -> str:
@@ -385,7 +388,3 @@ def _spread(seconds: Sequence[float]) -> str:
 
 def _in_time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2g} ms"
-
-
-def _name_of(factory: EnvFactory) -> str:
-    return str(getattr(factory, "__qualname__", None) or type(factory()).__name__)

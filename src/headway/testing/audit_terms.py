@@ -199,6 +199,11 @@ class LineTerms:
             return int(order[7:-1])
         return 1 if order == "oldest" else math.inf
 
+    @property
+    def every(self) -> int:
+        """The line is offered every n-th rollout."""
+        return int(self.run.get("every", 1))
+
     def slots(self, lead: float) -> int:
         return math.floor((1 + lead) * self.per_version + 1e-9)
 

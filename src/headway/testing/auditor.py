@@ -128,6 +128,7 @@ class Auditor:
         self._over = self._stop_reason = ""
         self._restarts = 0
         self._seats: dict[int, int] = {}  # seat -> ticket
+        self._flights: dict[int, ev.Started] = {}  # ticket -> its last flight
         self._evaluations = EvaluationAuditor(self.findings)
         self._lines: dict[str, LineAuditor] = {}
         self._first = self._line(FIRST_LINE)
@@ -217,6 +218,7 @@ class Auditor:
             self.findings.wrong("one ticket a seat", f"ticket {index} takes off on seat {seat} of {seats}")
         if any(index in line.live for line in self._lines.values()):
             self._seats[seat] = index
+        self._flights[index] = event
         for line in self._lines_of(index, "open"):
             line.start(event, self._seats)
 
@@ -230,14 +232,16 @@ class Auditor:
             line.reissue(event)
         self._free_seat(event)
 
-    def _lose(self, event: ev.Lost) -> None:
-        for line in self._lines_of(event.ticket, "ready"):
-            line.lose(event)
+    def _wait_for_flight(self, event: ev.Lost) -> None:
+        """A line that loses a rollout which flies again for another line waits for that flight."""
+        flying = [line for line in self._lines.values() if line.flies(event.ticket)]
+        if flying:
+            self._line(event.line).join_flight(self._flights[event.ticket])
 
     def _free_seat(self, event: ev.Landed | ev.Reissued | ev.Dropped) -> None:
         """A seat is free when its ticket flies in no line."""
         index = event.ticket
-        if not any(index in line.live and line.live[index].phase == "flying" for line in self._lines.values()):
+        if not any(line.flies(index) for line in self._lines.values()):
             self._seats = {seat: ticket for seat, ticket in self._seats.items() if ticket != index}
 
     # -- learning and evaluating --------------------------------------------------------------------
@@ -298,7 +302,6 @@ _IN_THE_RUN: dict[type[Any], Callable[[Auditor, Any], None]] = {
     ev.Started: Auditor._start,
     ev.Landed: Auditor._land,
     ev.Reissued: Auditor._reissue,
-    ev.Lost: Auditor._lose,
     ev.UpdateBegan: Auditor._begin_update,
     ev.EvaluationBegan: Auditor._evaluate,
     ev.Scored: Auditor._score,
@@ -308,6 +311,7 @@ _IN_THE_RUN: dict[type[Any], Callable[[Auditor, Any], None]] = {
 _IN_A_LINE: dict[type[Any], Callable[[LineAuditor, Any], None]] = {
     ev.Opened: LineAuditor.open,
     ev.Requeued: LineAuditor.requeue,
+    ev.Lost: LineAuditor.lose,
     ev.Dropped: LineAuditor.drop,
     ev.UpdateBegan: LineAuditor.begin_update,
     ev.Updated: LineAuditor.end_update,
@@ -318,6 +322,7 @@ _IN_A_LINE: dict[type[Any], Callable[[LineAuditor, Any], None]] = {
     ev.Settled: LineAuditor.settle,
 }
 _AFTER_ITS_LINE: dict[type[Any], Callable[[Auditor, Any], None]] = {
+    ev.Lost: Auditor._wait_for_flight,
     ev.Dropped: Auditor._free_seat,
     ev.UpdateBegan: Auditor._check_free_slot,
     ev.Published: Auditor._publish,

@@ -122,7 +122,11 @@ class LineAuditor:
         for event in self._find.coming():
             if isinstance(event, ev.UpdateBegan) and event.line == self.name:
                 return frozenset(event.tickets)
-            if isinstance(event, ev.Inserted) and event.time_s - event.seconds <= self._find.now_s + EPSILON_S:
+            if (
+                isinstance(event, ev.Inserted)
+                and event.line == self.name
+                and event.time_s - event.seconds <= self._find.now_s + EPSILON_S
+            ):
                 return frozenset(event.tickets)
             if isinstance(event, ev.Lost) or (isinstance(event, ev.Dropped) and event.reason == "failed"):
                 return frozenset(self._arrived)  # they had been taken, and were put back
@@ -133,7 +137,7 @@ class LineAuditor:
     def start(self, event: ev.Started, seats: Mapping[int, int]) -> None:
         """`seats` holds the ticket of each seat, this one's too."""
         index, seat, newest = event.ticket, event.seat, self.at.newest
-        version = (event.others or {}).get(self.name, newest) if self.name else event.version
+        version = self._version_in(event)
         ticket = self._ticket(index, "start", "open")
         if ticket is None:
             return
@@ -156,6 +160,19 @@ class LineAuditor:
             }
             if len(beside) > 1:
                 self._wrong("one version a collector", f"ticket {index} flies beside versions {sorted(beside)}")
+
+    def _version_in(self, event: ev.Started) -> int:
+        return (event.others or {}).get(self.name, self.at.newest) if self.name else event.version
+
+    def flies(self, index: int) -> bool:
+        return index in self.live and self.live[index].phase == "flying"
+
+    def join_flight(self, event: ev.Started) -> None:
+        """What this line has lost flies for another one already."""
+        ticket = self._ticket(event.ticket, "join the flight", "open")
+        if ticket is not None:
+            ticket.phase, ticket.born = "flying", self._version_in(event)
+            ticket.pinned = frozenset([ticket.born])
 
     def land(self, event: ev.Landed) -> None:
         index, newest_here = event.ticket, self.at.newest
@@ -313,7 +330,7 @@ class LineAuditor:
         missing = next((index for index, ticket in untaken if ticket.phase != "ready"), math.inf)
         window = self.terms.window
         for index in batch:
-            if index >= missing + window:
+            if index >= missing + window * self.terms.every:
                 self._wrong("order", f"ticket {index} overtakes {missing} by more than {self.terms['order']} allows")
         if self.terms["on_stale"] == "wait" and self.terms["max_staleness"] is not None and window > 1:
             return  # those that would become too old go first

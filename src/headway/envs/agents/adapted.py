@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import random
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,8 @@ from headway.envs.agents.interface import BadEnvironment
 DEFAULT_TURNS = 50
 """For environments that do not say how long an episode may be."""
 
+NOTHING = "(nothing)"
+
 
 def require_known(library: str, name: str, known: Iterable[str]) -> None:
     """Refuses a name that a library does not have, in one line with those that come near."""
@@ -23,10 +26,22 @@ def require_known(library: str, name: str, known: Iterable[str]) -> None:
         raise BadEnvironment(f"{unknown(f'environment of {library}', name, near)} and {len(names) - len(near)} others")
 
 
+def no_word_list(name: str, error: LookupError) -> BadEnvironment:
+    """One line instead of NLTK's fifteen about data that is not on this machine."""
+    resource = re.search(r"nltk\.download\('(\w+)'\)", str(error))
+    command = f": python -m nltk.downloader {resource[1]}" if resource else ""
+    return BadEnvironment(f"{name} needs data of NLTK that is not on this machine{command}")
+
+
 def require_begun(is_over: bool, name: str) -> None:
     """Refuses a step after the end, or before the first reset."""
     if is_over:
         raise BadEnvironment(f"{name} is over, or was never begun: call reset before the next step")
+
+
+def something(text: str) -> str:
+    """The text, or words for one that is empty: a policy must be told something."""
+    return text if text.strip() else NOTHING
 
 
 def small_seed(seed: int) -> int:

@@ -15,7 +15,15 @@ import gem
 from gem.envs.registration import ENV_REGISTRY
 from gem.utils.constants import TERMINAL_STATE
 
-from headway.envs.agents.adapted import drawn_apart, numbers_of, require_begun, require_known, small_seed
+from headway.envs.agents.adapted import (
+    drawn_apart,
+    no_word_list,
+    numbers_of,
+    require_begun,
+    require_known,
+    small_seed,
+    something,
+)
 from headway.envs.agents.interface import Step
 
 RANDOM_TURNS = 100
@@ -49,6 +57,10 @@ class GemGame:
         text = "" if observation == TERMINAL_STATE else str(observation)
         return Step(text, float(reward), True, info={**numbers_of(info), "truncated": float(truncated)})
 
+
+class GemGameWithRandomPlayer(GemGame):
+    """Plays one environment of GEM that knows which actions there are; not all of them do."""
+
     def random_reply(self, rng: random.Random) -> str:
         return drawn_apart(self._env.sample_random_action, rng)
 
@@ -56,8 +68,14 @@ class GemGame:
 def make(id: str, **options: Any) -> GemGame:
     """`game:GuessTheNumber-v0-easy`; the options are those of the environment in GEM."""
     require_known("GEM", id, ENV_REGISTRY)
-    return GemGame(id, gem.make(id, **options))
+    try:
+        env = gem.make(id, **options)
+    except LookupError as error:
+        raise no_word_list(f"gem:{id}", error) from error
+    has_player = type(env).sample_random_action is not gem.Env.sample_random_action
+    return (GemGameWithRandomPlayer if has_player else GemGame)(id, env)
 
 
 def _with_suffix(observation: Any, info: dict[str, Any]) -> str:
-    return "\n".join(part for part in (str(observation).strip(), str(info.get("suffix", "")).strip()) if part)
+    parts = str(observation).strip(), str(info.get("suffix", "")).strip()
+    return something("\n".join(part for part in parts if part))

@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium
 
 from headway.core.one_line import first_line
-from headway.envs.agents.adapted import DEFAULT_TURNS, numbers_of, require_begun, small_seed
+from headway.envs.agents.adapted import DEFAULT_TURNS, numbers_of, require_begun, small_seed, something
 from headway.envs.agents.interface import BadEnvironment, Step
 
 ACTION_NAMES = {
@@ -102,7 +102,7 @@ class GymnasiumGame:
 
     def _seen(self, observation: Any) -> str:
         if isinstance(observation, str):
-            return observation
+            return something(observation)
         if self._env.render_mode == "ansi":
             return _COLOUR.sub("", _HERE.sub(r"[\1]", self._env.render())).strip("\n")
         return str(observation.tolist() if hasattr(observation, "tolist") else observation)

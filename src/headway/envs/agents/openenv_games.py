@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from headway.core.naming import unknown
 from headway.core.one_line import shortened
-from headway.envs.agents.adapted import DEFAULT_TURNS, numbers_of, require_begun, small_seed
+from headway.envs.agents.adapted import DEFAULT_TURNS, numbers_of, require_begun, small_seed, something
 from headway.envs.agents.interface import BadEnvironment, Step
 
 _ABOUT_IT = {"done", "reward", "metadata"}
@@ -85,7 +85,7 @@ class OpenEnvGame:
 
     def _text(self, observation: Observation) -> str:
         if self._text_field:
-            return str(getattr(observation, self._text_field))
+            return something(str(getattr(observation, self._text_field)))
         return str(observation.model_dump_json(exclude=_ABOUT_IT))
 
 

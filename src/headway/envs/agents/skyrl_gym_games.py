@@ -17,7 +17,7 @@ from typing import Any
 import skyrl_gym
 from skyrl_gym.envs.registration import registry
 
-from headway.envs.agents.adapted import numbers_of, require_begun, require_known
+from headway.envs.agents.adapted import numbers_of, require_begun, require_known, something
 from headway.envs.agents.interface import BadEnvironment, Step
 
 
@@ -45,8 +45,9 @@ class SkyRLGame:
         require_begun(self._is_over, self._name)
         said = self._env.step(reply)
         self._is_over = bool(said["done"])
+        text = "" if self._is_over and not said["observations"] else _text(said["observations"])
         info = numbers_of(dict(self._env.get_metrics())) if self._is_over else {}
-        return Step(_text(said["observations"]), float(said["reward"]), self._is_over, info=info)
+        return Step(text, float(said["reward"]), self._is_over, info=info)
 
     def close(self) -> None:
         env, self._env = self._env, None
@@ -97,4 +98,4 @@ def _rows(rows: str | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]
 
 
 def _text(messages: Sequence[Mapping[str, str]]) -> str:
-    return "\n\n".join(message["content"] for message in messages)
+    return something("\n\n".join(message["content"] for message in messages))

@@ -14,7 +14,7 @@ import textarena
 from textarena.core import ObservationType
 from textarena.envs.registration import ENV_REGISTRY
 
-from headway.envs.agents.adapted import DEFAULT_TURNS, require_begun, require_known, small_seed
+from headway.envs.agents.adapted import DEFAULT_TURNS, no_word_list, require_begun, require_known, small_seed, something
 from headway.envs.agents.checked_game import OwnGlobalRandom
 from headway.envs.agents.interface import BadEnvironment, Step
 
@@ -51,21 +51,26 @@ class TextArenaGame:
         done, _ = self._env.step(reply if "[" in reply or "]" in reply else f"[{reply}]")
         text = self._news()
         if not done:
-            return Step(text)
+            return Step(something(text))
         self._is_over = True
         rewards, games = self._env.close()
         info = games[0] if games else {}
-        text = "\n".join(part for part in (text, str(info.get("reason") or "")) if part)
-        return Step(
-            text, float((rewards or {}).get(0, 0.0)), True, info={"invalid_move": float(info.get("invalid_move", 0))}
-        )
+        reward, reason = (rewards or {}).get(0, 0.0), info.get("reason") or ""
+        if isinstance(reward, str):  # some games hand the two on in the wrong order
+            reward, reason = str(reason).rpartition(" ")[2], reward  # "Invalid Move: 0.5"
+        measured = {"invalid_move": float(info.get("invalid_move", False))}
+        text = "\n".join(part for part in (text, str(reason)) if part)
+        return Step(text, float(reward or 0.0), True, info=measured)
 
     def _news(self) -> str:
         _, messages = self._env.get_observation()
-        return "\n".join(text.strip() for _, text, kind in messages if kind is not ObservationType.PLAYER_ACTION)
+        return "\n".join(str(text).strip() for _, text, kind in messages if kind is not ObservationType.PLAYER_ACTION)
 
 
 def make(id: str, **options: Any) -> TextArenaGame:
     """`FrozenLake-v0`; the options are those of the game in TextArena."""
     require_known("TextArena", id, (name for name in ENV_REGISTRY if not name.endswith(RAW)))
-    return TextArenaGame(id, textarena.make(id + RAW if id + RAW in ENV_REGISTRY else id, **options))
+    try:
+        return TextArenaGame(id, textarena.make(id + RAW if id + RAW in ENV_REGISTRY else id, **options))
+    except LookupError as error:
+        raise no_word_list(f"textarena:{id}", error) from error

@@ -98,7 +98,8 @@ class ImitationLearner:
                 "nll": nll,
                 "perplexity": float(np.exp(min(nll, 80.0))),
                 "trained_tokens": float(data.num_tokens),
-                "episode_tokens": float(data.sizes.mean()),
+                "episode_tokens": data.num_tokens / data.sequences.num_rows,
+                "read_tokens": float(data.sizes.sum()),
                 "grad_norm": float(torch.stack([step.norm for step in steps]).mean()),
                 "learning_rate": rate,
             }

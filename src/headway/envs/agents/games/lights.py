@@ -9,7 +9,7 @@ from headway.envs.agents.games.text_game import TextGame, first_of, require_at_l
 from headway.envs.agents.interface import Step
 
 COLOURS = ("red", "green", "blue", "white", "yellow", "pink", "brown", "gold")
-RULES = "Lights: {row}. Press one that is off."
+RULES = "Off: {off}. Press one that is off."
 NOT_UNDERSTOOD = "I read no light."
 DONE = "All lights are on."
 
@@ -53,7 +53,7 @@ class Lights(TextGame):
         return next(name for name in self.names if name in self._off)
 
     def texts(self) -> Iterator[str]:
-        yield from (RULES.format(row=", ".join(self.names)), NOT_UNDERSTOOD, DONE)
+        yield from (RULES.format(off=", ".join(self.names)), NOT_UNDERSTOOD, DONE)
 
     def _view(self) -> str:
-        return RULES.format(row=", ".join(f"{name} {'off' if name in self._off else 'on'}" for name in self.names))
+        return RULES.format(off=", ".join(name for name in self.names if name in self._off))

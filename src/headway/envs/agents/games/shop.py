@@ -61,7 +61,7 @@ class Shop(TextGame):
 
     def begin(self) -> str:
         wanted = self._drawn()
-        self._wish = Goods(wanted.kind, wanted.colour, wanted.size, wanted.price)
+        self._wish = wanted
         goods = [wanted]
         while len(goods) < self.num_items:
             other = self._drawn()

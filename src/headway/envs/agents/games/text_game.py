@@ -51,7 +51,7 @@ class TextGame(ABC):
     """Counts the turns of a game, and refuses to go on after its end."""
 
     def __init__(self, max_turns: int) -> None:
-        require_at_least(1, max_turns=max_turns)
+        require_at_least(1, turns=max_turns)
         self.max_turns = max_turns
         self.turn = 0
         self._rng: random.Random | None = None
