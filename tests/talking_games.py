@@ -58,7 +58,7 @@ class Dice:
     def close(self) -> None:
         if self._close_note == "hang":
             LET_GO.wait(600)
-        if self._close_note:
+        elif self._close_note:
             with open(self._close_note, "a") as file:
                 file.write("closed\n")
 
