@@ -1,0 +1,130 @@
+"""Do agents learn? A small model made on the spot: a short warm start by imitation, then GRPO, with and without a lead.
+
+    python bench/agent_learning.py                          lights at leads 0, 1 and 2, five seeds each
+    python bench/agent_learning.py --games frozen_lake shop --leads 1 --seeds 3
+    python bench/agent_learning.py --jobs 8 --results FILE  several runs at a time; figures are added to FILE, a line each
+
+Every run is two commands, `headway run sft` and `headway run agent --model THAT_RUN`, one thread of torch each. Success is
+measured on held-out games, sampled at temperature 1. Seconds are processor seconds of the second command, everything
+included, up to its end: it stops at the first evaluation that reaches the goal. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+QUIET = ["--quiet", "--report", "false", "--tensorboard", "false"]
+SFT: dict[str, dict[str, object]] = {
+    "lights": {"updates": 40},
+    "frozen_lake": {"updates": 100},
+    "shop": {"updates": 120},
+    "corridor": {"updates": 40},
+}
+AGENT: dict[str, dict[str, object]] = {
+    "lights": {"updates": 240, "target_score": 0.985},
+    "frozen_lake": {"updates": 300, "target_score": 0.8},
+    "shop": {"updates": 300, "target_score": 0.85},
+    "corridor": {"updates": 200, "target_score": 0.95},
+}
+GOALS = {"lights": 0.95, "frozen_lake": 0.8, "shop": 0.8, "corridor": 0.95}
+"""Success at which a run is over."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One run: success before and after, and what it took."""
+
+    game: str
+    lead: float
+    seed: int
+    before: float
+    after: float
+    updates: int
+    cpu_s: float
+    wall_s: float
+    curve: list[float]
+
+
+def command(words: list[str], folder: Path) -> tuple[Path, float]:
+    """Runs `headway` with these words in a process of its own; returns the run's folder and its processor seconds."""
+    folder.mkdir(parents=True)
+    watch = "import resource, subprocess, sys; r = subprocess.run(sys.argv[1:]); u = resource.getrusage("
+    watch += "resource.RUSAGE_CHILDREN); print(u.ru_utime + u.ru_stime); sys.exit(r.returncode)"
+    done = subprocess.run(
+        [sys.executable, "-c", watch, sys.executable, "-m", "headway", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(f"headway {' '.join(words)} ended with {done.returncode}")
+    return next((folder / "runs").iterdir()), float(done.stdout.split()[-1])
+
+
+def options(settings: dict[str, object]) -> list[str]:
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+
+def learned(game: str, lead: float, seed: int, folder: Path, more: list[str]) -> Learned:
+    folder = folder / f"{game}-{lead:g}-{seed}"
+    common = {"env": game, "seed": seed, "device": "cpu"}
+    warm, _ = command(["run", "sft", *options({**common, **SFT[game], "evaluate_every": 0}), *QUIET], folder / "sft")
+    settings = {**common, "model": warm, "max_lead": lead, **AGENT[game], "log_samples": 0, "log_eval_samples": 0}
+    settings |= {"evaluate_every": 10, "evaluate_first": "true", "eval_games": 64, "eval_temperature": 1.0}
+    began = time.perf_counter()
+    run, cpu_s = command(["run", "agent", *options(settings), *more, *QUIET], folder / "agent")
+    wall_s = time.perf_counter() - began
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    scores = [(event["v"], event["m"]["success"]) for event in events if event["e"] == "score"]
+    curve = [round(success, 3) for _, success in scores]
+    return Learned(game, lead, seed, curve[0], curve[-1], scores[-1][0], cpu_s, wall_s, curve)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--games", nargs="+", default=["lights"], choices=sorted(GOALS))
+    parser.add_argument("--leads", type=float, nargs="+", default=[0.0, 1.0, 2.0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--results", type=Path)
+    given, more = parser.parse_known_args()
+    cases = list(product(given.games, given.leads, range(given.seeds)))
+    found: list[Learned] = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
+        for one in pool.map(lambda case: learned(*case, Path(folder), more), cases):
+            found.append(one)
+            print(f"{one.game} lead {one.lead:g} seed {one.seed}: {one.curve} in {one.cpu_s:.0f} CPU s", flush=True)
+            if given.results is not None:
+                with open(given.results, "a") as file:
+                    file.write(json.dumps(asdict(one)) + "\n")
+    print(
+        f"\n{'game':12} {'lead':>5} {'seeds':>6} {'reached':>8} {'before':>16} {'after':>16} {'CPU s':>18} {'updates':>18}"
+    )
+    for game, lead in product(given.games, given.leads):
+        runs = [one for one in found if (one.game, one.lead) == (game, lead)]
+
+        def of(name: str, digits: int = 2, runs: list[Learned] = runs) -> str:
+            values = [getattr(one, name) for one in runs]
+            return f"{median(values):.{digits}f} ({min(values):.{digits}f}..{max(values):.{digits}f})"
+
+        reached = sum(one.after >= GOALS[game] for one in runs)
+        print(
+            f"{game:12} {lead:>5g} {len(runs):>6} {reached:>8} {of('before'):>16} {of('after'):>16} {of('cpu_s', 0):>18} "
+            f"{of('updates', 0):>18}"
+        )
+
+
+if __name__ == "__main__":
+    main()
