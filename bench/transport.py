@@ -35,8 +35,9 @@ import torch.multiprocessing as mp
 from headway.children.channel import Channel
 from headway.core.protocols import Role
 from headway.core.types import Snapshot
+from headway.runtime.arena import Arena, SharedRef
 from headway.runtime.processes import Processes
-from headway.runtime.transport import Arena, SharedRef, Views, encode
+from headway.runtime.transport import Views, encode
 
 REPEATS = 7
 WINDOW = 64  # rollouts on their way at a time, everywhere

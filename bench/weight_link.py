@@ -33,7 +33,8 @@ import torch
 from headway.children.channel import Channel
 from headway.publish.weight_link import Intake
 from headway.publish.weight_source import WeightSource
-from headway.runtime.transport import Arena, Views, encode
+from headway.runtime.arena import Arena
+from headway.runtime.transport import Views, encode
 
 REPEATS = 9
 TENSORS = 64

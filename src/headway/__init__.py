@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headway.core.protocols import CannotGoOn, Placement
     from headway.core.rules import ReplayRatio
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
+    from headway.envs.agents.interface import Step
     from headway.launching import build_runtime, launch, run
 
 __version__ = "0.1.0"
@@ -57,6 +58,7 @@ _HOMES = {
     "headway.core.protocols": ("CannotGoOn", "Placement"),
     "headway.core.rules": ("ReplayRatio",),
     "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),
+    "headway.envs.agents.interface": ("Step",),
     "headway.launching": ("build_runtime", "launch", "run"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -88,6 +90,7 @@ __all__ = [
     "Span",
     "Stalled",
     "Stations",
+    "Step",
     "Ticket",
     "build_runtime",
     "launch",

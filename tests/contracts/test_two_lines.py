@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -31,14 +33,25 @@ from headway.core.protocols import PayloadLost, Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, Ticket
 from headway.launching import build_runtime, launch
+from headway.observe.advice import advise
 from headway.observe.fingerprint import fingerprint
+from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
+from headway.observe.report import document
+from headway.observe.report_texts import Seen
+from headway.observe.run_history import read_story
+from headway.observe.status import read_end_status, read_whole_status
+from headway.observe.time_report import account
+from headway.observe.trace import trace_events
 from headway.runtime.virtual import Virtual
+from headway.simulate.fitting import fit
+from headway.simulate.simulation import compare
 from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 from headway.testing.auditor import Terms, audit
 from headway.testing.two_lines import SECOND, plain_two_line_loop, two_line_stations
 
-RUNTIMES = ["inline", "threads", "processes"]
+RAY = pytest.param("ray", marks=pytest.mark.slow)
+RUNTIMES = ["inline", "threads", "processes", RAY]
 
 
 def settings_for(
@@ -119,7 +132,14 @@ def test_a_pinned_run_is_the_same_on_every_runtime_however_long_anything_takes(
     assert bits(run(settings, "processes")) == expected
 
 
-@pytest.mark.parametrize("runtime", ["threads", "processes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("leads", [(2, 1), (0, 2)])
+def test_a_pinned_run_is_the_same_on_ray(leads: tuple[float, float]) -> None:
+    settings = settings_for(leads, second={"every": 2})
+    assert bits(run(settings, "ray")) == bits(run(settings))
+
+
+@pytest.mark.parametrize("runtime", ["threads", "processes", RAY])
 def test_collectors_that_hold_weights_get_those_of_both_lines(runtime: str) -> None:
     settings = settings_for((2, 1))
     assert bits(run(settings, runtime, two_line_stations(holds_weights=True))) == bits(run(settings))
@@ -329,6 +349,24 @@ def test_a_checkpoint_has_nothing_that_a_line_has_taken_and_not_learned_from(tmp
     assert any(taken), "some were saved in the middle of a version of the second line"
 
 
+def test_what_a_checkpoint_holds_does_not_change_while_it_is_written(tmp_path: Path) -> None:
+    """Rollouts land meanwhile."""
+    written = 0
+
+    class SlowStore(CheckpointStore):
+        def save(self, state: RunState) -> Path:
+            nonlocal written
+            before = pickle.dumps((state.companions, state.lines, state.ledger, sorted(state.rollouts)))
+            time.sleep(0.03)
+            assert pickle.dumps((state.companions, state.lines, state.ledger, sorted(state.rollouts))) == before
+            written += 1
+            return super().save(state)
+
+    settings = settings_for((4, 4), plan=Plan(updates=16, save_every=1), second={"every": 3})
+    run(settings, "threads", two_line_stations(collect=TakesAMoment(0.002)), checkpoints=SlowStore(tmp_path))
+    assert written >= 16
+
+
 @pytest.mark.parametrize("dispatch", ["pinned", "free"])
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_recorded_run_is_done_again_to_the_same_bits_in_both_lines(dispatch: Any, every: int) -> None:
@@ -380,6 +418,74 @@ def test_metrics_of_the_other_line_have_its_name_before_them() -> None:
     assert last["second/staleness/max"] <= 1
 
 
+# -- what is seen of it -----------------------------------------------------------------------------------
+
+
+class TakesAMoment:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, what: Ticket | Batch) -> None:
+        time.sleep(self._seconds)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose second line is the slower one: each of its updates takes as long as four of the first."""
+    path = tmp_path_factory.mktemp("recorded") / "run"
+    second = {"tickets_per_batch": 1, "publish_every": 1, "max_lead": 0}
+    settings = settings_for((3, 0), plan=Plan(updates=20, save_every=10), second=second, tickets_per_batch=1)
+    stations = two_line_stations(learn_second=TakesAMoment(0.02))
+    launch(stations, settings, runtime="threads", folder=RunFolder(path), metrics_interval_s=0.05)
+    return path
+
+
+def test_status_has_a_line_for_each_line(recorded: Path) -> None:
+    whole, end = read_whole_status(RunFolder(recorded)), read_end_status(RunFolder(recorded))
+    assert end is not None
+    for status in (whole.status, end.status):
+        (second,) = status.lines
+        assert (second.name, second.updates, second.version, second.lead) == (SECOND, 20, 20, 0.0)
+        assert status.line().splitlines()[1].startswith("line second: update 20, version 20, lead 0, staleness 0.00")
+
+
+def test_the_summary_of_a_run_has_its_lines(recorded: Path) -> None:
+    second = json.loads((recorded / "summary.json").read_text())["lines"][SECOND]
+    assert (second["updates"], second["version"], second["lead"], second["staleness"]) == (20, 20, 0, {"0": 20})
+    assert second["tickets"]["learned"] == 20
+
+
+def test_a_line_has_one_role_in_the_story_the_trace_and_the_metrics(recorded: Path) -> None:
+    story = read_story(recorded)
+    assert [role for role in story.roles if "learner" in role] == ["learner", "second/learner"]
+    last = json.loads((recorded / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {"second/busy/learner", "second/waiting/learner", "second/run/lead"} <= last.keys()
+    tracks = {e["args"]["name"] for e in trace_events(story) if e.get("name") == "thread_name"}
+    assert {"learner", "second/learner", "version", "version of second"} <= tracks
+
+
+def test_doctor_says_which_line_holds_collection_back(recorded: Path) -> None:
+    story = read_story(recorded)
+    found = {finding.about: finding for finding in advise(story, account(story))}
+    assert "Line second holds collection back" in found["another line"].title
+    assert "lead too small" not in found, "that of the first line has nothing to do with it"
+
+
+def test_a_fitted_simulation_has_the_lines_of_the_run(recorded: Path) -> None:
+    workshop = fit(read_story(recorded))
+    assert workshop.lines[SECOND].settings.max_lead == 0
+    outcomes = compare(workshop, [0, 3])
+    for outcome in outcomes:
+        assert outcome.lines[SECOND].staleness_max == 0
+        assert outcome.updates_per_s < 60, "no faster than the second line, which takes 20 ms for an update"
+
+
+def test_a_report_has_a_section_for_the_lines(recorded: Path) -> None:
+    story = read_story(recorded)
+    told = document([Seen("run", story, account(story))])["runs"][0]["lines"]
+    assert [(line["name"], line["updates"], line["lead"]) for line in told] == [("first line", 20, 3), (SECOND, 20, 0)]
+
+
 KILLED = """
 import sys, time
 from pathlib import Path
@@ -405,7 +511,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("runtime", ["threads", "processes"])
+@pytest.mark.parametrize("runtime", ["threads", "processes", RAY])
 def test_kill_nine_then_resume_is_exact_in_both_lines(runtime: str, tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED)

@@ -27,9 +27,9 @@ from headway.observe.recorder import MemoryRecorder
 from headway.publish.weight_link import LinkedWeights
 from headway.recipes.config import ConfigError
 from headway.recipes.grpo import GRPOConfig, stations
+from headway.runtime.arena import SharedRef
 from headway.runtime.inline import Inline
 from headway.runtime.processes import Processes
-from headway.runtime.transport import SharedRef
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ from headway.simulate.workloads import (
     Constant,
     Exponential,
     FaultyWorkload,
-    Flights,
     HoldingCollector,
     Lognormal,
+    RecordedFlights,
     SimulatedCollector,
     SimulatedLearner,
     SimulatedReplayLearner,
@@ -41,9 +41,9 @@ def findings(story: Story, **options: Any) -> dict[str, Finding]:
     return {one.about: one for one in found}
 
 
-def flight_times(seconds: list[float]) -> Flights:
+def flight_times(seconds: list[float]) -> RecordedFlights:
     count = len(seconds)
-    return Flights(seconds, steps=[1] * count, lengths=[1.0] * count, filtered=[False] * count)
+    return RecordedFlights(seconds, steps=[1] * count, lengths=[1.0] * count, filtered=[False] * count)
 
 
 # -- nothing to change ------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from waiting import patient
 
-from headway.coordinate.facade import LOOK_EVERY, AsyncTrainingCoordinator, CollectFailed, EvalFailed
+from headway.coordinate.facade import AsyncTrainingCoordinator, CollectFailed, EvalFailed
+from headway.coordinate.facade_times import LOOK_EVERY
 from headway.coordinate.waits import Stalled
 from headway.core.types import Score
 

@@ -27,10 +27,10 @@ from headway.simulate.simulation import ForgottenCheckpoints, simulate
 from headway.simulate.workloads import (
     Constant,
     Exponential,
-    Flights,
     HoldingCollector,
     Lognormal,
     Recorded,
+    RecordedFlights,
     SimulatedLearner,
     SimulatedReplayLearner,
     SteadyWorkload,
@@ -87,7 +87,7 @@ def test_a_replay_run_is_the_same_run(lead: int, dispatch: Any) -> None:
     """With the ratio, the steps of each rollout and the time it takes to hand them over."""
     steps = [3 + index % 5 for index in range(400)]
     times = [0.3 + 0.1 * (index % 7) for index in range(400)]
-    flights = Flights(times, steps=steps, lengths=[float(n) for n in steps], filtered=[False] * 400)
+    flights = RecordedFlights(times, steps=steps, lengths=[float(n) for n in steps], filtered=[False] * 400)
     ratio = ReplayRatio(2.0, 20, samples_per_update=8, steps_per_ticket=5)
     workload = SteadyWorkload(flights, Exponential(0.4), insert=Constant(0.05))
 
@@ -110,7 +110,7 @@ def test_a_replay_run_is_the_same_run(lead: int, dispatch: Any) -> None:
 
 
 def test_lanes_that_drain_are_simulated_as_such() -> None:
-    times = Flights([1.0, 2.0, 3.0, 4.0] * 60, steps=[1] * 240, lengths=[1.0] * 240, filtered=[False] * 240)
+    times = RecordedFlights([1.0, 2.0, 3.0, 4.0] * 60, steps=[1] * 240, lengths=[1.0] * 240, filtered=[False] * 240)
     events, result = record(
         workload=SteadyWorkload(times, Constant(0.5)),
         stations=Stations(lambda number: HoldingCollector(times), SimulatedLearner),
@@ -124,7 +124,8 @@ def test_lanes_that_drain_are_simulated_as_such() -> None:
 
 
 def test_filtered_rollouts_are_filtered_again() -> None:
-    flights = Flights([1.0] * 200, steps=[1] * 200, lengths=[1.0] * 200, filtered=[i % 3 == 0 for i in range(200)])
+    filtered = [i % 3 == 0 for i in range(200)]
+    flights = RecordedFlights([1.0] * 200, steps=[1] * 200, lengths=[1.0] * 200, filtered=filtered)
 
     class Collecting:
         def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
@@ -292,5 +293,5 @@ def test_a_slow_collector_stays_slow_where_tickets_may_go_elsewhere() -> None:
     other = run(8)[1]
     assert simulate(shop, 8).updates_per_s == pytest.approx(other.updates / other.wall_s, rel=0.05)
     even = fit(tell(record(Lognormal(1.0, 1.0), 0.2, max_lead=4, collectors=4, dispatch="free")[0]))
-    assert isinstance(even.collect, Flights)
+    assert isinstance(even.collect, RecordedFlights)
     assert even.collect._paces == [1.0] * 4  # what differs by chance does not count

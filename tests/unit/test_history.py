@@ -82,7 +82,7 @@ TWO_LINES: list[Event] = [
     *flight(2, 3.0, 2, 1),
     *update(3.5, 3, 2, [2]),
     *flight(3, 4.0, 3, 1),
-    Looked(5.0, 1.0, {"learner-prior": {"learn": 0.5, "data": 1.5}}, 2**20, others={"prior": 2.0}),
+    Looked(5.0, 1.0, {"prior/learner": {"learn": 0.5, "data": 1.5}}, 2**20, others={"prior": 2.0}),
     Stopped(5.0, "enough"),
     Ended(5.0, 3, 3, 1, {"prior": [1, 1, 2]}),
 ]
@@ -219,7 +219,7 @@ def test_a_story_has_every_line_and_the_page_shows_them() -> None:
     story = tell(TWO_LINES)
     assert [version.number for version in story.versions] == [0, 1, 2, 3]
     assert [version.number for version in story.lines["prior"].versions] == [0, 1]
-    assert story.roles[:2] == ["learner", "learner-prior"]
+    assert story.roles[:2] == ["learner", "prior/learner"]
     seen = Seen("two", story, account(story))
     lines = document([seen])["runs"][0]["lines"]
     assert [(line["name"], line["version"], line["updates"]) for line in lines] == [
@@ -240,11 +240,11 @@ def test_the_page_of_a_run_with_one_line_has_no_lines() -> None:
 def test_the_trace_has_a_learner_and_versions_of_every_line() -> None:
     events = list(trace_events(tell(TWO_LINES)))
     tracks = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
-    assert {"learner", "learner-prior", "version", "version of prior"} <= set(tracks)
+    assert {"learner", "prior/learner", "version", "version of prior"} <= set(tracks)
     learned = [event for event in events if event["name"] == "learn"]
-    assert [event["tid"] for event in learned].count(tracks["learner-prior"]) == 1
+    assert [event["tid"] for event in learned].count(tracks["prior/learner"]) == 1
     ends = [event["tid"] for event in events if event["ph"] == "f" and event["cat"] == "rollout"]
-    assert ends.count(tracks["learner-prior"]) == 2
+    assert ends.count(tracks["prior/learner"]) == 2
     numbers = [event["id"] for event in events if event["ph"] == "s"]
     assert len(set(numbers)) == len(numbers)
 
@@ -264,7 +264,7 @@ def test_a_run_with_two_lines_is_audited_line_by_line() -> None:
         ("versions", Published(2.5, 1, "prior"), Published(2.5, 2, "prior")),
         ("settles when published", Settled(2.5, [0, 1], "prior"), Settled(2.5, [0], "prior")),
         ("batch", UpdateBegan(2.0, 1, 0, [0, 1], "prior"), UpdateBegan(2.0, 1, 0, [0], "prior")),
-        ("life", Opened(4.0, 3, "prior"), RoleWaits(4.0, "learner-prior", "data")),
+        ("life", Opened(4.0, 3, "prior"), RoleWaits(4.0, "prior/learner", "data")),
         ("counts", Ended(5.0, 3, 3, 1, {"prior": [1, 1, 2]}), Ended(5.0, 3, 3, 1, {"prior": [1, 1, 3]})),
         ("settles once", Settled(2.5, [0, 1], "prior"), Settled(2.5, [0, 1, 0], "prior")),
         ("expiry", Opened(3.0, 2, "prior"), Dropped(3.0, 1, "stale", "", "prior")),

@@ -17,16 +17,9 @@ from hypothesis import strategies as st
 from system_limits import no_descriptor_left
 
 from headway.children.channel import LOST, Channel, Frame
+from headway.runtime.arena import FIRST_SEGMENT_BYTES, Arena, SharedRef, block_size
 from headway.runtime.loans import Loans
-from headway.runtime.transport import (
-    FIRST_SEGMENT_BYTES,
-    INLINE_BYTES,
-    Arena,
-    SharedRef,
-    Views,
-    block_size,
-    encode,
-)
+from headway.runtime.transport import INLINE_BYTES, Views, encode
 
 pytestmark = pytest.mark.timeout(30)
 

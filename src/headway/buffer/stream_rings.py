@@ -112,8 +112,7 @@ class StreamRings:
 
     def rows_of_slots(self, slots: np.ndarray) -> np.ndarray:
         """[G, T] of slots [G]."""
-        rows: np.ndarray = slots[:, None] * self.segment_steps + np.arange(self.segment_steps)
-        return rows
+        return slots[:, None] * self.segment_steps + np.arange(self.segment_steps)
 
     def segment_ids(self, slots: np.ndarray) -> np.ndarray:
         streams, place = np.divmod(slots, self.segments_per_stream)

@@ -8,7 +8,8 @@ import pickle
 import struct
 import sys
 import tempfile
-from typing import Any
+
+from headway.core.opaque import Payload
 
 ALIGNMENT = 64
 
@@ -28,7 +29,7 @@ def create_memory(size: int) -> int:
     return fd
 
 
-def write_value(value: Any) -> tuple[bytes, int]:
+def write_value(value: object) -> tuple[bytes, int]:
     """A value in memory of its own, for any number of processes: what to tell them, and the descriptor to hand on.
 
     The bytes of arrays and tensors are written once and not pickled.
@@ -48,7 +49,7 @@ def write_value(value: Any) -> tuple[bytes, int]:
     return struct.pack(f"<{len(parts)}Q", *(part.nbytes for part in parts)), fd
 
 
-def read_value(table: bytes, fd: int) -> Any:
+def read_value(table: bytes, fd: int) -> Payload:
     """The value, over a private view of the memory: it may be kept and changed. The descriptor can be closed."""
     memory = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
     parts, start = [], 0

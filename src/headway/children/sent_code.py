@@ -11,17 +11,18 @@ import pickle
 import sys
 from collections.abc import Callable
 from multiprocessing import spawn
-from typing import Any
+
+from headway.core.opaque import UserFunction
 
 
-def pack_function(function: Callable[..., Any], name: str) -> bytes:
+def pack_function(function: Callable[..., object], name: str) -> bytes:
     """For a process named `name`. What cannot be sent raises PicklingError, AttributeError or TypeError."""
     preparation = spawn.get_preparation_data(name)
     preparation["authkey"] = bytes(preparation["authkey"])  # refuses to be pickled otherwise
     return pickle.dumps((preparation, _pickled(function)))
 
 
-def unpack_function(packed: bytes) -> Callable[..., Any]:
+def unpack_function(packed: bytes) -> UserFunction:
     """There: import the user's script first, then find the function."""
     preparation, pickled = pickle.loads(packed)
     # As in multiprocessing: a __main__ without a guard is told so instead of starting everything again.
@@ -30,11 +31,10 @@ def unpack_function(packed: bytes) -> Callable[..., Any]:
         spawn.prepare(preparation)
     finally:
         del multiprocessing.current_process()._inheriting  # type: ignore[attr-defined]
-    function: Callable[..., Any] = pickle.loads(pickled)
-    return function
+    return pickle.loads(pickled)
 
 
-def _pickled(function: Callable[..., Any]) -> bytes:
+def _pickled(function: Callable[..., object]) -> bytes:
     """What a notebook or a console defines has no module in another process, so it goes along."""
     if not hasattr(sys, "ps1"):  # neither of them
         return pickle.dumps(function)
@@ -45,5 +45,4 @@ def _pickled(function: Callable[..., Any]) -> bytes:
         if b"__main__" in packed:
             raise AttributeError("what a notebook defines needs cloudpickle: pip install cloudpickle") from None
         return packed
-    whole: bytes = cloudpickle.dumps(function)
-    return whole
+    return cloudpickle.dumps(function)

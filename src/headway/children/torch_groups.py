@@ -27,7 +27,7 @@ def find_store(host: str, port: int, size: int | None, timeout_s: float) -> dist
     return dist.TCPStore(host, port, size, False, timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
-def gloo_group(store: dist.Store, rank: int, size: int, *, here: str, timeout_s: float) -> Any:
+def gloo_group(store: dist.Store, rank: int, size: int, *, here: str, timeout_s: float) -> dist.ProcessGroup:
     """Through the memory of the machines. `here` is the address of this one that the others can reach."""
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
@@ -36,7 +36,7 @@ def gloo_group(store: dist.Store, rank: int, size: int, *, here: str, timeout_s:
     return gloo(store, rank, size, options)
 
 
-def nccl_group(store: dist.Store, rank: int, size: int, *, timeout_s: float) -> Any:
+def nccl_group(store: dist.Store, rank: int, size: int, *, timeout_s: float) -> dist.ProcessGroup:
     """From GPU to GPU, on the current device. The limit is that of torch's watchdog."""
     nccl: Any = dist.ProcessGroupNCCL
     options = nccl.Options()

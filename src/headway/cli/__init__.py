@@ -84,8 +84,7 @@ def _dispatch(words: list[str]) -> int:
     if name != "run" and asks_for_help(rest):  # the help of a run depends on its recipe
         say(module.__doc__)
         return 0
-    code: int = module.command(rest)
-    return code
+    return module.command(rest)
 
 
 def _help() -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import cos, sin
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from headway.cli.output import say
 from headway.cli.report_page import REPORT, write_report
@@ -14,6 +14,7 @@ from headway.cli.words import UsageError, read_options
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.run_result import RunResult
 from headway.core.naming import unknown
+from headway.core.opaque import JsonObject
 from headway.core.types import Snapshot, Ticket, derive_seed
 from headway.launching import launch, statistics_rows
 from headway.observe.chart import Canvas, beside, curve_chart
@@ -37,7 +38,7 @@ class Done:
     folder: RunFolder
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[JsonObject]:
         return list(read_events(self.folder.events))
 
 
@@ -203,12 +204,13 @@ def _places(runs: Mapping[str, Done]) -> str:
 
 # -- CartPole for an audience -----------------------------------------------------------------------
 
+Config = TypeVar("Config", bound=RunConfig)
 NUM_FRAMES = 5
 FRAME = (13, 5)  # characters
 TRACK = 2.4  # half of it
 
 
-def _film(config: RunConfig, stations: Callable[[Any], Stations], result: RunResult) -> str:
+def _film(config: Config, stations: Callable[[Config], Stations], result: RunResult) -> str:
     """An episode of the first version and one of the last, five frames each, from the same start."""
     alone = config.model_copy(update={"num_envs": 1, "segment_steps": MOST_RETURN, "seed": config.seed + 1})
     roles = stations(alone)

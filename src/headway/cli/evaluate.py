@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headway.cli.output import print_table, say
 from headway.cli.words import one_run, read_options, whole_numbers
@@ -63,7 +62,7 @@ def evaluate(
     checkpoint: str | int = LAST,
     seed: int | None = None,
     repeat: int = 1,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, object] | None = None,
 ) -> ScoresBySeed:
     """Score a checkpoint (`last`, `best` or a version) with `repeat` seeds from `seed` on (default: the run's).
 
@@ -89,7 +88,7 @@ def evaluate(
     return ScoresBySeed(kept, seeds, scores)
 
 
-def _config(recipe: Recipe, values: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
+def _config(recipe: Recipe, values: Mapping[str, object], changes: Mapping[str, object]) -> RunConfig:
     ours, _ = understand(recipe.config, changes)
     allowed = recipe.config.evaluation_settings()
     for name in ours:

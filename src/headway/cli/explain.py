@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from headway.cli import output
 from headway.cli.lightzero import read_file
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError, any_value, read_options, scalar
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.names import lightzero as lightzero_names
 from headway.names import nested_paths
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
@@ -76,7 +76,7 @@ def _named_system(words: list[str]) -> tuple[list[str], str | None]:
 
 
 def _meanings(
-    known: KnownName, value: Any, names: str | None = None, together: Mapping[str, Any] | None = None
+    known: KnownName, value: object, names: str | None = None, together: Mapping[str, object] | None = None
 ) -> list[tuple[str, str]]:
     """What a name is here and what it means: once for each meaning, or in that of the system `names`."""
     also = "" if known.implies is None else f"; implies {known.implies.setting}={known.implies.value} if none is set"
@@ -90,7 +90,7 @@ def _meanings(
     return meanings[:1] if names in known.systems else meanings
 
 
-def _in_other_words(other: OtherMeaning, value: Any, together: Mapping[str, Any]) -> str:
+def _in_other_words(other: OtherMeaning, value: object, together: Mapping[str, object]) -> str:
     """The settings; where they depend on what is not said, their name alone."""
     try:
         return _assignments(other.translate(value, together, {})) if other.translate else f"({other.ours})"
@@ -98,7 +98,7 @@ def _in_other_words(other: OtherMeaning, value: Any, together: Mapping[str, Any]
         return f"({other.ours})"
 
 
-def _explain_path(path: str, together: dict[str, Any]) -> None:
+def _explain_path(path: str, together: dict[str, SettingValue]) -> None:
     known = nested_paths.find_path(path)
     value = together.get(path, None if known is None else known.example)
     fields = load_recipe(lightzero_names.recipe_for(path, value) or "grpo").config.model_fields
@@ -126,5 +126,5 @@ def _print_said(said: Said) -> None:
     say(f"{said.name}={said.value}  ->  {ours}", style=None if has_effect else "dim")
 
 
-def _assignments(values: dict[str, Any]) -> str:
+def _assignments(values: dict[str, SettingValue]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items()) or "(the default)"

@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -19,6 +18,7 @@ from headway.cli.output import say
 from headway.cli.words import UsageError, one_run, read_options
 from headway.coordinate.best_weights import BEST, LAST, BestWeights, Kept, kept_weights
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.whole_files import written_beside
@@ -37,7 +37,7 @@ class Export:
     about: Exported
 
 
-def export(run: RunFolder, to: Path, *, checkpoint: str | int = LAST, **options: Any) -> Export:
+def export(run: RunFolder, to: Path, *, checkpoint: str | int = LAST, **options: object) -> Export:
     """Write a checkpoint (`last`, `best` or a version) of a run to a folder that is not there yet, or is empty.
 
     What `options` there are, the recipe says: the keywords of its `export`.
@@ -76,12 +76,12 @@ def card(run: RunFolder, recipe: Recipe, config: RunConfig, kept: Kept, about: E
     return "\n".join([*lines, "```yaml", yaml.safe_dump(_changed(config), sort_keys=False).strip(), "```", ""])
 
 
-def _changed(config: RunConfig) -> Mapping[str, Any]:
+def _changed(config: RunConfig) -> Mapping[str, SettingValue]:
     said = config.model_dump(mode="json")
     return {name: said[name] for name, default in defaults_of(type(config)).items() if getattr(config, name) != default}
 
 
-def _check_options(recipe: Recipe, options: Mapping[str, Any]) -> None:
+def _check_options(recipe: Recipe, options: Mapping[str, object]) -> None:
     assert recipe.export is not None
     known = inspect.signature(recipe.export).parameters.values()
     allowed = {one.name: one.default for one in known if one.kind is one.KEYWORD_ONLY}

@@ -16,11 +16,12 @@ from __future__ import annotations
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headway.cli.starting import start
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
+from headway.core.opaque import SettingValue
 from headway.names.lightzero import RECIPES
 from headway.observe.folder import read_config
 from headway.recipes import load_recipe
@@ -28,7 +29,7 @@ from headway.recipes import load_recipe
 if TYPE_CHECKING:
     from headway.coordinate.run_result import RunResult
 
-Config = Mapping[str, Any]
+Config = Mapping[str, SettingValue]
 
 
 def train(
@@ -40,7 +41,7 @@ def train(
     max_train_iter: int | None = None,
     runs: str | Path = "runs",
     quiet: bool = False,
-    **settings: Any,
+    **settings: object,
 ) -> RunResult:
     """Train by a configuration of LightZero's, in a folder under `runs`.
 
@@ -67,7 +68,7 @@ def _both(configs: Config | Sequence[Config], create_config: Config | None) -> t
     return configs[0], configs[1]
 
 
-def merged(main: Config, create: Config) -> dict[str, Any]:
+def merged(main: Config, create: Config) -> dict[str, SettingValue]:
     """Both as one: the groups of `create` with those of `main` in them."""
     both = dict(create)
     for name, value in main.items():
@@ -87,7 +88,7 @@ def recipe_of(values: Config) -> str:
     return RECIPES[kind]
 
 
-def read_file(path: Path) -> tuple[str, dict[str, Any]]:
+def read_file(path: Path) -> tuple[str, dict[str, SettingValue]]:
     """The recipe and the settings in a file: YAML, or a Python file that defines main_config and create_config."""
     if path.suffix != ".py":
         return read_config(path)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from headway.cli.report_page import is_alive, look, names_of
+from headway.core.opaque import JsonObject
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import log_size
 from headway.observe.report import document, page
@@ -38,11 +38,11 @@ class LiveReport:
         self._seen: tuple[list[int], list[bool | None]] = [], []
         """Of each run: the size of its log, and whether its process was alive."""
         self._good_until = 0.0
-        self._document: dict[str, Any] = {}
+        self._document: JsonObject = {}
         self._text = b""
         self._tag = ""
 
-    def newest(self) -> tuple[dict[str, Any], bytes, str]:
+    def newest(self) -> tuple[JsonObject, bytes, str]:
         """The document, the same as JSON, and a tag that changes with it."""
         with self._lock:
             began = self._clock()
@@ -120,5 +120,5 @@ class _Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """A line a request would bury what the terminal is for."""

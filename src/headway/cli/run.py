@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from headway.cli.lightzero import read_file
 from headway.cli.output import print_table, say
@@ -18,6 +17,7 @@ from headway.cli.starting import start
 from headway.cli.words import UsageError, read_options
 from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
+from headway.core.opaque import SettingValue
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
@@ -36,7 +36,7 @@ def command(words: list[str]) -> int:
         if options or recipe_name:
             raise UsageError("--replay repeats a run as it was: it takes no recipe and no other option")
         return _replay(path)
-    values: dict[str, Any] = {}
+    values: dict[str, SettingValue] = {}
     if "config" in options:
         named, values = read_file(Path(str(options.pop("config"))))
         recipe_name = recipe_name or named
@@ -56,7 +56,7 @@ def _replay(path: Path) -> int:
     name, values = folder.read_config()
     recipe = load_recipe(name)
 
-    def stations_for(config: Mapping[str, Any] | None) -> Stations:
+    def stations_for(config: Mapping[str, object] | None) -> Stations:
         """Of one session: with the settings it had."""
         told = values if config is None else {key: value for key, value in config.items() if key != "recipe"}
         return recipe.stations(read_values(recipe.config, told))
@@ -64,12 +64,16 @@ def _replay(path: Path) -> int:
     done = replay(stations_for, read_events(folder.events))
     print_now = fingerprint(done.weights)
     say(f"replayed {done.updates} updates to version {done.version}: weights {print_now}")
+    lines = {name: fingerprint(line.weights) for name, line in done.lines.items()}
+    for name, line in done.lines.items():
+        say(f"line {name}: {line.updates} updates to version {line.version}: weights {lines[name]}")
     recorded = folder.recorded_fingerprint()
     if recorded is None:
         say("the run did not finish, so there is nothing to compare with")
         return 0
-    same = recorded == print_now
-    say("the same bits as recorded" if same else f"NOT the recorded {recorded}")
+    same = recorded == print_now and folder.recorded_lines() == lines
+    told = ", ".join([recorded, *folder.recorded_lines().values()])
+    say("the same bits as recorded" if same else f"NOT the recorded {told}")
     return 0 if same else 1
 
 

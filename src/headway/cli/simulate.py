@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from headway.cli import output
 from headway.cli.output import print_table, say
@@ -93,7 +93,7 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def _leads(value: Any) -> list[float | Literal["auto"]]:
+def _leads(value: object) -> list[float | Literal["auto"]]:
     leads: list[float | Literal["auto"]] = []
     for part in str(value).split(","):
         try:
@@ -139,3 +139,8 @@ def _print_outcomes(leads: Sequence[float | str], outcomes: list[Outcome]) -> No
         f"recommended: max_lead={best.lead:g} (the smallest within 2 % of the best throughput; "
         f"mean staleness {best.staleness_mean:.2f})"
     )
+    for name, line in best.lines.items():
+        say(
+            f"line {name}, which keeps its lead of {line.lead:g}: {line.updates_per_s:.4g} updates/s, "
+            f"staleness {line.staleness_mean:.2f} mean / {line.staleness_max} max"
+        )

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from headway.cli.output import say
 from headway.cli.report_page import leave_report
@@ -30,7 +29,7 @@ from headway.recipes import Recipe
 from headway.recipes.config import RunConfig, read_values, understand
 
 
-def start(recipe: Recipe, *layers: Mapping[str, Any], root: Path, quiet: bool) -> RunResult:
+def start(recipe: Recipe, *layers: Mapping[str, object], root: Path, quiet: bool) -> RunResult:
     """A new run in a folder of its own under `root`, with settings as `read_values` takes them."""
     config = read_values(recipe.config, *layers)
     for said in understand(recipe.config, *layers)[1]:

@@ -7,7 +7,6 @@ run folder ──newest or best checkpoint──> policy ──> play() ──> 
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -15,6 +14,7 @@ from rich.console import Console
 from headway.coordinate.best_weights import LAST, kept_weights
 from headway.envs.colorlines.vector import ColorLines
 from headway.envs.colorlines.view import Frame, Player, animate, human, play
+from headway.learn.ppo.cells import CellsActor
 from headway.observe.folder import RunFolder
 from headway.observe.whole_files import write_whole
 from headway.recipes import colorlines, load_recipe
@@ -51,7 +51,7 @@ def play_by_hand(console: Console, *, seed: int = 0) -> list[Frame]:
     return play(human(sys.stdin, console), console, seed=seed)
 
 
-def _most_likely(policy: Any) -> Player:
+def _most_likely(policy: CellsActor) -> Player:
     def choose(env: ColorLines) -> int:
         return int(policy.best(env.observation().astype(np.float32), None)[0])
 

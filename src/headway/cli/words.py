@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 
 
 class UsageError(ValueError):
@@ -24,12 +24,12 @@ TEXTS = ("name",)
 NESTED = re.compile(r"\+{0,2}(\w+(?:\.\w+)+)=(.*)", re.DOTALL)
 
 
-def read_options(words: Sequence[str]) -> dict[str, Any]:
+def read_options(words: Sequence[str]) -> dict[str, SettingValue]:
     """`--name value`, `--name=value` and bare `--flag`, values as YAML scalars, dashes as underscores.
 
     Nested names need no dashes: `group.name=value`, where a value may be a list too.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, SettingValue] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -48,13 +48,13 @@ def read_options(words: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def scalar(text: str) -> Any:
+def scalar(text: str) -> SettingValue:
     """A word as YAML reads it, or as it stands."""
     value = any_value(text)
     return text if isinstance(value, dict | list) else value
 
 
-def any_value(text: str) -> Any:
+def any_value(text: str) -> SettingValue:
     """A word as YAML reads it: a number, a list, or the text itself."""
     try:
         return yaml.safe_load(text)
@@ -69,7 +69,7 @@ def one_run(command: str, words: list[str]) -> Path:
     return Path(words[0])
 
 
-def whole_numbers(options: dict[str, Any], **defaults: int) -> dict[str, Any]:
+def whole_numbers(options: dict[str, SettingValue], **defaults: int) -> dict[str, SettingValue]:
     """Options that are whole numbers (or flags, where the default is one)."""
     for name, value in options.items():
         if name not in defaults:

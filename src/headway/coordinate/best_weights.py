@@ -13,10 +13,10 @@ import json
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from headway.coordinate.checkpoint import LAST as LAST
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState, make_folder
+from headway.core.opaque import JsonObject, Weights
 from headway.core.types import Score
 from headway.observe.whole_files import written_beside
 
@@ -30,7 +30,7 @@ class Kept:
     """Weights to look at or to use. `score` is None where nobody evaluated them, `state` where they are kept alone."""
 
     version: int
-    weights: Any
+    weights: Weights
     score: float | None = None
     state: RunState | None = field(default=None, compare=False, repr=False)
 
@@ -49,7 +49,7 @@ class BestWeights:
     def is_beaten_by(self, score: Score) -> bool:
         return score.value is not None and (self.score is None or score.value > self.score)
 
-    def save(self, score: Score, weights: Any) -> None:
+    def save(self, score: Score, weights: object) -> None:
         """Keep these weights in place of those kept so far."""
         content = pickle.dumps(weights, protocol=5)
         header = {
@@ -77,7 +77,7 @@ class BestWeights:
             )
         return Kept(header["version"], pickle.loads(content), header["score"])
 
-    def _header(self) -> dict[str, Any]:
+    def _header(self) -> JsonObject:
         try:
             with open(self.path, "rb") as file:
                 header = json.loads(file.readline(4096))

@@ -17,12 +17,13 @@ import hashlib
 import json
 import pickle
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from headway.core.naming import unknown
-from headway.core.types import Rollout, Score
+from headway.core.opaque import JsonObject, SavedState, Weights
+from headway.core.types import Rollout, Score, State
 from headway.observe.whole_files import flush_folder, written_beside
 
 FORMAT = 3
@@ -33,6 +34,11 @@ class CheckpointError(ValueError):
     """A checkpoint is missing, damaged, or of another run."""
 
 
+OfLines = Mapping[str, int]
+"""A version of each of the other lines, by their names."""
+Companions = tuple[Mapping[int, OfLines], OfLines, Mapping[int, OfLines], Mapping[str, Mapping[int, tuple[int, int]]]]
+
+
 @dataclass(frozen=True, slots=True)
 class LineState:
     """One line between two updates; see `RunState`, which holds the first one."""
@@ -40,12 +46,12 @@ class LineState:
     version: int
     updates: int
     updates_in_version: int
-    ledger: dict[str, Any]
-    lead: dict[str, Any]
-    learner: Any
-    snapshots: dict[int, Any]
-    replay: Any = None
-    last: tuple[int, Any] | None = None
+    ledger: State
+    lead: State
+    learner: SavedState
+    snapshots: dict[int, Weights]
+    replay: SavedState = None
+    last: tuple[int, Weights] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +62,14 @@ class RunState:
     updates: int
     updates_in_version: int
     wall_s: float
-    ledger: dict[str, Any]
-    lead: dict[str, Any]
-    learner: Any
+    ledger: State
+    lead: State
+    learner: SavedState
     rollouts: dict[int, Rollout]
     """Landed and not yet taken, payloads and all. What was in flight is in the ledger, as open tickets."""
-    snapshots: dict[int, Any]
+    snapshots: dict[int, Weights]
     """The newest weights, and older ones that a pinned ticket or an evaluation still needs."""
-    collectors: dict[int, Any]
+    collectors: dict[int, SavedState]
     """What each stateful collector carried after its last landed rollout."""
     evaluations_due: tuple[int, ...]
     scores: tuple[Score, ...]
@@ -71,10 +77,10 @@ class RunState:
     events_position: int | None
     """Where in the event log it was written; None if nothing was being recorded then."""
     events_s: float
-    settings: dict[str, Any] = field(default_factory=dict)
-    replay: Any = None
+    settings: JsonObject = field(default_factory=dict)
+    replay: SavedState = None
     """Of a replay with a role of its own; one inside the learner is part of the learner's state."""
-    last: tuple[int, Any] | None = None
+    last: tuple[int, Weights] | None = None
     """Version and weights a run ended with in the middle of a version; whoever resumes goes on without them."""
     events_check: int | None = None
     """CRC-32 of the last bytes of the event log before `events_position`."""
@@ -82,7 +88,7 @@ class RunState:
     """The metrics of the run so far, pickled."""
     lines: dict[str, LineState] | None = None
     """The other lines of the run, if it has any."""
-    companions: tuple[Any, ...] | None = None
+    companions: Companions | None = None
     """Which versions of the other lines go with a ticket, with the newest version, with an evaluation that is due, and
     with the rollouts that a line does not take."""
 

@@ -6,9 +6,8 @@ A checkpoint of several lines is taken when none of them is in the middle of an 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, LineState, RunState
 from headway.coordinate.collector_calls import CollectorCalls
@@ -21,7 +20,7 @@ from headway.coordinate.roles import LEARNER
 from headway.coordinate.settings import Settings
 from headway.core.events import Resumed, Saved
 from headway.core.order import OnStale
-from headway.core.types import Snapshot
+from headway.core.types import Snapshot, State
 
 LOG_WITHIN_S = 10.0
 """How long a checkpoint waits for the event log to be on the disk; then it is written all the same."""
@@ -74,7 +73,7 @@ class Checkpointing:
             return {}
         flights, first, runtime = self._flights, self._flights.first, self._calls.runtime
         began = runtime.now()
-        states: dict[str, dict[str, Any]] = {}
+        states: dict[str, State] = {}
         lasts: dict[str, Snapshot] = {}
         for line in flights.lines:
             state = states[line.name] = {
@@ -112,8 +111,8 @@ class Checkpointing:
             last=main.last,
             lines=parts or None,
             companions=(
-                dict(flights.companions),
-                dict(flights.published_with),
+                dict(flights.companions.of_tickets),
+                dict(flights.companions.of_newest),
                 dict(self._evaluating.companions),
                 {line.name: dict(line.births) for line in flights.lines[1:]},
             ),
@@ -159,8 +158,14 @@ class Checkpointing:
         for line in flights.lines:
             line.ledger.load_state_dict(parts[line.name].ledger, now_s=now)
             line.publishing.restore(parts[line.name].version, parts[line.name].snapshots)
-        companions, published_with, evaluated_with, births = state.companions or ({}, {}, {}, {})
-        flights.restore(state.rollouts, companions, published_with, births)
+        if state.companions is None:  # of a run with one line, recorded before there could be several
+            evaluated_with: Mapping[int, Mapping[str, int]] = {}
+        else:
+            of_tickets, of_newest, evaluated_with, births = state.companions
+            flights.companions.restore(of_tickets, of_newest)
+            for line in flights.lines[1:]:
+                line.restore_births(births[line.name])
+        flights.restore(state.rollouts)
         due = state.evaluations_due if evaluates_last else ()  # they may have been turned off since
         self._evaluating.restore(state.scores, state.evaluations_skipped, due, evaluated_with)
         for line in flights.lines:
@@ -175,7 +180,7 @@ class Checkpointing:
         await self._feeds[line.name].restore(part.replay)
 
 
-def _line_state(line: Line, state: dict[str, Any], now: float) -> LineState:
+def _line_state(line: Line, state: State, now: float) -> LineState:
     weights = state["weights"]
     return LineState(
         version=line.version,

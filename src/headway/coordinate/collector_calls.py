@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from headway.coordinate.flight_calls import FlightCalls
 from headway.coordinate.lanes import Post, Versions
 from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
 from headway.coordinate.roles import LEARNER, Traits, collector_name
 from headway.core.naming import seat_name
+from headway.core.opaque import SavedState
 from headway.core.protocols import PayloadLost, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.types import Rollout, Snapshot, Ticket
 
@@ -53,7 +53,7 @@ class CollectorCalls:
         """Do the collectors say what they do?"""
         self.warns_of_drains = False
         """Is it still to be said that draining takes longer than a version? Only where rollouts are episodes."""
-        self.carried: dict[int, Any] = {}
+        self.carried: dict[int, SavedState] = {}
         """Collector -> its state after its last landed rollout."""
 
     async def check(self) -> None:
@@ -234,7 +234,7 @@ class CollectorCalls:
         if self._stateful:
             self.carried[number] = state
 
-    async def restore_collector(self, number: int, carried: Any) -> None:
+    async def restore_collector(self, number: int, carried: object) -> None:
         self.carried[number] = carried
         limit = self._settings.deadlines.start_s
         await self._calls.call(self.names[number], "restore", "its state", limit, carried)

@@ -17,18 +17,18 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Mapping
 
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
+from headway.core.opaque import CoroutineOf, JsonObject
 from headway.observe.log_file import TextLog
 from headway.observe.monitor import MonitorThread, Statistics
 
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 
 
-def component_statistics(coordinator: Coordinator, state: str = RUNNING) -> dict[str, dict[str, Any]]:
+def component_statistics(coordinator: Coordinator, state: str = RUNNING) -> dict[str, JsonObject]:
     """All of it, as plain values. To be called in the coordinator's thread."""
     ledger, tally = coordinator.ledger.statistics(), coordinator.ledger.tally
     dropped = ledger.dropped
@@ -93,11 +93,11 @@ def statistics_lines(statistics: Statistics) -> list[str]:
     return lines
 
 
-def _in_a_row(values: Any) -> str:
+def _in_a_row(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -119,7 +119,7 @@ class Reports:
         self._log_every_s = math.inf if log is None or not log_every_s else log_every_s
         self._watch_every_s = math.inf if watch is None else watch_every_s
 
-    async def follow(self, main: Coroutine[Any, Any, RunResult]) -> RunResult:
+    async def follow(self, main: CoroutineOf[RunResult]) -> RunResult:
         """`main`, and beside it the reports."""
         reporting = asyncio.create_task(self._report_at_intervals())
         state = FAILED

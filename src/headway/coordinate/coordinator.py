@@ -28,7 +28,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from headway.coordinate.best_weights import BestWeights
 from headway.coordinate.checkpoint import CheckpointStore, RunState
@@ -43,6 +42,7 @@ from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board, Stalled
 from headway.core.events import Ended, EvaluationAbandoned, Failed, RoleBusy, RoleWaits, RunBegan, Stopped
 from headway.core.ledger import Ledger, LedgerError
+from headway.core.opaque import JsonObject, SettingValue
 from headway.core.protocols import RoleError, RoleRaised, Runtime
 from headway.core.refusals import refusal
 from headway.observe.activities import WAITS
@@ -64,7 +64,7 @@ class Coordinator:
         best: BestWeights | None = None,
         samples: SampleLog | None = None,
         resume: RunState | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         when_begun: Callable[[], None] | None = None,
     ) -> None:
         """`config` is what the recipe was told, for the log: whoever does the run again needs it. `when_begun` is
@@ -84,7 +84,7 @@ class Coordinator:
         self._journal = Journal(recorder, runtime.now, begin_s=resume.events_s if resume else 0.0)
         self._calls = calls = RoleCalls(runtime, self.board, settings, self._journal)
         self._control = RunControl(self.board)
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._parts = parts = wire(
             calls,
             self._control,
@@ -171,7 +171,7 @@ class Coordinator:
         return self.lines[0].lead.current
 
     @property
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> JsonObject:
         return self.lines[0].metrics
 
     @property
@@ -220,7 +220,7 @@ class Coordinator:
         if self._resume is None:
             for line in self.lines:
                 await line.publishing.begin()
-            self._parts.flights.begin()
+            self._parts.flights.companions.begin()
             if stations.evaluator is not None and plan.evaluate_first:
                 self._evaluating.hold()
         else:
@@ -391,6 +391,6 @@ class Coordinator:
 class _Begun:
     """How a run begins: what the recipe was told, who is told when it has begun, and when that was."""
 
-    config: Mapping[str, Any] | None
+    config: Mapping[str, SettingValue] | None
     tell: Callable[[], None] | None
     first_ticket_at: float

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from headway.coordinate.learner_calls import LearnerCalls
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.waits import Board
+from headway.core.opaque import CoroutineOf, Payload, SavedState
 from headway.core.types import Batch, LearnReport, Rollout
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class Draws:
     """All that is asked of the replay: rollouts in, draws out, and back what the learner says about them."""
 
     def __init__(
-        self, learner: LearnerCalls, board: Board, release: Callable[[Any], None], *, deadline_s: float
+        self, learner: LearnerCalls, board: Board, release: Callable[[Payload], None], *, deadline_s: float
     ) -> None:
         self._learner = learner
         self._board = board
@@ -69,7 +70,7 @@ class Draws:
                 self._board.end(self._learner.role)
         return Batch(version, (draw,))
 
-    async def beside(self, learning: Coroutine[Any, Any, T], version: int) -> T:
+    async def beside(self, learning: CoroutineOf[T], version: int) -> T:
         """Make the next draw while this update is trained."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -115,7 +116,7 @@ class Draws:
             self.delivered += 1
             self._release(report.feedback)
 
-    async def state(self) -> Any:
+    async def state(self) -> SavedState:
         """What the replay holds; none of it is here if the learner has it."""
         async with self._turn:
             await self._deliver()

@@ -23,7 +23,7 @@ from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.flights import Flights
 from headway.coordinate.role_calls import RoleCalls
 from headway.coordinate.roles import EVALUATOR, LEARNER
-from headway.core.events import BestKept, EvaluationBegan, EvaluationSkipped, Scored
+from headway.core.events import BestKept, EvaluationBegan, EvaluationEnded, EvaluationSkipped
 from headway.core.protocols import PayloadLost
 from headway.core.types import Phase, Score, Snapshot
 from headway.observe.samples import SampleLog
@@ -101,7 +101,7 @@ class Evaluating:
         first.snapshots.hold(first.version)
         pinned = self._calls.settings.is_pinned and not is_last
         for line in self._flights.lines[1:]:
-            version = self._flights.published_with[line.name] if pinned else line.version
+            version = self._flights.companions.of_newest[line.name] if pinned else line.version
             line.snapshots.hold(version)
             self.companions[first.version] = {**self.companions.get(first.version, {}), line.name: version}
         skipped = self.evaluations.ask(first.version)
@@ -187,7 +187,7 @@ class Evaluating:
             await self._keep_best(self._best, score)
         self.evaluations.end(score)  # not before: the run may end when no evaluation is unfinished
         self._let_go(version)
-        self._calls.journal.write(Scored, version, score.value, dict(score.metrics), score.error)
+        self._calls.journal.write(EvaluationEnded, version, score.value, dict(score.metrics), score.error)
         if not self._ending.defers_target:  # whatever else is reached, the learn loop finds out between two updates
             self._ending.look_at_score()
         self._board.wake(LEARNER)

@@ -22,18 +22,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
+from headway.coordinate.background_threads import BackgroundThreads
+from headway.coordinate.facade_times import LoopTimes, SteeredLead
 from headway.coordinate.waits import Stalled
-from headway.core.lead import AutoLead, FixedLead, Interval, Lead, starting_lead
 from headway.core.ledger import Ledger
-from headway.core.rules import MaxLead
 from headway.core.types import DropReason, Score
 from headway.observe.statistics import seconds, statistics_block
-
-LOOK_EVERY = 8  # trained batches between two looks of the auto lead
 
 
 class CollectFailed(RuntimeError):
@@ -66,40 +63,24 @@ class AsyncTrainingCoordinator:
         for name, size in (("buffer_size", buffer_size), ("batch_size", batch_size)):
             if size is not None and size < 1:
                 raise ValueError(f"{name} must be >= 1, received {size!r}")
-        if off_policy_degree == -1 and not (buffer_size and batch_size):
-            raise ValueError("off_policy_degree=-1 (auto) starts from the buffer: give buffer_size and batch_size")
+        steered = SteeredLead(off_policy_degree, buffer_size, batch_size)
         if num_workers < 1:
             raise ValueError(f"num_workers must be >= 1, received {num_workers!r}")
         if not (math.isfinite(deadline_s) and deadline_s > 0):
             raise ValueError(f"deadline_s must be a finite number > 0, received {deadline_s!r}")
         self.enable_async_eval = enable_async_eval
         self.is_async = off_policy_degree != 0
-        self._lead: Lead
-        if off_policy_degree == -1:
-            assert buffer_size is not None
-            assert batch_size is not None
-            start = starting_lead(buffer_size, batch_size)
-            self._lead = AutoLead(start, max(start, buffer_size // batch_size))
-        else:
-            self._lead = FixedLead(off_policy_degree)
-        self._rule = MaxLead(self._lead.current)
-        self._ledger = Ledger(self._rule)
+        self._steered = steered
+        self._ledger = Ledger(steered.rule)
         self._changed = threading.Condition()
         self._results: dict[int, Any] = {}
-        self._failure: BaseException | None = None
+        self._failed: dict[str, BaseException] = {}  # in the background, and not raised yet: collect, eval
         self._deadline_s = deadline_s
         self._print_on_exit = print_on_exit
-        self._spent = {"collect": 0.0, "train": 0.0, "eval": 0.0}
-        self._calls = {"collect": 0, "train": 0, "eval": 0}
-        self._waited = {"data": 0.0, "slot": 0.0}
-        self._looked = (time.perf_counter(), 0.0, 0.0)
-        self._collectors = _Hands("collect", num_workers if self.is_async else 0)
-        self._evaluators = _Hands("eval", 1 if enable_async_eval else 0)
+        self._times = LoopTimes()
+        self._collectors = BackgroundThreads("collect", num_workers if self.is_async else 0)
+        self._evaluators = BackgroundThreads("eval", 1 if enable_async_eval else 0)
         self._scores: list[Score] = []
-        self._failed_eval: BaseException | None = None
-        self._blocked_s = 0.0  # collectors' time, as a share of them all, before occupied slots
-        self._blocked_share = 0.0
-        self._blocked_since = time.perf_counter()
         self.collect_count = 0
         self.train_count = 0
 
@@ -125,7 +106,7 @@ class AsyncTrainingCoordinator:
     @property
     def off_policy_degree(self) -> float:
         """The degree now: it moves when it was given as -1."""
-        return self._rule.max_lead
+        return self._steered.rule.max_lead
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -146,7 +127,7 @@ class AsyncTrainingCoordinator:
             ticket = self._ledger.open(self.train_count)
             assert ticket is not None
             self._ledger.start(ticket.index, self.train_count, 0)
-            self._note_blocked()
+            self._times.note_blocked(self._ledger, self._collectors.size)
         answer: Future[Any] = Future()
 
         def work() -> None:
@@ -154,12 +135,13 @@ class AsyncTrainingCoordinator:
             with self._changed:
                 if error is not None:
                     self._ledger.drop(ticket.index, DropReason.FAILED)
-                    self._failure = error if self.is_async else None
+                    if self.is_async:
+                        self._failed["collect"] = error
                 else:
                     self._results[ticket.index] = result
                     self._ledger.land(ticket.index)
                     self.collect_count += 1
-                self._note_blocked()
+                self._times.note_blocked(self._ledger, self._collectors.size)
                 self._changed.notify_all()
             _answer(answer, result, error)
 
@@ -183,8 +165,8 @@ class AsyncTrainingCoordinator:
             else:
                 self._ledger.settle()
                 self.train_count += 1
-                self._look()
-            self._note_blocked()
+                self._steered.look(self.train_count, self._times)
+            self._times.note_blocked(self._ledger, self._collectors.size)
             self._changed.notify_all()
         if error is not None:
             raise error
@@ -205,7 +187,7 @@ class AsyncTrainingCoordinator:
                 if isinstance(result, numbers.Real):
                     self._scores.append(Score(version, float(result)))
                 if error is not None and self.enable_async_eval:
-                    self._failed_eval = error
+                    self._failed["eval"] = error
             _answer(answer, result, error)
 
         return self._run(work, answer, self._evaluators)
@@ -219,7 +201,7 @@ class AsyncTrainingCoordinator:
         """
         self._end_threads()
         self._raise_failure()
-        failed, self._failed_eval = self._failed_eval, None
+        failed = self._failed.pop("eval", None)
         if failed is not None:
             raise EvalFailed(f"evaluate raised {type(failed).__name__}: {failed}") from failed
 
@@ -250,12 +232,12 @@ class AsyncTrainingCoordinator:
                 "collect_iterations": self.collect_count,
                 "train_iterations": self.train_count,
                 "final_lag": self._lag,
-                "avg_collect_time": self._mean_time("collect"),
-                "avg_train_time": self._mean_time("train"),
-                "avg_eval_time": self._mean_time("eval"),
-                "eval_iterations": self._calls["eval"],
-                "waited_for_data": self._waited["data"],
-                "waited_for_slot": self._waited["slot"],
+                "avg_collect_time": self._times.mean("collect"),
+                "avg_train_time": self._times.mean("train"),
+                "avg_eval_time": self._times.mean("eval"),
+                "eval_iterations": self._times.calls["eval"],
+                "waited_for_data": self._times.waited["data"],
+                "waited_for_slot": self._times.waited["slot"],
                 "mean_staleness": ledger.mean_staleness,
                 "max_staleness": ledger.max_staleness,
                 "dropped": ledger.dropped,
@@ -282,7 +264,7 @@ class AsyncTrainingCoordinator:
     def _why(self) -> str:
         tally = self._ledger.tally
         return (
-            f"degree {self.off_policy_degree:g}: {tally.live} of {self._rule.slots} slots occupied "
+            f"degree {self.off_policy_degree:g}: {tally.live} of {self._steered.rule.slots} slots occupied "
             f"({tally.live - tally.ready - tally.taken} collecting, {tally.ready} collected, {tally.taken} training)"
         )
 
@@ -290,19 +272,19 @@ class AsyncTrainingCoordinator:
         started = time.perf_counter()
 
         def over() -> bool:
-            return self._failure is not None or condition()
+            return "collect" in self._failed or condition()
 
         if not self._changed.wait_for(over, self._deadline_s):
             raise Stalled(f"waited {self._deadline_s:g} s for {what}; {self._why()}")
-        self._waited[cause] += time.perf_counter() - started
+        self._times.waited[cause] += time.perf_counter() - started
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
+        failure = self._failed.pop("collect", None)
         if failure is not None:
             raise CollectFailed(f"collect raised {type(failure).__name__}: {failure}") from failure
 
-    def _run(self, work: Callable[[], None], answer: Future[Any], hands: _Hands) -> Future[Any]:
+    def _run(self, work: Callable[[], None], answer: Future[Any], hands: BackgroundThreads) -> Future[Any]:
         if hands.size:
             hands.put(work)
         else:
@@ -319,61 +301,7 @@ class AsyncTrainingCoordinator:
         finally:
             elapsed = time.perf_counter() - started
             with self._changed:
-                self._spent[name] += elapsed
-                self._calls[name] += 1
-
-    def _mean_time(self, name: str) -> float:
-        return self._spent[name] / self._calls[name] if self._calls[name] else 0.0
-
-    def _note_blocked(self) -> None:
-        """Collectors are held back while no slot is free: those that have nothing to do, asked for or not."""
-        now, tally = time.perf_counter(), self._ledger.tally
-        self._blocked_s += self._blocked_share * (now - self._blocked_since)
-        self._blocked_since, self._blocked_share = now, 0.0
-        if not self._ledger.may_open():
-            busy = tally.live - tally.ready - tally.taken
-            self._blocked_share = max(0.0, 1 - busy / max(1, self._collectors.size))
-
-    def _look(self) -> None:
-        """Let an auto lead see what the last batches cost."""
-        if self.train_count % LOOK_EVERY:
-            return
-        now, (since, data, slot) = time.perf_counter(), self._looked
-        elapsed = max(now - since, 1e-9)
-        interval = Interval((self._waited["data"] - data) / elapsed, (self._blocked_s - slot) / elapsed)
-        self._looked = (now, self._waited["data"], self._blocked_s)
-        self._rule.retune(self._lead.observe(interval))
-
-
-class _Hands:
-    """Daemon threads that run what they are given, in order."""
-
-    def __init__(self, name: str, size: int) -> None:
-        self.size = size
-        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(size)]
-        for thread in self._threads:
-            thread.start()
-
-    def check_open(self) -> None:
-        if self.size and not self._threads:
-            raise RuntimeError("the coordinator is shut down: nothing runs in the background any more")
-
-    def put(self, work: Callable[[], None]) -> None:
-        self._inbox.put(work)
-
-    def close(self, deadline_s: float) -> None:
-        for _ in self._threads:
-            self._inbox.put(None)
-        for thread in self._threads:
-            thread.join(deadline_s)
-            if thread.is_alive():
-                raise Stalled(f"{thread.name} did not finish within {deadline_s:g} s")
-        self._threads = []
-
-    def _work(self) -> None:
-        while (work := self._inbox.get()) is not None:
-            work()
+                self._times.note_call(name, elapsed)
 
 
 def statistics_rows(statistics: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from headway.coordinate.control import RunControl
 from headway.coordinate.draws import Draws
@@ -25,6 +24,7 @@ from headway.coordinate.roles import STATISTICS
 from headway.coordinate.waits import Stalled
 from headway.core.events import Inserted
 from headway.core.ledger import WAIT
+from headway.core.opaque import JsonObject, SavedState
 from headway.core.protocols import PayloadLost
 from headway.core.types import MEASURES, Batch, LearnReport, Snapshot
 
@@ -87,10 +87,10 @@ class Feed:
     async def finish(self) -> None:
         """No further update comes."""
 
-    async def state(self) -> Any:
+    async def state(self) -> SavedState:
         return None
 
-    async def restore(self, state: Any) -> None:
+    async def restore(self, state: object) -> None:
         """Nothing is kept here."""
 
 
@@ -142,7 +142,7 @@ class QueueFeed(Feed):
     def tickets_of(self, batch: Batch) -> list[int]:
         return [rollout.ticket for rollout in batch.rollouts]
 
-    def account(self, batch: Batch, report: LearnReport) -> dict[str, Any]:
+    def account(self, batch: Batch, report: LearnReport) -> JsonObject:
         """Count what an update trained on; the metrics it is shown with."""
         self._ledger.count_samples(float(len(batch.rollouts) if report.samples is None else report.samples))
         measured = [rollout.info[MEASURES] for rollout in batch.rollouts if MEASURES in rollout.info]
@@ -161,7 +161,7 @@ class QueueFeed(Feed):
         """Would a run that was not interrupted here open tickets now?"""
         return True
 
-    def check_saved(self, replay: Any) -> str:
+    def check_saved(self, replay: object) -> str:
         """What is wrong with a checkpoint of this line, if anything is."""
         return "" if replay is None else "with"
 
@@ -250,14 +250,14 @@ class ReplayFeed(Feed):
         """A draw has none, and what the learner draws by itself is not in the batch."""
         return [] if self.draws.is_shared else [rollout.ticket for rollout in batch.rollouts]
 
-    def account(self, batch: Batch, report: LearnReport) -> dict[str, Any]:
+    def account(self, batch: Batch, report: LearnReport) -> JsonObject:
         samples, draws = report.samples, batch.rollouts if self.draws.is_shared else ()
         if samples is None:
             if not draws:
                 raise RunFailed("learn must report how many samples it drew from its replay: LearnReport(samples=...)")
             samples = sum(draw.steps for draw in draws)
         self._ledger.count_samples(float(samples))
-        metrics: dict[str, Any] = dict(report.metrics)
+        metrics: JsonObject = dict(report.metrics)
         for draw in draws:
             metrics.update(draw.info[STATISTICS])
         return metrics
@@ -277,15 +277,15 @@ class ReplayFeed(Feed):
     async def finish(self) -> None:
         await self.draws.deliver_feedback()
 
-    async def state(self) -> Any:
+    async def state(self) -> SavedState:
         """What the replay holds; none of it is here if the learner has it."""
         return await self.draws.state()
 
-    async def restore(self, state: Any) -> None:
+    async def restore(self, state: object) -> None:
         if self.draws.is_shared:
             await self._line.learner.restore_replay(state)
 
-    def check_saved(self, replay: Any) -> str:
+    def check_saved(self, replay: object) -> str:
         if self.draws.is_shared == (replay is not None):
             return ""
         return "without" if replay is None else "with"
@@ -294,17 +294,9 @@ class ReplayFeed(Feed):
 AnyFeed = QueueFeed | ReplayFeed
 
 
-def feed_for(
-    line: Line,
-    flights: Flights,
-    calls: RoleCalls,
-    control: RunControl,
-    ending: Ending,
-    why_no_ticket: Callable[[], str],
-) -> AnyFeed:
+def feed_for(line: Line) -> type[QueueFeed] | type[ReplayFeed]:
     """The one that fits what the line was told."""
-    kind = QueueFeed if line.settings.replay is None else ReplayFeed
-    return kind(line, flights, calls, control, ending, why_no_ticket)
+    return QueueFeed if line.settings.replay is None else ReplayFeed
 
 
 def _means(measures: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -150,7 +150,7 @@ class FlightCalls:
     async def _tell_all(self, method: str) -> list[tuple[Post, RoleError]]:
         board, runtime, limit_s = self._calls.board, self._calls.runtime, self._calls.settings.deadlines.publish_s
         posts = [post for post in self._posts if post.is_up]
-        board.begin(LEARNER, method, "all collectors", limit_s)
+        board.begin(LEARNER, "parking", f"all collectors to {method}", limit_s)
         try:
             calls = (runtime.call(post.role, method, deadline_s=limit_s) for post in posts)
             answers = await asyncio.gather(*calls, return_exceptions=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
+from headway.coordinate.companions import Companions
 from headway.coordinate.control import RunControl
 from headway.coordinate.lanes import Versions
 from headway.coordinate.line import Line
@@ -53,10 +54,7 @@ class Flights:
         self._seat_names = seat_names
         self.rollouts: dict[int, Rollout] = {}
         """Landed, and needed by some line."""
-        self.companions: dict[int, Mapping[str, int]] = {}
-        """Of a pinned run with several lines: ticket of the first line -> the versions of the others it flew with."""
-        self.published_with: Mapping[str, int] = {line.name: 0 for line in lines[1:]}
-        """The companions of the last ticket that the newest version of the first line was made from."""
+        self.companions = Companions(lines[1:], is_pinned=calls.settings.is_pinned)
         self._flying: dict[int, tuple[int, Snapshot]] = {}
         """Of a run with several lines: ticket in flight -> its seat and the weights it flies with."""
         self._admits_when_landed = any(line.settings.queue_bytes_limit is not None for line in lines)
@@ -79,12 +77,7 @@ class Flights:
 
     def _open_for_all(self, line: Line, ticket: Ticket) -> None:
         """A line has opened its ticket; it may have been the last one, also for rollouts that it does not take."""
-        since = max(0, ticket.index - line.settings.every + 1)
-        if ticket.version is not None and since < ticket.index:
-            line.births[ticket.index] = [ticket.version, ticket.index - since]
-            for _ in range(since, ticket.index):
-                line.snapshots.hold(ticket.version)
-        for index in range(since, ticket.index + 1):
+        for index in line.note_birth(ticket):
             if self.is_open_everywhere(index):
                 self.put(self._as_collected(index))
 
@@ -122,12 +115,8 @@ class Flights:
             version = line.ledger.entry(index).ticket.version
             assert version is not None
             return version
-        birth = self._birth(line, index)
+        birth = line.birth(index)
         return line.version if birth is None else birth[0]
-
-    def _birth(self, line: Line, index: int) -> list[int] | None:
-        """What the line uses for its next ticket, for a rollout that it does not take; that is held for it."""
-        return None if line.takes(index) else line.births.get(line.next_taken(index))
 
     def hold_newest(self) -> Snapshot:
         """The newest weights of every line; `let_go` must follow."""
@@ -142,15 +131,6 @@ class Flights:
         self.first.snapshots.let_go(snapshot.version)
         for line in self._others:
             line.snapshots.let_go(snapshot.others[line.name].version)
-
-    def _end_births(self, index: int) -> None:
-        """The rollout of a ticket is here, or will never be."""
-        for line in self._others:
-            birth = self._birth(line, index)
-            if birth is not None:
-                birth[1] -= 1
-                if not birth[1]:
-                    del line.births[line.next_taken(index)]
 
     def are_newest(self, snapshot: Snapshot) -> bool:
         others = snapshot.others
@@ -171,7 +151,7 @@ class Flights:
         for line in self.lines:
             version = self._version_of(line, index)
             is_part = _is_in(line, index, Phase.OPEN)
-            is_held = self._is_pinned and (is_part or self._birth(line, index) is not None)
+            is_held = self._is_pinned and (is_part or line.birth(index) is not None)
             parts[line.name] = line.snapshots.get(version) if is_held else line.snapshots.hold(version)
             if is_part:
                 attempt = max(attempt, line.ledger.start(index, version, seat).attempt)
@@ -219,19 +199,12 @@ class Flights:
         """Let go of what it flew with. In a pinned run what the first line was accompanied by stays until it settles:
         an evaluation of the version it makes uses the same."""
         del self._flying[index]
-        self._end_births(index)
         self.first.snapshots.let_go(snapshot.version)
-        keeps = self._is_accompanied and self.first.ledger.is_live(index)
-        if keeps:
-            self._forget_companions(index)
-            self.companions[index] = {name: part.version for name, part in snapshot.others.items()}
+        keeps = self.first.ledger.is_live(index) and self.companions.keep(index, snapshot)
         for line in self._others:
+            line.end_birth(index)
             if not keeps:
                 line.snapshots.let_go(snapshot.others[line.name].version)
-
-    def _forget_companions(self, index: int) -> None:
-        for name, version in self.companions.pop(index, {}).items():
-            next(line for line in self._others if line.name == name).snapshots.let_go(version)
 
     def reissue(self, ticket: Ticket, snapshot: Snapshot, seat: int, why: str, *, is_attempt: bool, anew: bool) -> None:
         """The flight failed: the ticket flies again. With `anew` a pinned one is born again with the newest version."""
@@ -244,7 +217,7 @@ class Flights:
             if _is_in(line, index, Phase.IN_FLIGHT):
                 again = line.ledger.reissue(index, line.version if anew else None, is_attempt=is_attempt)
                 version = again.version
-            elif self._birth(line, index) is not None:
+            elif line.birth(index) is not None:
                 continue  # it waits for the next flight as it waited for this one
             if version != held:
                 line.snapshots.let_go(held)
@@ -259,8 +232,8 @@ class Flights:
         """The flight failed for good: every line that waits for it drops it."""
         self.let_go(snapshot)
         self._flying.pop(ticket.index, None)
-        self._end_births(ticket.index)
         for line in self.lines:
+            line.end_birth(ticket.index)
             if _is_in(line, ticket.index, Phase.IN_FLIGHT):
                 self.drop(line, ticket.index, DropReason.FAILED, why)
 
@@ -280,24 +253,12 @@ class Flights:
     def settle(self, line: Line) -> None:
         """A version of this line was published: what it was made from is learned."""
         settled = line.ledger.settle()
-        if self._is_accompanied and settled and not line.name:
-            self._note_companions(settled[-1])
+        if settled and not line.name:
+            self.companions.note_published(settled[-1])
         for index in settled:
             self._let_go_of(index)
         if settled:
             self._journal.write(Settled, settled, line.name)
-
-    @property
-    def _is_accompanied(self) -> bool:
-        """Does it matter which versions of the other lines a rollout of the first one was made with?"""
-        return self._is_pinned and bool(self._others)
-
-    def _note_companions(self, index: int) -> None:
-        """The first line has published what was made from tickets up to this one."""
-        before, self.published_with = self.published_with, self.companions.get(index, self.published_with)
-        for line in self._others:
-            line.snapshots.hold(self.published_with[line.name])
-            line.snapshots.let_go(before[line.name])
 
     def expire(self, line: Line, index: int, now: float) -> None:
         """A rollout is too old to be taken."""
@@ -326,8 +287,8 @@ class Flights:
     def _let_go_of(self, index: int) -> None:
         """A line is done with this rollout; the last one gives its memory back."""
         if self._others:
-            if index in self.companions and not self.first.ledger.is_live(index):
-                self._forget_companions(index)
+            if not self.first.ledger.is_live(index):
+                self.companions.forget(index)
             if any(line.takes(index) and not line.ledger.is_done_with(index) for line in self.lines):
                 return
         rollout = self.rollouts.pop(index, None)  # none if it was taken before the run was resumed
@@ -378,8 +339,7 @@ class Flights:
         rollout = self.rollouts.pop(ticket.index, None)  # none if another line found out before
         if rollout is not None:
             self._runtime.release(rollout.payload)
-        if ticket.index in self.companions:
-            self._forget_companions(ticket.index)
+        self.companions.forget(ticket.index)
         for line, its in again:
             if its.version is not None:
                 line.snapshots.hold(its.version)
@@ -406,31 +366,9 @@ class Flights:
             self.lose(index, lost[index])
         return fetched
 
-    def begin(self) -> None:
-        """Version 0 of every line is there."""
-        for line in self._others if self._is_accompanied else ():
-            line.snapshots.hold(0)
-
-    def restore(
-        self,
-        rollouts: Mapping[int, Rollout],
-        companions: Mapping[int, Mapping[str, int]],
-        published_with: Mapping[str, int],
-        births: Mapping[str, Mapping[int, list[int]]],
-    ) -> None:
+    def restore(self, rollouts: Mapping[int, Rollout]) -> None:
         """What waited waits again; what was open or in flight is put on the queue again."""
         self.rollouts = dict(rollouts)
-        if self._is_accompanied:
-            self.companions = {index: dict(versions) for index, versions in companions.items()}
-            self.published_with = dict(published_with)
-            for versions in (*self.companions.values(), self.published_with):
-                for line in self._others:
-                    line.snapshots.hold(versions[line.name])
-        for line in self._others:
-            line.births = {index: list(birth) for index, birth in births.get(line.name, {}).items()}
-            for version, left in line.births.values():
-                for _ in range(left):
-                    line.snapshots.hold(version)
         open_tickets: dict[int, None] = {}
         for line in self.lines:
             for entry in line.ledger.live():

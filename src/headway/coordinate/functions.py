@@ -14,14 +14,14 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from headway.coordinate.roles import Stations
+from headway.core.opaque import Payload, SavedState, Weights
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 
-CollectFunction = Callable[[Any, Ticket], Any]
-TrainFunction = Callable[[Any, list[Any]], Any]
-EvaluateFunction = Callable[[Any], Any]
+CollectFunction = Callable[[Weights, Ticket], Payload]
+TrainFunction = Callable[[Weights, list[Payload]], object]
+EvaluateFunction = Callable[[Weights], object]
 
 
 class FunctionCollector:
@@ -40,7 +40,7 @@ class FunctionCollector:
 class FunctionLearner:
     """Holds the weights between calls of `train`."""
 
-    def __init__(self, train: TrainFunction, weights: Any) -> None:
+    def __init__(self, train: TrainFunction, weights: Weights) -> None:
         self._train = train
         self._weights = weights
 
@@ -54,13 +54,13 @@ class FunctionLearner:
         self._weights = result
         return LearnReport({name: float(value) for name, value in metrics.items()})
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Weights:
         return self._weights
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> SavedState:
         return self._weights
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         self._weights = state
 
 
@@ -91,7 +91,7 @@ def stations_from_functions(
     train: TrainFunction,
     evaluate: EvaluateFunction | None = None,
     *,
-    weights: Any,
+    weights: Weights,
 ) -> Stations:
     """The three functions (module-level ones, if they are to run in other processes) as stations."""
     for name, function in (("collect", collect), ("train", train), ("evaluate", evaluate)):

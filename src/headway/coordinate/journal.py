@@ -7,7 +7,7 @@ of the recorder's. Nothing here can stop a run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 from headway.core.events import Ended, Event, Failed, RunBegan
 from headway.observe.log_file import Mark
@@ -41,7 +41,7 @@ class Journal:
             assert not named
             self._pass_on(self._now() + self._offset_s, kind, fields)
 
-    def _pass_on(self, time_s: float, kind: Any, fields: tuple[Any, ...]) -> None:
+    def _pass_on(self, time_s: float, kind: Callable[..., Event], fields: tuple[object, ...]) -> None:
         if kind in ENDS_OF_A_SESSION:
             (self._recorder.begin_session if kind is RunBegan else self._recorder.end_session)(time_s)
         self._append((time_s, kind, fields))

@@ -7,11 +7,11 @@ deadline.
 
 from __future__ import annotations
 
-from typing import Any
-
 from headway.coordinate.role_calls import RoleCalls, RunFailed
-from headway.coordinate.roles import REANALYZER, learner_name, replay_name
+from headway.coordinate.roles import REANALYZER, replay_name
 from headway.core.events import Drawn
+from headway.core.naming import learner_name
+from headway.core.opaque import RoleAnswer, SavedState
 from headway.core.protocols import RoleRaised
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot
 
@@ -90,11 +90,11 @@ class LearnerCalls:
                 board.end(waiter)
         raise RunFailed(f"version {version} could not be published in {retries.publish_attempts} attempts: {what}")
 
-    async def state(self, waiter: str) -> Any:
+    async def state(self, waiter: str) -> SavedState:
         """What must survive a restart; `waiter` is who asks for it, on the board."""
         return await self._calls.call(self.role, "state", "its state", self._learn_s, name=waiter)
 
-    async def restore(self, state: Any) -> None:
+    async def restore(self, state: object) -> None:
         await self._calls.call(self.role, "restore", "its state", self._calls.settings.deadlines.start_s, state)
 
     # -- the replay ---------------------------------------------------------------------------------
@@ -116,10 +116,10 @@ class LearnerCalls:
         report = LearnReport(feedback=report.feedback)
         await self._calls.call(self.replay_role, "update", "the learner's feedback", self._learn_s, report)
 
-    async def replay_state(self) -> Any:
+    async def replay_state(self) -> SavedState:
         return await self._calls.call(self.replay_role, "state", "its content", self._learn_s)
 
-    async def restore_replay(self, state: Any) -> None:
+    async def restore_replay(self, state: object) -> None:
         start_s = self._calls.settings.deadlines.start_s
         await self._calls.call(self.replay_role, "restore", "its content", start_s, state)
 
@@ -132,7 +132,7 @@ class LearnerCalls:
     async def refresh(self, targets: Rollout) -> None:
         await self._ask_keeper("refresh", "newer targets", targets)
 
-    async def _ask_keeper(self, method: str, doing: str, *args: Any) -> Any:
+    async def _ask_keeper(self, method: str, doing: str, *args: object) -> RoleAnswer:
         """A replay inside the learner is asked by the reanalyzer, as far as the board is concerned."""
         if self.shares_replay:
             return await self._calls.call(self.replay_role, method, doing, self._learn_s, *args)

@@ -8,13 +8,15 @@ evaluated are its versions.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from headway.coordinate.learner_calls import LearnerCalls
 from headway.coordinate.line_lead import LineLead
 from headway.coordinate.publishing import Publishing
 from headway.coordinate.role_calls import RoleCalls
 from headway.coordinate.turns import Turn
+from headway.core.opaque import JsonObject
+from headway.core.types import Ticket
 
 
 class Line:
@@ -32,9 +34,9 @@ class Line:
         self.snapshots = self.publishing.snapshots
         self.updates = 0
         self.updates_in_version = 0
-        self.metrics: dict[str, Any] = {}
+        self.metrics: JsonObject = {}
         """Those of the last update."""
-        self.births: dict[int, list[int]] = {}
+        self.births: dict[int, tuple[int, int]] = {}
         """Of a pinned run, where this line does not take every rollout: ticket -> its version, and how many of the
         rollouts since the ticket before have not landed. They use the same version."""
         self.turn = Turn(self.role, calls.board, run.patience_s)
@@ -51,6 +53,36 @@ class Line:
     def next_taken(self, index: int) -> int:
         """The first ticket from this one on that the line takes."""
         return index + -index % self.settings.every
+
+    def note_birth(self, ticket: Ticket) -> range:
+        """The line has opened a ticket. In a pinned run the rollouts before it that the line does not take use the same
+        version, which is held for each. Returns their indices, and its own."""
+        since = max(0, ticket.index - self.settings.every + 1)
+        if ticket.version is not None and since < ticket.index:
+            self.births[ticket.index] = (ticket.version, ticket.index - since)
+            for _ in range(since, ticket.index):
+                self.snapshots.hold(ticket.version)
+        return range(since, ticket.index + 1)
+
+    def birth(self, index: int) -> tuple[int, int] | None:
+        """What the line uses for its next ticket, for a rollout that it does not take; that is held for it."""
+        return None if self.takes(index) else self.births.get(self.next_taken(index))
+
+    def end_birth(self, index: int) -> None:
+        """The rollout of a ticket is here, or will never be."""
+        birth = self.birth(index)
+        if birth is not None:
+            version, left = birth
+            if left > 1:
+                self.births[self.next_taken(index)] = (version, left - 1)
+            else:
+                del self.births[self.next_taken(index)]
+
+    def restore_births(self, births: Mapping[int, tuple[int, int]]) -> None:
+        self.births = dict(births)
+        for version, left in births.values():
+            for _ in range(left):
+                self.snapshots.hold(version)
 
     def why(self) -> str:
         """One line: where this line is."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.waits import Board
 from headway.core.lead import Interval
 from headway.core.rules import MaxLead
+from headway.core.types import State
 
 
 class LineLead:
@@ -41,10 +40,10 @@ class LineLead:
         self.rule.retune(lead)
         return lead
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return self._lead.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._lead.load_state_dict(state)
         self.rule.retune(self._lead.current)
 

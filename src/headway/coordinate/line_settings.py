@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from headway.core.lead import AutoLead, FixedLead, Lead, starting_lead
 from headway.core.ledger import check_expiry
+from headway.core.opaque import JsonObject
 from headway.core.order import OLDEST, Expiry, OnStale, Order
 from headway.core.rules import Bytes, Capacity, MaxLead, ReplayRatio
 
@@ -143,7 +144,7 @@ class LineSettings:
             target_effective_sample_size=self.target_effective_sample_size,
         )
 
-    def describe_line(self) -> dict[str, Any]:
+    def describe_line(self) -> JsonObject:
         """What was set for this line and what follows from it, for the log."""
         return {
             "max_lead": self.max_lead,

@@ -61,7 +61,7 @@ def wire(
     evaluations = Evaluations(settings.plan.evaluate_every if has_evaluator else 0)
     ending = Ending(settings, control, first, evaluations, wall_s)
     why_no_ticket = collecting.why_no_ticket
-    feeds = {line.name: feed_for(line, flights, calls, control, ending, why_no_ticket) for line in lines}
+    feeds = {line.name: feed_for(line)(line, flights, calls, control, ending, why_no_ticket) for line in lines}
     collecting.feeds = feeds
     evaluating = Evaluating(evaluations, flights, collectors, calls, control, ending, best=best, samples=samples)
     learnings = [

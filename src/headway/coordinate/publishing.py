@@ -7,13 +7,12 @@ A version that was lost with the node that held it is staged again by the learne
 
 from __future__ import annotations
 
-from typing import Any
-
 from headway.coordinate.learner_calls import LearnerCalls
 from headway.coordinate.role_calls import RoleCalls, RunFailed
 from headway.coordinate.snapshots import HeldSnapshots
 from headway.core.events import Published, Restaged
 from headway.core.lent import Lent, LentLost
+from headway.core.opaque import Weights
 from headway.core.protocols import PayloadLost
 from headway.core.types import Snapshot
 
@@ -57,7 +56,7 @@ class Publishing:
         newest = self.snapshots.newest
         return newest.version == snapshot.version and newest.payload is snapshot.payload
 
-    async def newest_weights(self, role: str) -> Any:
+    async def newest_weights(self, role: str) -> Weights:
         """The newest weights themselves, here; `role` waits for them."""
         while True:
             newest = self.snapshots.newest
@@ -66,7 +65,7 @@ class Publishing:
             except PayloadLost:
                 await self.stage_again(role, newest)
 
-    async def weights_of(self, snapshot: Snapshot, role: str) -> Any:
+    async def weights_of(self, snapshot: Snapshot, role: str) -> Weights:
         """The weights themselves, here. What the learner has lent is taken beside the loops; `role` waits for it."""
         runtime, board = self._calls.runtime, self._calls.board
         payload = runtime.fetch(snapshot.payload)
@@ -82,7 +81,7 @@ class Publishing:
             board.end(role)
             self.snapshots.let_go(snapshot.version)
 
-    async def all_weights(self, role: str) -> dict[int, Any]:
+    async def all_weights(self, role: str) -> dict[int, Weights]:
         """Version -> weights of everything that somebody needs, as a checkpoint keeps them."""
         weights = {self.version: await self.newest_weights(role)}
         for snapshot in self.snapshots.all():
@@ -90,7 +89,7 @@ class Publishing:
                 weights[snapshot.version] = await self.weights_of(snapshot, role)
         return weights
 
-    async def stage_last(self, version: int, role: str) -> tuple[Snapshot | None, Any]:
+    async def stage_last(self, version: int, role: str) -> tuple[Snapshot | None, Weights]:
         """The version a run ends with, and its weights, here; nothing if they were lost on the way."""
         snapshot = await self._learner.stage(version, waiter=role)
         try:
@@ -101,14 +100,14 @@ class Publishing:
             self.release(snapshot.payload)
             return None, None
 
-    def restore(self, version: int, weights: dict[int, Any]) -> None:
+    def restore(self, version: int, weights: dict[int, Weights]) -> None:
         """Go on with the versions of a checkpoint; whoever needs the older ones holds them next."""
         self.version = version
         for number in sorted(weights):
             snapshot = Snapshot(number, weights[number])
             (self.snapshots.put if number == version else self.snapshots.put_older)(snapshot)
 
-    def release(self, payload: Any) -> None:
+    def release(self, payload: object) -> None:
         """Nobody needs these weights any more."""
         if isinstance(payload, Lent):
             payload.give_back()

@@ -19,50 +19,30 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
 
 Evaluations change nothing and are left out. Attempts that failed left no trace in any state but that.
 
-A run with several lines has a `_LineAgain` for each: what an event does to a learner, its replay and its versions is
+A run with several lines has a `LineAgain` for each: what an event does to a learner, its replay and its versions is
 done in the line that the event names, and a rollout is handed to every line that has opened its ticket.
 """
 
 from __future__ import annotations
 
-import copy
-import math
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from headway.coordinate.collector_calls import versions_of
-from headway.coordinate.lanes import Versions
-from headway.coordinate.roles import CollectorRole, LearnerRole, ReanalyzerRole, ReplayRole, Stations
+from headway.coordinate.rerun_stations import FIRST_LINE, CollectorsAgain, LineAgain
+from headway.coordinate.rerun_stations import Replayed as Replayed
+from headway.coordinate.rerun_stations import ReplayError as ReplayError
+from headway.coordinate.roles import ReanalyzerRole, Stations
 from headway.core import events as ev
-from headway.core.lent import Lent, taken
-from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, anew_seed, derive_seed
+from headway.core.opaque import SettingValue
+from headway.core.types import Rollout, Snapshot
 
-FIRST_LINE = ""
-
-
-class ReplayError(ValueError):
-    """The log is not the log of a whole run, or the stations do not do again what they did."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What the run came to the second time."""
-
-    weights: Any
-    version: int
-    updates: int
-    lines: Mapping[str, Replayed] = field(default_factory=dict)
-    """The other lines of the run, by their names."""
-
-
-StationsFor = Callable[[Mapping[str, Any] | None], Stations]
+StationsFor = Callable[[Mapping[str, SettingValue] | None], Stations]
 
 
 def replay(
     stations: Stations | StationsFor,
-    events: Iterable[ev.Event | Mapping[str, Any]],
+    events: Iterable[ev.Event | Mapping[str, object]],
     *,
     until_version: int | None = None,
 ) -> Replayed:
@@ -85,179 +65,6 @@ def replay(
     return _Rerun(make, script, until_version).run()
 
 
-class _LineAgain:
-    """One line: its learner, its replay, its versions, and the rollouts that wait for it."""
-
-    def __init__(self, name: str, stations: Stations, last_use: Mapping[int, int]) -> None:
-        self._name = name
-        self.build(stations)
-        self.snapshots: dict[int, Snapshot] = {}
-        self.version = -1
-        self.updates = 0
-        self._last_use = last_use  # version -> the event at which it is used for the last time
-        self._awaited: set[int] = set()  # tickets whose rollout is still to come
-        self.attempts: Counter[int] = Counter()  # ticket -> how often it has failed or was lost
-        self._rollouts: dict[int, Rollout] = {}
-        self._draws: deque[Rollout] = deque()  # made and not yet trained on: two where one was made ahead
-        self._reports: deque[LearnReport] = deque()  # whose feedback the replay has not seen
-        self._delivered = 0  # those that it has seen, in this session
-
-    def build(self, stations: Stations) -> None:
-        """The stations of the line."""
-        if self._name != FIRST_LINE and self._name not in stations.lines:
-            raise ReplayError(f"the log has a line {self._name!r}, and the stations have none of that name")
-        line = stations.lines[self._name] if self._name else stations
-        self.learner = LearnerRole(line.learner)
-        self.replay = None if line.replay is None else ReplayRole(line.replay)
-
-    def build_anew(self, stations: Stations) -> None:
-        """Other stations go on with the states of these."""
-        self.deliver()  # as before a checkpoint
-        learner, replay = self.learner, self.replay
-        self.build(stations)
-        self.learner.restore(learner.state())
-        if replay is not None and self.replay is not None:
-            self.replay.restore(replay.state())
-
-    @property
-    def keeper(self) -> LearnerRole | ReplayRole:
-        """Who has the replay."""
-        return self.learner if self.replay is None else self.replay
-
-    def publish(self, event: ev.Published | ev.Restaged) -> None:
-        self.version = event.version
-        staged = self.learner.snapshot(self.version).payload
-        self.snapshots[self.version] = Snapshot(self.version, copy.deepcopy(taken(staged)))
-        if isinstance(staged, Lent):
-            staged.give_back()
-
-    def result(self) -> Replayed:
-        return Replayed(self.snapshots[self.version].payload, self.version, self.updates)
-
-    def forget_versions(self, at: int) -> None:
-        """After event `at`, those that nobody uses any more."""
-        for version in [v for v in self.snapshots if v != self.version and self._last_use.get(v, -1) <= at]:
-            del self.snapshots[version]
-
-    def open(self, event: ev.Opened) -> None:
-        self._awaited.add(event.ticket)
-
-    def offer(self, index: int, rollout: Rollout) -> None:
-        """A rollout has been collected. It may be for another line alone, which has lost the one before."""
-        if index in self._awaited:
-            self._awaited.remove(index)
-            self._rollouts[index] = rollout
-
-    def lose(self, event: ev.Lost) -> None:
-        del self._rollouts[event.ticket]
-        self._awaited.add(event.ticket)
-        self.attempts[event.ticket] += 1
-
-    def forget(self, event: ev.Dropped | ev.Requeued) -> None:
-        self._rollouts.pop(event.ticket, None)
-        self.attempts.pop(event.ticket, None)
-        if isinstance(event, ev.Dropped):
-            self._awaited.discard(event.ticket)
-        else:
-            self._awaited.add(event.ticket)
-
-    def settle(self, event: ev.Settled) -> None:
-        for index in event.tickets:
-            self.attempts.pop(index, None)
-
-    def learn(self, event: ev.Updated) -> None:
-        rollouts = tuple(self._rollouts.pop(index) for index in event.tickets)
-        if self.replay is not None:
-            if not self._draws:
-                raise ReplayError(f"update {event.update} has no draw in the log")
-            rollouts = (self._draws.popleft(),)
-        report, _, _ = self.learner.learn(Batch(event.version, rollouts), None)
-        if self.replay is not None and report.feedback is not None:
-            self._reports.append(report)
-        self.updates = event.update
-
-    def insert(self, event: ev.Inserted) -> None:
-        self.deliver()
-        self.keeper.insert(Batch(event.version, tuple(self._rollouts.pop(index) for index in event.tickets)))
-
-    def draw(self, event: ev.Drawn) -> None:
-        if self.replay is None:
-            raise ReplayError("the log has draws of a replay in its own role, and the stations have none")
-        self.deliver()
-        self._draws.append(self.replay.sample(event.version))
-
-    def deliver(self, until: float | None = None) -> None:
-        """Feedback reaches the replay before the next call, unless that one had begun when the update ended."""
-        until = math.inf if until is None else until
-        while self.replay is not None and self._reports and self._delivered < until:
-            self.replay.update(self._reports.popleft())
-            self._delivered += 1
-
-    def resume(self) -> None:
-        self.deliver()
-        self._delivered = 0
-        self._draws.clear()  # one made ahead of the checkpoint was not kept
-
-
-class _CollectorsAgain:
-    """The collectors and what is in flight."""
-
-    def __init__(self, stations: Stations, seed: int) -> None:
-        self._stations = stations
-        self._seed = seed
-        self.num = 1
-        self._roles: dict[int, CollectorRole] = {}
-        self._applied: dict[int, Versions] = {}  # collector -> version of each line, for those that hold weights
-        self._flights: dict[int, tuple[int, int, Snapshot | None]] = {}  # ticket -> (seat, version, its weights)
-
-    def build_anew(self, stations: Stations) -> None:
-        """Other stations go on with the states of these."""
-        before, self._roles, self._applied = self._roles, {}, {}
-        self._stations = stations
-        for number, role in before.items():
-            carried = role.state()
-            if carried is not None:
-                self._role(number).restore(carried)
-
-    def _role(self, number: int) -> CollectorRole:
-        if number not in self._roles:
-            self._roles[number] = CollectorRole(lambda: self._stations.collector(number))
-        return self._roles[number]
-
-    def start(self, event: ev.Started, snapshot: Snapshot | None) -> None:
-        self._flights[event.ticket] = (event.seat, event.version, snapshot)
-
-    def land(self, event: ev.Landed, attempt: int) -> Rollout:
-        """The rollout is collected now."""
-        index, (oldest, newest) = event.ticket, event.span
-        seat, version, snapshot = self._flights.pop(index)
-        if snapshot is None:
-            raise KeyError(f"version {version}")
-        if oldest != newest:
-            raise ReplayError(
-                f"ticket {index} was made by versions {oldest} to {newest}: which token or step by which is not in the "
-                "log, so a run with on_publish=partial cannot be replayed"
-            )
-        ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, attempt)
-        number = seat % self.num
-        collector = self._role(number)
-        if collector.traits().holds_weights and self._applied.get(number) != versions_of(snapshot):
-            collector.apply(snapshot)
-            self._applied[number] = versions_of(snapshot)
-        rollout, _ = collector.collect(ticket, snapshot)
-        if rollout.steps != event.steps:
-            raise ReplayError(
-                f"ticket {index} had {event.steps} steps when it was recorded and has {rollout.steps} now: its "
-                f"collector depends on something besides ticket, snapshot and its own state"
-            )
-        return rollout
-
-    def begin_anew(self, event: ev.BegunAnew) -> None:
-        number = event.seat % self.num
-        self._role(number).begin_anew(anew_seed(derive_seed(self._seed, "ticket", event.ticket), event.attempt))
-        self._applied.pop(number, None)
-
-
 class _Rerun:
     """A run that is done again: its lines, its collectors, its reanalyzer."""
 
@@ -271,8 +78,8 @@ class _Rerun:
         self._last_uses = _last_uses(script)
         stations = make(began.config)
         self._stations = stations
-        self._lines = {FIRST_LINE: _LineAgain(FIRST_LINE, stations, self._last_uses.get(FIRST_LINE, {}))}
-        self._collectors = _CollectorsAgain(stations, began.settings["seed"])
+        self._lines = {FIRST_LINE: LineAgain(FIRST_LINE, stations, self._last_uses.get(FIRST_LINE, {}))}
+        self._collectors = CollectorsAgain(stations, began.settings["seed"])
         self._reanalyzer = None if stations.reanalyzer is None else ReanalyzerRole(stations.reanalyzer)
         self._work: tuple[Rollout | None, Snapshot] | None = None  # with the reanalyzer, and the weights it has
 
@@ -301,9 +108,9 @@ class _Rerun:
         if in_run is not None:
             in_run(self, event)
 
-    def _line(self, name: str) -> _LineAgain:
+    def _line(self, name: str) -> LineAgain:
         if name not in self._lines:
-            self._lines[name] = _LineAgain(name, self._stations, self._last_uses.get(name, {}))
+            self._lines[name] = LineAgain(name, self._stations, self._last_uses.get(name, {}))
         return self._lines[name]
 
     def _begin_session(self, event: ev.RunBegan) -> None:
@@ -362,19 +169,19 @@ class _Rerun:
             line.resume()
 
 
-_IN_A_LINE: dict[type[Any], Callable[[_LineAgain, Any], None]] = {
-    ev.Opened: _LineAgain.open,
-    ev.Published: _LineAgain.publish,
-    ev.Restaged: _LineAgain.publish,
-    ev.Updated: _LineAgain.learn,
-    ev.Inserted: _LineAgain.insert,
-    ev.Drawn: _LineAgain.draw,
-    ev.Dropped: _LineAgain.forget,
-    ev.Requeued: _LineAgain.forget,
-    ev.Lost: _LineAgain.lose,
-    ev.Settled: _LineAgain.settle,
+_IN_A_LINE: dict[type[object], Callable[[LineAgain, Any], None]] = {
+    ev.Opened: LineAgain.open,
+    ev.Published: LineAgain.publish,
+    ev.Restaged: LineAgain.publish,
+    ev.Updated: LineAgain.learn,
+    ev.Inserted: LineAgain.insert,
+    ev.Drawn: LineAgain.draw,
+    ev.Dropped: LineAgain.forget,
+    ev.Requeued: LineAgain.forget,
+    ev.Lost: LineAgain.lose,
+    ev.Settled: LineAgain.settle,
 }
-_IN_THE_RUN: dict[type[Any], Callable[[_Rerun, Any], None]] = {
+_IN_THE_RUN: dict[type[object], Callable[[_Rerun, Any], None]] = {
     ev.RunBegan: _Rerun._begin_session,
     ev.Started: _Rerun._start,
     ev.Reissued: _Rerun._reissue,

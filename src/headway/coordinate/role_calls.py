@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from headway.coordinate.evaluations import evaluation_seed
 from headway.coordinate.journal import Journal
@@ -20,6 +19,7 @@ from headway.coordinate.roles import EVALUATOR, REANALYZER
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board
 from headway.core.events import PublishRetried, Restarted
+from headway.core.opaque import RoleAnswer
 from headway.core.protocols import Role, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Rollout, Score, Snapshot
 
@@ -57,8 +57,8 @@ class RoleCalls:
             raise failures.exceptions[0] from None
 
     async def call(
-        self, role: str, method: str, doing: object, deadline_s: float, *args: Any, name: str | None = None
-    ) -> Any:
+        self, role: str, method: str, doing: object, deadline_s: float, *args: object, name: str | None = None
+    ) -> RoleAnswer:
         """One call, entered on the board under its method's name, for the role or for who is called `name` there."""
         name = name or role
         self.board.begin(name, method, doing, deadline_s)
@@ -67,7 +67,7 @@ class RoleCalls:
         finally:
             self.board.end(name)
 
-    async def ask_at_start(self, role: str, method: str, name: str | None = None) -> Any:
+    async def ask_at_start(self, role: str, method: str, name: str | None = None) -> RoleAnswer:
         """What a role says about itself before the run begins."""
         return await self.call(role, method, "set-up", self.settings.deadlines.start_s, name=name)
 
@@ -136,7 +136,7 @@ class RoleCalls:
             except RoleError as error:
                 await self.restart(REANALYZER, error)
 
-    async def write_file(self, role: str, what: str, write: Callable[[], Any]) -> None:
+    async def write_file(self, role: str, what: str, write: Callable[[], object]) -> None:
         """Write something to disk beside the loops, within its deadline; `role` is busy with it."""
         limit_s = self.settings.deadlines.save_s
         self.board.begin(role, "save", what, limit_s)

@@ -11,8 +11,10 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from headway.core.naming import learner_name
+from headway.core.opaque import SavedState
 from headway.core.protocols import (
     BeginsAnew,
     Collector,
@@ -88,11 +90,6 @@ LEARNER, EVALUATOR, REANALYZER, REPLAY = "learner", "evaluator", "reanalyzer", "
 STATISTICS = "replay_statistics"  # in the info of a draw
 
 
-def learner_name(line: str) -> str:
-    """The role of a line's learner; that of the first line is `learner`."""
-    return f"{line}/{LEARNER}" if line else LEARNER
-
-
 def replay_name(line: str) -> str:
     """The role of a line's replay, where it has one of its own."""
     return f"{line}/{REPLAY}" if line else REPLAY
@@ -141,7 +138,7 @@ class CollectorRole:
             isinstance(self.collector, Tells),
         )
 
-    def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, Any]:
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> tuple[Rollout, SavedState]:
         rollout = self.collector.collect(ticket, snapshot)
         if not isinstance(rollout, Rollout):
             raise TypeError(f"collect must return a Rollout, received {type(rollout).__name__}")
@@ -162,14 +159,14 @@ class CollectorRole:
         )
         return stamped, None if self._stateful is None else self.state()
 
-    def state(self) -> Any:
+    def state(self) -> SavedState:
         return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: object) -> None:
         assert self._stateful is not None
         self._stateful.load_state_dict(copy.deepcopy(state))
 
-    def begin_anew(self, seed: int) -> Any:
+    def begin_anew(self, seed: int) -> SavedState:
         """Leave behind what led to a failure; the state after that. A collector that carries nothing stays as it is."""
         if isinstance(self.collector, BeginsAnew):
             self.collector.begin_anew(seed)
@@ -199,11 +196,39 @@ class CollectorRole:
         getattr(self.collector, "close", lambda: None)()
 
 
-class LearnerRole:
+class _KeepsTargets:
+    """A station whose state is saved, and which may have targets to be made again."""
+
+    def __init__(self, station: Learner | SharedReplay) -> None:
+        self._station = station
+
+    def offers_targets(self) -> bool:
+        return isinstance(self._station, OffersTargets)
+
+    def oldest(self, version: int) -> Rollout | None:
+        assert isinstance(self._station, OffersTargets)
+        work = self._station.oldest(version)
+        if work is not None and not isinstance(work, Rollout):
+            raise TypeError(f"oldest must return a Rollout or None, received {type(work).__name__}")
+        return work
+
+    def refresh(self, targets: Rollout) -> None:
+        assert isinstance(self._station, OffersTargets)
+        self._station.refresh(targets)
+
+    def state(self) -> SavedState:
+        return copy.deepcopy(self._station.state_dict())
+
+    def restore(self, state: object) -> None:
+        self._station.load_state_dict(copy.deepcopy(state))  # an optimizer goes on in the tensors it is given
+
+
+class LearnerRole(_KeepsTargets):
     """A learner; learning and the snapshot that follows it are one call."""
 
     def __init__(self, build: Callable[[], Learner]) -> None:
         self.learner = build()
+        super().__init__(self.learner)
 
     def has_replay(self) -> bool:
         return isinstance(self.learner, ReplayLearner)
@@ -224,31 +249,16 @@ class LearnerRole:
         assert isinstance(self.learner, ReplayLearner)
         self.learner.insert(batch)
 
-    def offers_targets(self) -> bool:
-        return isinstance(self.learner, OffersTargets)
-
-    def oldest(self, version: int) -> Rollout | None:
-        return _work_of(self.learner, version)
-
-    def refresh(self, targets: Rollout) -> None:
-        assert isinstance(self.learner, OffersTargets)
-        self.learner.refresh(targets)
-
     def snapshot(self, version: int) -> Snapshot:
         return Snapshot(version, self.learner.snapshot())
 
-    def state(self) -> Any:
-        return copy.deepcopy(self.learner.state_dict())
 
-    def restore(self, state: Any) -> None:
-        self.learner.load_state_dict(copy.deepcopy(state))  # an optimizer goes on in the tensors it is given
-
-
-class ReplayRole:
+class ReplayRole(_KeepsTargets):
     """A replay with a role of its own; a draw brings the replay's numbers along."""
 
     def __init__(self, build: Callable[[], SharedReplay]) -> None:
         self.replay = build()
+        super().__init__(self.replay)
 
     def insert(self, batch: Batch) -> None:
         self.replay.insert(batch)
@@ -264,22 +274,6 @@ class ReplayRole:
 
     def update(self, report: LearnReport) -> None:
         self.replay.update(report.feedback)
-
-    def offers_targets(self) -> bool:
-        return isinstance(self.replay, OffersTargets)
-
-    def oldest(self, version: int) -> Rollout | None:
-        return _work_of(self.replay, version)
-
-    def refresh(self, targets: Rollout) -> None:
-        assert isinstance(self.replay, OffersTargets)
-        self.replay.refresh(targets)
-
-    def state(self) -> Any:
-        return copy.deepcopy(self.replay.state_dict())
-
-    def restore(self, state: Any) -> None:
-        self.replay.load_state_dict(copy.deepcopy(state))
 
 
 class EvaluatorRole:
@@ -313,11 +307,3 @@ class ReanalyzerRole:
         if not isinstance(targets, Rollout):
             raise TypeError(f"reanalyze must return the targets as a Rollout, received {type(targets).__name__}")
         return targets
-
-
-def _work_of(keeper: Any, version: int) -> Rollout | None:
-    assert isinstance(keeper, OffersTargets)
-    work = keeper.oldest(version)
-    if work is not None and not isinstance(work, Rollout):
-        raise TypeError(f"oldest must return a Rollout or None, received {type(work).__name__}")
-    return work

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from headway.coordinate.control import INTERRUPTED
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import TimeSpent
 from headway.core.ledger_counts import LedgerStatistics
+from headway.core.opaque import Weights
 from headway.core.types import Score
 
 
@@ -19,7 +19,7 @@ class LineResult:
 
     version: int
     updates: int
-    weights: Any
+    weights: Weights
     ledger: LedgerStatistics
     lead: float
     metrics: dict[str, float]
@@ -32,7 +32,7 @@ class RunResult:
     stop_reason: str
     version: int
     updates: int
-    weights: Any
+    weights: Weights
     """The last published weights."""
     scores: tuple[Score, ...]
     ledger: LedgerStatistics

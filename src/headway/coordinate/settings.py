@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Literal
 
 from headway.coordinate.line_settings import LineSettings, require
 from headway.core.ledger import Ledger
+from headway.core.opaque import JsonObject
 from headway.core.order import OnStale
 from headway.core.rules import AllOf, Budget, Bytes, Capacity, MaxLead, Rule
 
@@ -290,7 +291,7 @@ class Settings(LineSettings):
             every=line.every,
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """What was set and what follows from it, for the log and the statistics."""
         told = self.describe_line() | {
             "dispatch": "pinned" if self.is_pinned else "free",

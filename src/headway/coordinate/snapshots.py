@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
+from headway.core.opaque import Payload
 from headway.core.types import Snapshot
 
 
 class HeldSnapshots:
     """Counts who holds which version."""
 
-    def __init__(self, release: Callable[[Any], None]) -> None:
+    def __init__(self, release: Callable[[Payload], None]) -> None:
         self._release = release
         self._snapshots: dict[int, Snapshot] = {}
         self._holders: Counter[int] = Counter()

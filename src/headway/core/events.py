@@ -216,7 +216,7 @@ class EvaluationBegan(NamedTuple):
     others: Mapping[str, int] | None = None
 
 
-class Scored(NamedTuple):
+class EvaluationEnded(NamedTuple):
     """An evaluation is over; a failed one has no value and an error."""
 
     time_s: float
@@ -391,7 +391,7 @@ Event = (
     | PublishRetried
     | LeadMoved
     | EvaluationBegan
-    | Scored
+    | EvaluationEnded
     | BestKept
     | EvaluationAbandoned
     | EvaluationSkipped
@@ -432,7 +432,7 @@ WRITTEN: dict[type[Any], tuple[str, ...]] = {
     PublishRetried: ("publish_retry", "role", "v", "why"),
     LeadMoved: ("lead", "v", "lead"),
     EvaluationBegan: ("evaluate", "v"),
-    Scored: ("score", "v", "value", "m", "error"),
+    EvaluationEnded: ("score", "v", "value", "m", "error"),
     BestKept: ("best", "v", "value"),
     EvaluationAbandoned: ("abandon_evaluation", "v"),
     EvaluationSkipped: ("skip_evaluation", "v"),

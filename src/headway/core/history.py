@@ -110,6 +110,9 @@ class RunHistory:
         lead = event.settings.get("max_lead")
         if lead is not None and not isinstance(lead, str):
             self.first.note_lead(event.time_s, lead)
+        for name, told in event.settings.get("lines", {}).items():
+            if not isinstance(told["max_lead"], str):
+                self.line(name).note_lead(event.time_s, told["max_lead"])
 
     def _resume(self, event: ev.Resumed) -> None:
         began = 0.0 if self.session is None else self.session.begin
@@ -131,7 +134,7 @@ class RunHistory:
         self.evaluation = Evaluation(event.version, event.time_s)
         self._listener.evaluation_began(self.evaluation)
 
-    def _score(self, event: ev.Scored) -> None:
+    def _score(self, event: ev.EvaluationEnded) -> None:
         known = self.evaluation
         if known is None or known.version != event.version:
             return
@@ -156,14 +159,14 @@ _Step = Callable[[Any, Any], None]
 def _in_all_lines(step: _Step, phase: int) -> _Step:
     """The event belongs to a flight or a rollout, and so to every line in which its ticket is in this phase."""
 
-    def apply(history: RunHistory, event: Any) -> None:
+    def apply(history: RunHistory, event: ev.Landed | ev.Reissued | ev.Lost) -> None:
         for line in history.lines_of(event.ticket, phase):
             step(line, event)
 
     return apply
 
 
-_OF_A_LINE: dict[type[Any], _Step] = {
+_OF_A_LINE: dict[type[object], _Step] = {
     ev.Opened: LineHistory.open,
     ev.Requeued: LineHistory.requeue,
     ev.Dropped: LineHistory.drop,
@@ -174,7 +177,7 @@ _OF_A_LINE: dict[type[Any], _Step] = {
     ev.Published: LineHistory.publish,
     ev.LeadMoved: LineHistory.move_lead,
 }
-_OF_THE_RUN: dict[type[Any], _Step] = {
+_OF_THE_RUN: dict[type[object], _Step] = {
     ev.Started: RunHistory._start,
     ev.Landed: _in_all_lines(LineHistory.land, IN_FLIGHT),
     ev.Reissued: _in_all_lines(LineHistory.reissue, IN_FLIGHT),
@@ -184,12 +187,12 @@ _OF_THE_RUN: dict[type[Any], _Step] = {
     ev.GapFound: RunHistory._miss,
     ev.Looked: RunHistory._look,
     ev.EvaluationBegan: RunHistory._evaluate,
-    ev.Scored: RunHistory._score,
+    ev.EvaluationEnded: RunHistory._score,
     ev.Stopped: RunHistory._stop,
     ev.Ended: RunHistory._end,
     ev.Failed: RunHistory._end,
 }
-_OF_A_ROLE: dict[type[Any], _Step] = {
+_OF_A_ROLE: dict[type[object], _Step] = {
     ev.RoleBusy: RoleHistory.busy,
     ev.RoleWaits: RoleHistory.wait,
     ev.Started: RoleHistory.start,
@@ -199,6 +202,6 @@ _OF_A_ROLE: dict[type[Any], _Step] = {
     ev.UpdateBegan: RoleHistory.begin_update,
     ev.Updated: RoleHistory.update,
     ev.EvaluationBegan: RoleHistory.begin_evaluation,
-    ev.Scored: RoleHistory.end_evaluation,
+    ev.EvaluationEnded: RoleHistory.end_evaluation,
 }
 """What an event means for its line, for the run and for its roles. Those in no table mean nothing for its state."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
+
+from headway.core.opaque import JsonObject, SettingValue
 
 OPEN, IN_FLIGHT, READY, TAKEN = range(4)
 PHASES = ("open", "in flight", "ready", "taken")
@@ -100,7 +102,7 @@ class FinishedUpdate:
     version: int
     """It was trained while this one was the newest."""
     tickets: list[int]
-    metrics: dict[str, Any]
+    metrics: JsonObject
 
     @property
     def seconds(self) -> float:
@@ -135,7 +137,7 @@ class Evaluation:
     begin: float
     end: float | None = None
     value: float | None = None
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: JsonObject = field(default_factory=dict)
     error: str | None = None
 
 
@@ -145,7 +147,7 @@ class Session:
 
     begin: float
     end: float
-    settings: dict[str, Any]
+    settings: JsonObject
     """What the `run` event says."""
     how: str = ""
     """`end`, `fail`, or nothing: it was killed, or it is still running."""
@@ -153,7 +155,7 @@ class Session:
     """Why it stopped or failed."""
 
 
-def settings_of_line(settings: Mapping[str, Any], line: str) -> Mapping[str, Any]:
+def settings_of_line(settings: Mapping[str, SettingValue], line: str) -> Mapping[str, SettingValue]:
     """The settings of a line: those of the run, and above them what the `run` event says of that line in `lines`."""
     own = settings.get("lines", {}).get(line) if line else None
     return settings if not own else {**settings, **own}

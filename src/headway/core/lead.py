@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
+
+from headway.core.types import State
 
 LOW_LOOKS = 2  # in a row, that say that staleness hurts
 MOST = 0.5  # of the lead, that it is raised by when one time of waiting is all that is known
@@ -60,9 +62,9 @@ class Lead(Protocol):
 
     def observe(self, interval: Interval) -> float: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> State: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class FixedLead:
@@ -77,16 +79,39 @@ class FixedLead:
     def observe(self, interval: Interval) -> float:
         return self.current
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         pass
 
 
 def starting_lead(buffer_size: int, batch_size: int) -> int:
     """Ten percent of the buffer, in batches, and at least one."""
     return max(1, (buffer_size // batch_size) // 10)
+
+
+class LeadBounds:
+    """Between which leads it is known to be worth while: below, the learner waits; above, staleness hurts.
+
+    Durations drift, and so does the policy: what was answered long ago is asked again.
+    """
+
+    def __init__(self) -> None:
+        self.too_small = 0.0  # the largest lead at which the learner was seen waiting for slots
+        self.too_large = math.inf  # the smallest lead at which staleness was seen to hurt, above the smallest there is
+        self.calm = 0  # looks since the first was last seen
+        self.unhurt = 0  # looks since the second was
+
+    def forget(self, patience: int) -> None:
+        self.calm += 1
+        if self.calm > patience:
+            self.too_small = max(0.0, self.too_small - 1)
+            self.calm = 1
+        self.unhurt += 1
+        if self.unhurt > 4 * patience:
+            self.too_large += 1
+            self.unhurt = 1
 
 
 class AutoLead:
@@ -114,11 +139,8 @@ class AutoLead:
         self.target_effective_sample_size = target_effective_sample_size
         self.negligible_idle = negligible_idle
         self.patience = patience
-        self._too_small = 0.0  # the largest lead at which the learner was seen waiting for slots
-        self._calm = 0  # intervals since that was last seen
-        self._too_large = math.inf  # the smallest lead at which staleness was seen to hurt, above the smallest there is
+        self._bounds = LeadBounds()
         self._low_looks = 0  # in a row, with an effective sample size under its target
-        self._unhurt = 0  # intervals since that was last seen
         self._quiet = 0  # intervals since the lead was moved, or should have been
         self._caution = patience // 2  # as many of them before it is lowered
         self._lowered_from = 0.0  # the lead before that was last done
@@ -130,25 +152,26 @@ class AutoLead:
         ess = interval.effective_sample_size
         idle = interval.learner_idle > self.negligible_idle
         blocked = interval.collectors_blocked > 2 * self.negligible_idle  # what a larger lead could win at most
-        self._forget()
+        bounds = self._bounds
+        bounds.forget(self.patience)
         spared = min(MOST, interval.learner_idle) if blocked else 0.0
         self._waited += (spared - self._waited) / (4 * self.patience)
         is_low = ess is not None and ess < self.target_effective_sample_size
         self._low_looks = self._low_looks + 1 if is_low else 0
         if self._low_looks == LOW_LOOKS:
-            self._too_large = max(2.0, self.current)
+            bounds.too_large = max(2.0, self.current)
             self.current = max(1.0, math.floor(self.current / 2))
-            self._calm = self._unhurt = self._quiet = self._low_looks = 0
+            bounds.calm = bounds.unhurt = self._quiet = self._low_looks = 0
             self.is_searching = False
         elif is_low:  # perhaps: neither up nor down until the next look
             self._quiet = 0
         elif idle and blocked:
-            self._too_small = self.current
-            self._calm = self._quiet = self._calm_looks = 0
+            bounds.too_small = self.current
+            bounds.calm = self._quiet = self._calm_looks = 0
             if self.current < self._lowered_from:  # that was a mistake
                 self._caution, self._lowered_from = min(4 * self.patience, 2 * self._caution), 0.0
             wanted = self.current + max(1.0, math.floor(self._growth(interval) * self.current))
-            before, self.current = self.current, max(self.current, min(self.limit, wanted, self._too_large - 1))
+            before, self.current = self.current, max(self.current, min(self.limit, wanted, bounds.too_large - 1))
             self._waited *= before / self.current
         else:  # enough, or collection is the bottleneck and no lead helps
             self._calm_looks += 1
@@ -170,17 +193,6 @@ class AutoLead:
         """Half of what may be lost is."""
         return ess is not None and ess < (1 + self.target_effective_sample_size) / 2
 
-    def _forget(self) -> None:
-        """Durations drift, and so does the policy: ask again what was answered long ago."""
-        self._calm += 1
-        if self._calm > self.patience:
-            self._too_small = max(0.0, self._too_small - 1)
-            self._calm = 1
-        self._unhurt += 1
-        if self._unhurt > 4 * self.patience:
-            self._too_large += 1
-            self._unhurt = 1
-
     def _lower(self) -> None:
         """Not at once: where durations are uneven, waiting comes in bursts, and one interval without it says little.
 
@@ -189,20 +201,20 @@ class AutoLead:
         self._quiet += 1
         if self._waited > self.negligible_idle / 4:
             return
-        if self._quiet >= self._caution and self.current - 1 > self._too_small:
+        if self._quiet >= self._caution and self.current - 1 > self._bounds.too_small:
             if self._lowered_from:
                 self._caution = max(self.patience // 2, self._caution // 2)
             self._lowered_from = self.current
-            self.current = max(self._too_small + 1, self.current - max(1.0, self.current // 8))
+            self.current = max(self._bounds.too_small + 1, self.current - max(1.0, self.current // 8))
             self._quiet = 0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "current": self.current,
-            "too_small": self._too_small,
-            "calm": self._calm,
-            "too_large": self._too_large,
-            "unhurt": self._unhurt,
+            "too_small": self._bounds.too_small,
+            "calm": self._bounds.calm,
+            "too_large": self._bounds.too_large,
+            "unhurt": self._bounds.unhurt,
             "low_looks": self._low_looks,
             "quiet": self._quiet,
             "caution": self._caution,
@@ -212,12 +224,12 @@ class AutoLead:
             "is_searching": self.is_searching,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if not state:  # the lead was fixed until now
             return
         self.current = state["current"]
-        self._too_small, self._calm = state["too_small"], state["calm"]
-        self._too_large, self._unhurt = state["too_large"], state["unhurt"]
+        self._bounds.too_small, self._bounds.calm = state["too_small"], state["calm"]
+        self._bounds.too_large, self._bounds.unhurt = state["too_large"], state["unhurt"]
         self._low_looks = state.get("low_looks", 0)
         self._quiet, self._caution, self._lowered_from = state["quiet"], state["caution"], state["lowered_from"]
         self._waited, self._calm_looks = state["waited"], state["calm_looks"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from headway.core.rules import Tally
-from headway.core.types import DropReason
+from headway.core.types import DropReason, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class LedgerCounts:
             steps=tally.inserted,
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "drops": {reason.value: n for reason, n in self.drops.items()},
             "staleness": dict(self.staleness),
@@ -134,7 +133,7 @@ class LedgerCounts:
             "ages": [self.ages_s, self.max_age_s],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.drops = Counter({DropReason(name): n for name, n in state["drops"].items()})
         self.staleness = Counter({int(age): n for age, n in state["staleness"].items()})
         self.reissued, self.requeued, self.lost, self.offered = state["counts"]

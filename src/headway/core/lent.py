@@ -9,7 +9,7 @@ handed to the user is the value, never the handle: `taken`.
 
 from __future__ import annotations
 
-from typing import Any
+from headway.core.opaque import Payload
 
 
 class LentLost(RuntimeError):
@@ -21,7 +21,7 @@ class Lent:
 
     __slots__ = ()
 
-    def take(self) -> Any:
+    def take(self) -> Payload:
         """The value itself, here, in memory of its own. Blocks, under a deadline; raises LentLost."""
         raise NotImplementedError
 
@@ -30,6 +30,6 @@ class Lent:
         raise NotImplementedError
 
 
-def taken(payload: Any) -> Any:
+def taken(payload: Payload) -> Payload:
     """The payload itself: a plain one as it is."""
     return payload.take() if isinstance(payload, Lent) else payload

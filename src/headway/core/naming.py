@@ -21,5 +21,5 @@ def seat_name(seat: int, collectors: int, lanes: int) -> str:
 
 
 def learner_name(line: str) -> str:
-    """`learner`; of another line than the first `learner-<line>`."""
-    return f"learner-{line}" if line else "learner"
+    """`learner`; of another line than the first `<line>/learner`."""
+    return f"{line}/learner" if line else "learner"

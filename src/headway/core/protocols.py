@@ -7,10 +7,11 @@ A station is built where it runs, by a factory the runtime calls there, and is s
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
+from headway.core.opaque import CoroutineOf, Payload, RoleAnswer, SavedState, Station, Weights
 from headway.core.refusals import limit_reached
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 
@@ -31,11 +32,11 @@ class Learner(Protocol):
 
     def learn(self, batch: Batch) -> LearnReport: ...
 
-    def snapshot(self) -> Any: ...
+    def snapshot(self) -> Weights: ...
 
-    def state_dict(self) -> Any: ...
+    def state_dict(self) -> SavedState: ...
 
-    def load_state_dict(self, state: Any) -> None: ...
+    def load_state_dict(self, state: SavedState) -> None: ...
 
 
 @runtime_checkable
@@ -57,13 +58,13 @@ class SharedReplay(Protocol):
 
     def sample(self, version: int) -> Rollout: ...
 
-    def update(self, feedback: Any) -> None: ...
+    def update(self, feedback: Payload) -> None: ...
 
     def statistics(self) -> Mapping[str, float]: ...
 
-    def state_dict(self) -> Any: ...
+    def state_dict(self) -> SavedState: ...
 
-    def load_state_dict(self, state: Any) -> None: ...
+    def load_state_dict(self, state: SavedState) -> None: ...
 
 
 @runtime_checkable
@@ -102,9 +103,9 @@ class Stateful(Protocol):
     Its state comes back with every rollout, so that a restarted collector goes on where it was.
     """
 
-    def state_dict(self) -> Any: ...
+    def state_dict(self) -> SavedState: ...
 
-    def load_state_dict(self, state: Any) -> None: ...
+    def load_state_dict(self, state: SavedState) -> None: ...
 
 
 @runtime_checkable
@@ -178,7 +179,7 @@ class Role:
     """
 
     name: str
-    factory: Callable[[], Any]
+    factory: Callable[[], Station]
     placement: Placement = Placement()
     lanes: int = 1
 
@@ -196,7 +197,7 @@ class RoleError(RuntimeError):
         self.method = method
         self.what = what
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.role, self.method, self.what)
 
 
@@ -230,7 +231,7 @@ class RoleRaised(RoleError):
         """What a station raised, as one line and a traceback that can travel."""
         return cls(role, method, *explain(error))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.role, self.method, self.what, self.details, self.is_final)
 
 
@@ -253,7 +254,7 @@ class PayloadLost(RoleRaised):
         self.tickets = tuple(tickets)
         self.versions = tuple(versions)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.role, self.method, self.what, self.details, self.tickets, self.versions)
 
 
@@ -264,7 +265,7 @@ class RoleDied(RoleError):
         super().__init__(role, method, what)
         self.never_began = never_began
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.role, self.method, self.what, self.never_began)
 
 
@@ -287,7 +288,7 @@ class Runtime(Protocol):
     @property
     def name(self) -> str: ...
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
+    def run(self, main: CoroutineOf[T]) -> T:
         """Run the coordinator to its end on this runtime's clock."""
         ...
 
@@ -295,7 +296,7 @@ class Runtime(Protocol):
 
     async def start(self, role: Role) -> None: ...
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any: ...
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer: ...
 
     async def restart(self, role: str) -> None:
         """Kill what runs the role, if anything does, and build it anew."""
@@ -305,8 +306,8 @@ class Runtime(Protocol):
         """Run blocking work of the coordinator itself (a file to write) without stopping its loops."""
         ...
 
-    def fetch(self, payload: Any) -> Any: ...
+    def fetch(self, payload: Payload) -> Payload: ...
 
-    def release(self, payload: Any) -> None: ...
+    def release(self, payload: Payload) -> None: ...
 
     async def close(self) -> None: ...

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from headway.core import events as ev
 from headway.core.history_records import RoleInterval, RoleState
 from headway.core.naming import learner_name, seat_name
+from headway.core.opaque import SettingValue
 
 
 class RoleHistory:
@@ -28,7 +28,7 @@ class RoleHistory:
             name = self._names[seat] = seat_name(seat, *self._seats)
         return name
 
-    def begin_session(self, now: float, settings: Mapping[str, Any]) -> None:
+    def begin_session(self, now: float, settings: Mapping[str, SettingValue]) -> None:
         """What the session before had under way ended when it did, at `now`."""
         for role in list(self.under_way):
             self.leave(role, now)
@@ -98,6 +98,6 @@ class RoleHistory:
     def begin_evaluation(self, event: ev.EvaluationBegan) -> None:
         self._evaluating = event.version
 
-    def end_evaluation(self, event: ev.Scored) -> None:
+    def end_evaluation(self, event: ev.EvaluationEnded) -> None:
         if self._evaluating == event.version:
             self._evaluating = None

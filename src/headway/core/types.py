@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.core.lent import Lent
+from headway.core.opaque import Payload, RoleAnswer
 
 
 class Phase(enum.Enum):
@@ -90,7 +91,7 @@ class Snapshot:
     the learner's own (`Lent`). In a run with several lines it is of the first one, and brings those of the others."""
 
     version: int
-    payload: Any
+    payload: Payload
     others: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
@@ -119,7 +120,7 @@ class Rollout:
     measured there.
     """
 
-    payload: Any
+    payload: Payload
     steps: int = 1
     length: float | None = None
     span: Span | None = None
@@ -150,7 +151,7 @@ class LearnReport:
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     samples: float | None = None
-    feedback: Any = None
+    feedback: Payload = None
 
     @property
     def effective_sample_size(self) -> float | None:
@@ -185,7 +186,7 @@ def anew_seed(ticket_seed: int, attempt: int) -> int:
     return derive_seed(ticket_seed, "anew", attempt)
 
 
-def size_of(payload: Any) -> int:
+def size_of(payload: object) -> int:
     """Bytes of the arrays, tensors, strings and numbers in a payload; of what else there is, nothing is known."""
     if type(payload) is dict:  # what most payloads are, and every rollout comes by here
         return sum([size_of(value) for value in payload.values()])
@@ -204,7 +205,7 @@ def size_of(payload: Any) -> int:
     return 0 if fields is None else sum(size_of(getattr(payload, name)) for name in fields)
 
 
-def carriers(value: Any) -> Iterator[Rollout | Snapshot]:
+def carriers(value: object) -> Iterator[Rollout | Snapshot]:
     """Every Rollout and Snapshot in `value`, tuples and batches too: what `map_payloads` changes the payloads of."""
     if isinstance(value, Rollout | Snapshot) and not isinstance(value.payload, Lent):
         yield value
@@ -215,7 +216,7 @@ def carriers(value: Any) -> Iterator[Rollout | Snapshot]:
         yield from carriers(item)
 
 
-def map_payloads(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_payloads(value: RoleAnswer, change: Callable[[Payload], Payload]) -> RoleAnswer:
     """`value` with the payload of every Rollout and Snapshot in it (tuples and batches too) changed,
     and the feedback of a LearnReport.
 

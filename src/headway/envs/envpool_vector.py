@@ -17,13 +17,14 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from headway.core.naming import unknown
+from headway.envs.gymnasium_vector import EnvVector, Info
 
 _FILTERS = threading.Lock()  # the filters of warnings belong to the process
 
@@ -52,7 +53,7 @@ def refuse_unless_known(env_id: str) -> None:
         raise ValueError(nearest.partition(" allowed: ")[0] + " envpool.list_all_envs() names them all")
 
 
-class EnvPoolVector(VectorEnv[Any, Any, Any]):
+class EnvPoolVector(EnvVector):
     """`num_envs` copies of one of EnvPool's environments.
 
     :param options: of the environment, as EnvPool calls them (`max_episode_steps`, `frame_skip`, `num_threads`, ...)
@@ -60,7 +61,7 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  (Gymnasium's own convention)
 
-    def __init__(self, env_id: str, num_envs: int, **options: Any) -> None:
+    def __init__(self, env_id: str, num_envs: int, **options: object) -> None:
         import envpool
 
         refuse_unless_known(env_id)
@@ -82,8 +83,8 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
     def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Any, Info]:
         import envpool
 
         if isinstance(seed, list):
@@ -98,17 +99,17 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
             obs, info = self._pool.reset()
         return obs, self._seen(obs, info)
 
-    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Info]:
         obs, rewards, terminated, truncated, info = self._pool.step(actions)
         return obs, rewards.astype(np.float64), terminated, truncated, self._seen(obs, info)
 
-    def close(self, **kwargs: Any) -> None:
+    def close(self, **kwargs: object) -> None:
         self._pool = None  # its threads end with it
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("environments of EnvPool live in its threads: they cannot be pickled")
 
-    def _seen(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
+    def _seen(self, obs: object, info: Info) -> Info:
         mask = info.get("legal_action_mask", obs.get("action_mask") if isinstance(obs, dict) else None)
         if mask is not None:
             info["action_mask"] = mask

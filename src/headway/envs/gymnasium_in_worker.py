@@ -12,7 +12,6 @@ import pickle
 import struct
 import sys
 import traceback
-from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -33,7 +32,7 @@ from headway.envs.gymnasium_rows import (
     EnvShape,
     MakeEnv,
 )
-from headway.envs.gymnasium_vector import as_features_of_one
+from headway.envs.gymnasium_vector import Info, as_features_of_one
 
 _ARRIVAL = struct.Struct("<BI")  # the kind, the environment
 
@@ -63,14 +62,13 @@ class EnvStepper:
         self._env.close()
 
     def state(self) -> bytes:
-        state: bytes = cloudpickle.dumps((self._env, self._is_over))
-        return state
+        return cloudpickle.dumps((self._env, self._is_over))
 
     def load_state(self, state: bytes) -> None:
         self._env.close()
         self._env, self._is_over = cloudpickle.loads(state)
 
-    def _write(self, obs: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> None:
+    def _write(self, obs: object, reward: object, terminated: bool, truncated: bool, info: Info) -> None:
         rows, index = self._rows, self._index
         rows.obs[index] = as_features_of_one(obs, self._shape.observation_space)
         rows.rewards[index], rows.terminated[index], rows.truncated[index] = reward, terminated, truncated

@@ -10,21 +10,20 @@ to the collector otherwise.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
-from headway.envs.gymnasium_vector import Continuous, Spec, choices_of, describe_spaces
+from headway.envs.gymnasium_vector import Continuous, SingleEnv, Space, Spec, choices_of, describe_spaces
 
 ALIGNMENT = 64
 START, READY, RESET, STEP, ARRIVED, RAISED, SAVE, SAVED, LOAD = range(9)
 """The first byte of a frame says what it is."""
 
-MakeEnv = Callable[[], gym.Env[Any, Any]]
+MakeEnv = Callable[[], SingleEnv]
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class EnvShape:
     """What the environments are like: enough to lay out their rows."""
 
     num_envs: int
-    observation_space: spaces.Space[Any]
-    action_space: spaces.Space[Any]
+    observation_space: Space
+    action_space: Space
 
     @property
     def spec(self) -> Spec:
@@ -70,7 +69,7 @@ class EnvRows:
     has_mask: np.ndarray  # [N]
     actions: np.ndarray  # [N, ...]
 
-    def __init__(self, shape: EnvShape, memory: Any = None) -> None:
+    def __init__(self, shape: EnvShape, memory: mmap.mmap | bytearray | None = None) -> None:
         start = 0
         memory = bytearray(self.size_of(shape)) if memory is None else memory
         for name, (dtype, rest) in shape.fields().items():

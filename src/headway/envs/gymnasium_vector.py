@@ -31,6 +31,8 @@ Space = spaces.Space[Any]
 SingleEnv = gym.Env[Any, Any]
 EnvVector = VectorEnv[Any, Any, Any]
 """Copies of one environment, stepped together."""
+Observations = Any
+"""What environments see, as Gymnasium gives it: an array, or arrays by name or number where a space nests."""
 Info = dict[str, Any]
 """What an environment says besides, by name."""
 MAX_CHOICES = 1 << 16
@@ -210,7 +212,7 @@ def is_picture_of_bytes(space: Space) -> bool:
     return reaches_255(space) and len(space.shape or ()) > 1 and sorted(space.shape or ())[-2] >= SMALLEST_SIDE
 
 
-def _members(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[Any, Space]]:
+def _members(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[str | int, Space]]:
     return iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
 
 
@@ -231,7 +233,7 @@ def _action(space: Space) -> ActionSpec:
     raise ValueError(f"action space {space} is not supported; allowed: Discrete, MultiDiscrete, MultiBinary, Box")
 
 
-def as_features(observations: Any, space: Space) -> np.ndarray:
+def as_features(observations: Observations, space: Space) -> np.ndarray:
     """Observations of N copies as float32 [N, ...]: one-hot where the environment counts, flat where it nests.
 
     A picture of bytes stays one, [N, ...] uint8, a quarter of the size. Among other things it is 0..1, flat like them.
@@ -253,12 +255,12 @@ def as_features(observations: Any, space: Space) -> np.ndarray:
     return features if space.shape else features[:, None]
 
 
-def as_features_of_one(observation: Any, space: Space) -> np.ndarray:
+def as_features_of_one(observation: object, space: Space) -> np.ndarray:
     """The observation of one copy [...], the same numbers as in a vector of copies."""
     return as_features(_vector_of_one(observation, space), space)[0]
 
 
-def _vector_of_one(observation: Any, space: Space) -> Any:
+def _vector_of_one(observation: Observations, space: Space) -> Observations:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return {name: _vector_of_one(observation[name], member) for name, member in _members(space)}
     return np.asarray(observation, dtype=space.dtype)[None]
@@ -276,7 +278,7 @@ def to_environment(actions: np.ndarray, action: ActionSpec, space: Space) -> np.
     return shaped.astype(space.dtype)
 
 
-def _first_choice(space: Space) -> Any:
+def _first_choice(space: Space) -> np.ndarray | int:
     """What the environment calls the first of each of several choices."""
     if isinstance(space, spaces.MultiDiscrete):
         return space.start

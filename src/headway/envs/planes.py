@@ -11,8 +11,6 @@ large.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from gymnasium import spaces
 
@@ -45,7 +43,7 @@ def is_picture(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and min(shape[1:]) >= SMALLEST_SIDE
 
 
-def as_seen(observations: Any, space: Space) -> np.ndarray:
+def as_seen(observations: object, space: Space) -> np.ndarray:
     """Observations of N copies as they are seen, [N, ...]: uint8 if they are bytes, else float32."""
     seen = np.array(observations) if is_bytes(space) else as_features(observations, space)
     if isinstance(space, spaces.Box) and _ends_with_channels(space.shape):

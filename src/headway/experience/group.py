@@ -10,10 +10,10 @@ Rollouts of checkpoints that older versions wrote hold a dictionary in place of 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
+from headway.core.opaque import Payload
 from headway.core.types import Rollout, Span
 
 PART = "reward_"
@@ -95,7 +95,7 @@ class Group:
 
 def group_of(rollout: Rollout) -> Group:
     """What a rollout brought, also where that is a dictionary of an older version."""
-    payload: Any = rollout.payload
+    payload: Payload = rollout.payload
     if isinstance(payload, Group):
         return payload
     names = sorted(name for name in payload if name.startswith(PART))

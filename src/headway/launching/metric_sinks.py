@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Literal
 
 from headway.observe.folder import RunFolder
 from headway.observe.sinks import Sink
@@ -25,7 +25,7 @@ def build_sinks(
     wandb_mode: Literal["online", "offline", "disabled"] = "online",
     prometheus_port: int | None = None,
     prometheus_host: str = "127.0.0.1",
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> list[Sink]:
     """The sinks these settings ask for; `tensorboard=None` is yes where the package is installed. `name` is what the

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from headway.coordinate.functions import CollectFunction, EvaluateFunction, TrainFunction, stations_from_functions
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
+from headway.core.opaque import SettingValue, Weights
 from headway.core.order import parse_on_stale, parse_order
 from headway.launching.session import launch
 from headway.observe.folder import RunFolder
@@ -22,9 +22,9 @@ def run(
     train: TrainFunction,
     evaluate: EvaluateFunction | None = None,
     *,
-    weights: Any,
+    weights: Weights,
     folder: str | Path | None = None,
-    **settings: Any,
+    **settings: SettingValue,
 ) -> RunResult:
     """Collect, train and evaluate with three functions of your own, at the same time.
 

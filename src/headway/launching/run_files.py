@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headway.coordinate.best_weights import FILE, BestWeights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
@@ -21,6 +20,7 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
 from headway.coordinate.system_failures import way_back
 from headway.core.events import as_event
+from headway.core.opaque import SettingValue
 from headway.core.refusals import refusal
 from headway.launching.recording import Recording
 from headway.launching.run_summary import summary_of
@@ -36,7 +36,7 @@ from headway.observe.trace import write_trace
 
 TRACE_UP_TO_BYTES = 20 * 2**20  # of events: about 200,000, a few seconds to read
 
-RecipeConfig = tuple[str, Mapping[str, Any]]
+RecipeConfig = tuple[str, Mapping[str, SettingValue]]
 """The name of a recipe, and its settings."""
 
 

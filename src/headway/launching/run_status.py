@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.line import Line
 from headway.coordinate.run_result import RunResult
+from headway.core.opaque import CoroutineOf
 from headway.observe.alarms import Alarms
-from headway.observe.console import REFRESH_S, RoleStatus, Status
+from headway.observe.console import REFRESH_S, LineStatus, RoleStatus, Status
 from headway.observe.sinks import Look, MetricsRecorder, processor_s_of, resident_bytes, resident_bytes_of
 
 LOOK_EVERY_S = 1.0  # at the clock, whether a look at the run is due
@@ -29,7 +31,8 @@ def look_at(coordinator: Coordinator, *, began_s: float = 0.0) -> Look:
     pids: dict[str, int] = runtime.pids() if isinstance(runtime, HasProcesses) else {}  # of roles on this machine
     sizes = {role: size for role, pid in pids.items() if (size := resident_bytes_of(pid)) is not None}
     cpu_s = time.process_time() - began_s + sum(processor_s_of(pid) for pid in pids.values())
-    return Look(coordinator.lead, rounded, resident_bytes(), sizes, round(cpu_s, 3))
+    others = {line.name: line.lead.current for line in coordinator.lines[1:]}
+    return Look(coordinator.lead, rounded, resident_bytes(), sizes, round(cpu_s, 3), others or None)
 
 
 @runtime_checkable
@@ -50,7 +53,7 @@ class LatestStatus:
     def get(self) -> Status:
         return self._status
 
-    async def follow(self, main: Coroutine[Any, Any, RunResult]) -> RunResult:
+    async def follow(self, main: CoroutineOf[RunResult]) -> RunResult:
         return await _with_beside(main, self._watch())
 
     async def _watch(self) -> None:
@@ -91,11 +94,18 @@ def status_of(coordinator: Coordinator, alarms: Sequence[str] = ()) -> Status:
         drops=dict(statistics.dropped),
         restarts=sum(restarts.values()),
         alarms=tuple(alarms),
+        lines=tuple(_line_status(line) for line in coordinator.lines[1:]),
     )
 
 
+def _line_status(line: Line) -> LineStatus:
+    statistics = line.ledger.statistics()
+    staleness = statistics.mean_staleness, statistics.max_staleness
+    return LineStatus(line.name, line.updates, line.version, line.lead.current, *staleness, dict(statistics.dropped))
+
+
 async def look_by_the_clock(
-    main: Coroutine[Any, Any, RunResult], coordinator: Coordinator, recorder: MetricsRecorder
+    main: CoroutineOf[RunResult], coordinator: Coordinator, recorder: MetricsRecorder
 ) -> RunResult:
     """`main`, and beside it looks at a run that makes no updates: alarms ring all the same."""
 
@@ -107,7 +117,7 @@ async def look_by_the_clock(
     return await _with_beside(main, watch())
 
 
-async def _with_beside(main: Coroutine[Any, Any, RunResult], endless: Coroutine[Any, Any, None]) -> RunResult:
+async def _with_beside(main: CoroutineOf[RunResult], endless: CoroutineOf[None]) -> RunResult:
     """`main`, and beside it what goes on for as long as that does."""
     going_on = asyncio.create_task(endless)
     try:

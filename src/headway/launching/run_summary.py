@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headway.coordinate.roles import LEARNER
-from headway.coordinate.run_result import RunResult
+from headway.coordinate.run_result import LineResult, RunResult
 from headway.core.ledger_counts import LedgerStatistics
+from headway.core.opaque import JsonObject
 from headway.core.types import CUT_EPISODES
 from headway.observe.fingerprint import fingerprint
 from headway.observe.statistics import seconds
@@ -40,10 +39,19 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Dropped": dropped,
         **({"Collected again": again} if again else {}),
         "Restarts": str(result.restarts),
+        **{f"Line {name}": _line_in_words(line) for name, line in result.lines.items()},
         "Last score": _last_score(result),
         "Stopped": result.stop_reason,
     }
     return rows
+
+
+def _line_in_words(line: LineResult) -> str:
+    ledger = line.ledger
+    staleness = f"{ledger.mean_staleness:.2f} / {ledger.max_staleness}"
+    dropped = ", ".join(f"{count} {why}" for why, count in ledger.dropped.items())
+    words = f"{line.updates} updates, version {line.version}, lead {line.lead:g}, staleness mean / max {staleness}"
+    return f"{words}, dropped {dropped}" if dropped else words
 
 
 def _evaluations(result: RunResult) -> str:
@@ -74,26 +82,44 @@ def _ages(ledger: LedgerStatistics) -> str:
     return f"{seconds(ledger.mean_age_s)} / {seconds(ledger.max_age_s)}{kept}"
 
 
-def summary_of(result: RunResult) -> dict[str, Any]:
+def _tickets(ledger: LedgerStatistics) -> JsonObject:
+    return {
+        "opened": ledger.opened,
+        "learned": ledger.learned,
+        "dropped": ledger.dropped,
+        "returned": ledger.returned,
+        "reissued": ledger.reissued,
+        "requeued": ledger.requeued,
+        "lost": ledger.lost,
+    }
+
+
+def _of_line(line: LineResult) -> JsonObject:
+    """Another line than the first."""
+    return {
+        "version": line.version,
+        "updates": line.updates,
+        "fingerprint": fingerprint(line.weights),
+        "tickets": _tickets(line.ledger),
+        "staleness": line.ledger.staleness,
+        "lead": line.lead,
+    }
+
+
+def summary_of(result: RunResult) -> JsonObject:
     """`summary.json`."""
     ledger = result.ledger
+    lines = {name: _of_line(line) for name, line in result.lines.items()}
     return {
         "stop_reason": result.stop_reason,
         "complete": result.is_complete,
         "version": result.version,
         "updates": result.updates,
         "fingerprint": fingerprint(result.weights),
+        **({"lines": lines} if lines else {}),
         "wall_s": result.wall_s,
         "scores": [{"version": s.version, "value": s.value, "error": s.error} for s in result.scores],
-        "tickets": {
-            "opened": ledger.opened,
-            "learned": ledger.learned,
-            "dropped": ledger.dropped,
-            "returned": ledger.returned,
-            "reissued": ledger.reissued,
-            "requeued": ledger.requeued,
-            "lost": ledger.lost,
-        },
+        "tickets": _tickets(ledger),
         "staleness": ledger.staleness,
         "age_s": {"mean": ledger.mean_age_s, "max": ledger.max_age_s, "kept_expired": ledger.kept_expired},
         "length_bias": ledger.length_bias,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.core.protocols import Runtime
 
 RUNTIMES = ("inline", "threads", "processes", "ray")
 
 
-def build_runtime(name: str, **ray_options: Any) -> Runtime:
+def build_runtime(name: str, **ray_options: SettingValue) -> Runtime:
     """A runtime by name. `RayActors` says what `ray_options` there are; no other runtime has any."""
     if ray_options and name != "ray":
         raise ValueError(f"{', '.join(ray_options)}: for the runtime 'ray' only, received {name!r}")

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from headway.coordinate.components import Reports
 from headway.coordinate.control import INTERRUPTED
@@ -20,6 +19,7 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
 from headway.coordinate.system_failures import system_failed
+from headway.core.opaque import CoroutineOf, SettingValue
 from headway.core.protocols import Runtime
 from headway.launching.recording import Recording
 from headway.launching.run_files import RecipeConfig, RunFiles, keep_config, open_files
@@ -49,7 +49,7 @@ def launch(
     print_events: bool = False,
     sinks: Sequence[Sink] = (),
     config: RecipeConfig | None = None,
-    **recording: Any,
+    **recording: SettingValue,
 ) -> RunResult:
     """Run to the end, or until a signal asks for it. The sinks are closed, however it ends.
 
@@ -141,7 +141,7 @@ def _with_company(
     log: TextLog | None,
     *,
     show_status: bool,
-) -> Coroutine[Any, Any, RunResult]:
+) -> CoroutineOf[RunResult]:
     """The coordinator's run, and beside it whoever looks at it: metrics by the clock, the console, statistics."""
     main = coordinator.run()
     stack.callback(main.close)  # if it never begins; one that has ended does not mind

@@ -30,8 +30,7 @@ def norm_of(layer: nn.LayerNorm) -> tuple[np.ndarray, np.ndarray]:
 
 
 def array_of(parameter: Tensor) -> np.ndarray:
-    copied: np.ndarray = parameter.detach().clone().numpy()
-    return copied
+    return parameter.detach().clone().numpy()
 
 
 class Room(NamedTuple):

@@ -34,12 +34,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.learn.ragged import Ragged
 
 MAX_LOG_RATIO = 20.0
@@ -80,7 +81,7 @@ class Correction:
             return self.rule(logp_prox.detach() - logp_b.detach(), sequences)
 
 
-def find_correction(name: str, **knobs: Any) -> Correction:
+def find_correction(name: str, **knobs: SettingValue) -> Correction:
     """The correction of that name; knobs it does not have, or values that cannot work, are refused."""
     if name not in CORRECTIONS:
         raise ValueError(unknown("correction", name, CORRECTIONS))

@@ -42,5 +42,4 @@ class InputScale(nn.Module):
         return (self.variance + SMALLEST_VARIANCE).rsqrt()
 
     def forward(self, rows: Tensor) -> Tensor:
-        scaled: Tensor = (rows - self.mean) * self.scale
-        return scaled
+        return (rows - self.mean) * self.scale

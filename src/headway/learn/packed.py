@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import nn
+
+from headway.core.opaque import Weights
 
 
 def pack_weights(network: nn.Module) -> np.ndarray:
@@ -21,7 +21,7 @@ def writeable(array: np.ndarray) -> np.ndarray:
     return array if array.flags.writeable else array.copy()
 
 
-def load_weights(network: nn.Module, weights: Any) -> None:
+def load_weights(network: nn.Module, weights: Weights) -> None:
     """The other way: copy a snapshot's weights into a network."""
     vector = torch.from_numpy(writeable(np.asarray(weights["network"])))
     expected = sum(parameter.numel() for parameter in network.parameters())

@@ -67,7 +67,7 @@ class RankProcesses:
     def pids(self) -> dict[int, int]:
         return {rank: child.pid for rank, child in self._children.items()}
 
-    def call(self, method: str, *args: Any) -> None:
+    def call(self, method: str, *args: object) -> None:
         _send(self._channels.values(), (method, args))
 
     def answers(self, timeout_s: float) -> Sequence[Answer]:
@@ -130,7 +130,7 @@ def _build(channel: Channel, start: Frame, progress: int) -> RankHost | None:
 # ---------------------------------------------------------------------------------------- values <-> memory
 
 
-def _send(channels: Iterable[Channel], value: Any) -> None:
+def _send(channels: Iterable[Channel], value: object) -> None:
     """To all of them, through the same memory. One that is gone is noticed when its answer is waited for."""
     table, fd = write_value(value)
     try:

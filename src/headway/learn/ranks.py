@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from headway.children.torch_groups import find_store, open_store
+from headway.core.opaque import SavedState, Weights
 from headway.core.protocols import Learner, explain
 from headway.core.types import Batch, LearnReport
 from headway.learn.rank import Backend, Device, Meeting, Rank, RanksBroken
@@ -132,15 +133,15 @@ class RankedLearner:
             self._check("have")
         return report
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Weights:
         self._refuse_if_failed()
         return self._learner.snapshot()
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> SavedState:
         self._refuse_if_failed()
         return self._learner.state_dict()
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: object) -> None:
         self._call("load_state_dict", state)
         self._check("loaded")
 
@@ -149,7 +150,7 @@ class RankedLearner:
         self._failure = self._failure or "the ranks are closed"
         self._end()
 
-    def _call(self, method: str, *args: Any) -> Any:
+    def _call(self, method: str, *args: object) -> Any:
         """Call a method of every rank's learner, all at once; the result of rank 0's."""
         self._refuse_if_failed()
         self._peers.call(method, *args)
@@ -294,7 +295,7 @@ class RankHost:
     def fingerprint(self) -> str:
         return fingerprint(_held_alike(self._learner))
 
-    def answer(self, method: str, args: Sequence[Any]) -> Answer:
+    def answer(self, method: str, args: Sequence[object]) -> Answer:
         try:
             if method in ("connect", "fingerprint"):
                 return Answer(self._rank.index, getattr(self, method)(*args))

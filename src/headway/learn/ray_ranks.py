@@ -66,7 +66,7 @@ class RayRanks:
         """Of the processes, on whichever nodes they run."""
         return {rank: ray.get(host.pid.remote()) for rank, host in self._hosts.items()}
 
-    def call(self, method: str, *args: Any) -> None:
+    def call(self, method: str, *args: object) -> None:
         buffers: list[pickle.PickleBuffer] = []
         header = cloudpickle.dumps(args, protocol=5, buffer_callback=buffers.append)
         stored = [ray.put([header, *buffers])]  # in a list: the actor shall get the reference and copy from the store
@@ -97,8 +97,7 @@ class RayRanks:
 
     def _take(self, ref: ray.ObjectRef, rank: int) -> Answer:
         try:
-            answer: Answer = cloudpickle.loads(ray.get(ref))
-            return answer
+            return cloudpickle.loads(ray.get(ref))
         except RayTaskError as error:
             return raised(rank, error.cause or error)
         except RayError as error:
@@ -122,7 +121,7 @@ class RayRanks:
             self._hosts[rank] = _start(num_cpus=0.0, **wishes)
 
 
-def _start(**wishes: Any) -> Any:
+def _start(**wishes: object) -> Any:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     host: Any = ray.remote(RayRankHost)
     return host.options(
@@ -168,5 +167,4 @@ class RayRankHost:
 
 
 def _pack(answer: Answer) -> bytes:
-    packed: bytes = cloudpickle.dumps(answer)
-    return packed
+    return cloudpickle.dumps(answer)

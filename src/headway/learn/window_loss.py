@@ -63,8 +63,7 @@ class LossWeights:
     def total(self, parts: dict[str, Tensor]) -> Tensor:
         """The sum of the parts, each times its weight; of entropy more is better."""
         weighed = [(-1 if name == "entropy" else 1) * getattr(self, name) * part for name, part in parts.items()]
-        total: Tensor = sum(weighed[1:], weighed[0])
-        return total
+        return sum(weighed[1:], weighed[0])
 
 
 class Losses(NamedTuple):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
+from headway.core.opaque import Weights
 from headway.core.protocols import Learner, OffersTargets, SharedReplay
 from headway.core.types import Batch, LearnReport, Rollout, State
 
@@ -42,7 +42,7 @@ class WithReplay:
         assert isinstance(self._replay, OffersTargets)
         self._replay.refresh(targets)
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Weights:
         return self._learner.snapshot()
 
     def state_dict(self) -> State:

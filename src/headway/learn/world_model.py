@@ -71,8 +71,7 @@ class WorldModel(nn.Module, ABC):
     def scaled(self, observations: Tensor) -> Tensor:
         """Observations [N, ...] as the first layer sees them."""
         if self.inputs is not None:
-            rows: Tensor = self.inputs(observations.flatten(1))
-            return rows
+            return self.inputs(observations.flatten(1))
         return brightness(observations) if self.is_bytes else observations
 
     def begin_weights(self, seed: int, draw: Callable[[Tensor, torch.Generator], object], *heads: nn.Module) -> None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from headway.core.opaque import SettingValue
 from headway.names.rows import whole
 
 SYSTEMS = {
@@ -29,7 +30,7 @@ SYSTEMS = {
 }
 """What `--names` may be."""
 
-Together = Mapping[str, Any]
+Together = Mapping[str, object]
 """All flat names that are set, with their values."""
 
 
@@ -44,7 +45,7 @@ class OtherMeaning:
     """The setting to say instead."""
     is_possible: Callable[[Collection[str], Together], bool]
     """In a recipe with these settings, beside these other names."""
-    translate: Callable[[Any, Together, Mapping[str, Any]], dict[str, Any]] | None = None
+    translate: Callable[[object, Together, Mapping[str, object]], dict[str, object]] | None = None
     """From the value, the other names, and the recipe's defaults; None: it has no equal here."""
     is_meant: Callable[[Collection[str]], bool] = lambda fields: False
     """In recipes with these settings nothing else can be meant."""
@@ -54,8 +55,8 @@ class Implied(NamedTuple):
     """A setting that goes along with a known name in recipes where it would be something else, unless it is set."""
 
     setting: str
-    value: Any
-    instead_of: Any
+    value: object
+    instead_of: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +65,28 @@ class KnownName:
 
     name: str
     meaning: str
-    translate: Callable[[Any], dict[str, Any]]
-    example: Any
-    plainer: Callable[[Any], dict[str, Any]] | None = None
+    translate: Callable[[object], dict[str, object]]
+    example: object
+    plainer: Callable[[object], dict[str, object]] | None = None
     """What it sets in recipes that lack one of those settings."""
     systems: tuple[str, ...] = ()
     """Whose meaning this is; said only where others have another."""
     others: tuple[OtherMeaning, ...] = ()
     implies: Implied | None = None
 
-    def in_recipe(self, value: Any, fields: Collection[str]) -> dict[str, Any]:
+    def in_recipe(self, value: object, fields: Collection[str]) -> dict[str, object]:
         """What a value sets in a recipe with these settings, in the first of its meanings."""
         ours = self.translate(value)
         return ours if self.plainer is None or ours.keys() <= set(fields) else self.plainer(value)
 
     def chosen(
-        self, value: Any, fields: Collection[str], names: str | None, together: Together, defaults: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        self,
+        value: object,
+        fields: Collection[str],
+        names: str | None,
+        together: Together,
+        defaults: Mapping[str, object],
+    ) -> dict[str, object]:
         """What a value sets where names are those of the system `names`; refuses a name that could mean two things."""
         others = [other for other in self.others if other.is_possible(fields, together)]
         for other in others:
@@ -92,7 +98,7 @@ class KnownName:
             raise ValueError(self._both(value, fields, others))
         return self.in_recipe(value, fields)
 
-    def _both(self, value: Any, fields: Collection[str], others: list[OtherMeaning]) -> str:
+    def _both(self, value: object, fields: Collection[str], others: list[OtherMeaning]) -> str:
         ours, elsewhere = ", ".join(self.in_recipe(value, fields)), {name for one in others for name in one.systems}
         here = tuple(name for name in self.systems if name not in elsewhere)
         meanings = [(self.meaning, ours, here), *((one.meaning, one.ours, one.systems) for one in others)]
@@ -107,31 +113,31 @@ class KnownName:
 # -- ways to translate ------------------------------------------------------------------------------
 
 
-def _same(ours: str) -> Callable[[Any], dict[str, Any]]:
+def _same(ours: str) -> Callable[[object], dict[str, object]]:
     return lambda value: {ours: value}
 
 
-def _degree(value: Any) -> dict[str, Any]:
+def _degree(value: object) -> dict[str, object]:
     return {"max_lead": "auto" if value == -1 else value}
 
 
-def _queue_size(value: Any) -> dict[str, Any]:
+def _queue_size(value: object) -> dict[str, object]:
     return {"max_lead": value, "order": "oldest"}
 
 
-def _async_training(value: Any) -> dict[str, Any]:
+def _async_training(value: object) -> dict[str, object]:
     return {} if value else {"max_lead": 0}
 
 
-def _fixed_temperature(value: Any) -> dict[str, Any]:
+def _fixed_temperature(value: object) -> dict[str, object]:
     return {"temperature": value, "final_temperature": value}
 
 
-def _retries(value: Any) -> dict[str, Any]:
+def _retries(value: object) -> dict[str, object]:
     return {"publish_attempts": value + 1 if isinstance(value, int) else value}
 
 
-def _generation(value: Any) -> dict[str, Any]:
+def _generation(value: SettingValue) -> dict[str, object]:
     """The engine ends a late group; a collect call scores it as well, so it has more time."""
     is_time = isinstance(value, int | float) and not isinstance(value, bool)
     return {"generation_deadline_s": value, "collect_deadline_s": 2 * value + 30 if is_time else value}
@@ -156,7 +162,7 @@ def _plays_without_search(fields: Collection[str], together: Together) -> bool:
 def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
     """TRL counts optimizer steps, of which every batch has `num_iterations`; an update here has them all."""
 
-    def translate(value: Any, together: Together, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    def translate(value: object, together: Together, defaults: Mapping[str, object]) -> dict[str, object]:
         steps, passes = whole(name, value), whole("num_iterations", together.get("num_iterations", 1))
         if steps % passes:
             raise ValueError(
@@ -169,7 +175,7 @@ def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
     )
 
 
-def _episodes(value: Any, together: Together, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _episodes(value: object, together: Together, defaults: Mapping[str, object]) -> dict[str, object]:
     episodes, size = whole("rollout_batch_size", value), together.get("group_size", defaults.get("group_size"))
     size = whole("group_size", size)
     if episodes % size:
@@ -318,13 +324,13 @@ KNOWN_NAMES = {
 
 def translate(
     name: str,
-    value: Any,
+    value: object,
     fields: Collection[str],
     *,
     names: str | None = None,
     together: Together | None = None,
-    defaults: Mapping[str, Any] | None = None,
-) -> dict[str, Any] | None:
+    defaults: Mapping[str, object] | None = None,
+) -> dict[str, object] | None:
     """What `name=value` sets in a recipe with these settings, or None if the name is not known.
 
     `names` is the system whose names these are, `together` all that are set, `defaults` those of the recipe.

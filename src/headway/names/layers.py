@@ -7,14 +7,14 @@ understood is said in a line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.core.naming import unknown
 from headway.names import nested_paths
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, translate
 from headway.names.lightzero import path_of
 
-Defaults = Mapping[str, Any]
+Defaults = Mapping[str, object]
 """The settings of a recipe by their names, with their defaults."""
 
 
@@ -22,21 +22,21 @@ class Said(NamedTuple):
     """A name from another system, its value, and what that is here: settings, or why it has no effect."""
 
     name: str
-    value: Any
-    meaning: dict[str, Any] | str
+    value: object
+    meaning: dict[str, object] | str
 
 
 def understand_layers(
-    defaults: Defaults, layers: Iterable[Mapping[str, Any]]
-) -> tuple[dict[str, Any], list[Said], list[str]]:
+    defaults: Defaults, layers: Iterable[Mapping[str, object]]
+) -> tuple[dict[str, object], list[Said], list[str]]:
     """Puts layers of settings, later ones over earlier ones, into the words of a recipe with these defaults.
 
     Beside the settings it returns what was translated on the way, and a line for each name that cannot be understood.
     """
     problems: list[str] = []
-    merged: dict[str, Any] = {}
+    merged: dict[str, object] = {}
     said: dict[str, Said] = {}
-    nested: dict[str, Any] = {}
+    nested: dict[str, object] = {}
     unknown_names: list[str] = []
     layers, systems = _systems(defaults, layers, problems)
     together = {name: value for values in layers for name, value in values.items()}
@@ -72,8 +72,8 @@ def understand_layers(
 
 
 def _systems(
-    defaults: Defaults, layers: Iterable[Mapping[str, Any]], problems: list[str]
-) -> tuple[list[Mapping[str, Any]], list[str | None]]:
+    defaults: Defaults, layers: Iterable[Mapping[str, object]], problems: list[str]
+) -> tuple[list[Mapping[str, object]], list[str | None]]:
     """Whose names each layer speaks: as its own `names` says, or the last of all that do."""
     layers = list(layers)
     if "names" in defaults:
@@ -88,7 +88,7 @@ def _systems(
     return list(rest), [system or last for system in said]
 
 
-def _imply(defaults: Defaults, merged: dict[str, Any], said: dict[str, Said]) -> None:
+def _imply(defaults: Defaults, merged: dict[str, object], said: dict[str, Said]) -> None:
     """What goes along with a known name, where nobody says otherwise."""
     for one in list(said.values()):
         known = KNOWN_NAMES.get(one.name)
@@ -111,8 +111,8 @@ def _unknown(names: list[str], defaults: Defaults, others: list[str]) -> list[st
 
 
 def _in_our_words(
-    defaults: Defaults, values: Mapping[str, Any], said: list[Said], problems: list[str]
-) -> dict[str, Any]:
+    defaults: Defaults, values: Mapping[str, object], said: list[Said], problems: list[str]
+) -> dict[str, object]:
     """One layer. Within it, nothing may be said twice in different ways."""
     ours = {n: v for n, v in values.items() if n in defaults and not nested_paths.is_theirs(n, v)}
     for name, value, meaning in said:
@@ -127,11 +127,11 @@ def _in_our_words(
 def _flat_meaning(
     defaults: Defaults,
     name: str,
-    values: Mapping[str, Any],
-    nested: Mapping[str, Any],
+    values: Mapping[str, object],
+    nested: Mapping[str, object],
     names: str | None,
-    together: Mapping[str, Any],
-) -> dict[str, Any] | str | None:
+    together: Mapping[str, object],
+) -> dict[str, object] | str | None:
     """What a flat name that is not ours is; None: nobody knows it."""
     value = values[name]
     if name == "data_queue_size" and values.get("enable_async_training") is False:
@@ -153,12 +153,12 @@ def _flat_meaning(
 
 
 def _translated_paths(
-    defaults: Defaults, nested: Mapping[str, Any], here: Mapping[str, Any], problems: list[str]
+    defaults: Defaults, nested: Mapping[str, object], here: Mapping[str, object], problems: list[str]
 ) -> list[Said]:
     """The nested names of one layer, and those of earlier ones that mean something else now."""
     if not here:
         return []
-    theirs: dict[str, Any] = {}
+    theirs: dict[str, object] = {}
     unresolved: dict[str, str] = {}
     for name in nested:
         try:

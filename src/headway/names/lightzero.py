@@ -14,7 +14,6 @@ cannot be had here; what only tunes is accepted and said to have no effect. The 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from headway.names import lightzero_meanings as by
 from headway.names.lightzero_meanings import MODEL, RECIPES, WORLD
@@ -29,7 +28,7 @@ _ACTIONS = "search needs actions that can be counted; wrap the environment"
 _ONE_OBSERVATION = "an observation is taken as it comes; wrap the environment"
 _LOSSES = "policy and reward have a weight of 1"
 _RND = "there is no curiosity besides the search's"
-_ONLY: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+_ONLY: tuple[tuple[str, tuple[object, ...], str], ...] = (
     ("env.battle_mode", ("self_play_mode",), "a board game is learned by playing against oneself"),
     ("env.continuous", (False,), _ACTIONS),
     ("env.manually_discretization", (False,), _ACTIONS),
@@ -351,7 +350,7 @@ def path_of(name: str, fields: Collection[str]) -> str | None:
     return ALONE.get(name) if "num_simulations" in fields else None
 
 
-def recipe_for(path: str, value: Any) -> str | None:
+def recipe_for(path: str, value: object) -> str | None:
     """A recipe that a path can be explained in; None: it is none of these."""
     if path.partition(".")[0] not in GROUPS:
         return None

@@ -7,9 +7,9 @@ here, or the reason why there is no effect. `lightzero.py` says which name is tr
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.names.flat import KNOWN_NAMES
 from headway.names.rows import Meaning, Theirs, Translate
 
@@ -43,7 +43,7 @@ def _is_board(theirs: Theirs) -> bool:
     return theirs.get(ENV_TYPE) in BOARDS
 
 
-def env(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def env(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     kind, named = theirs.get(ENV_TYPE), theirs.get(ENV_ID, theirs.get(ENV_NAME))
     if kind is not None and kind not in ENVIRONMENTS:
         raise ValueError(
@@ -57,7 +57,7 @@ def env(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"env": chosen}
 
 
-def policy_type(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def policy_type(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     recipe = RECIPES.get(str(value))
     if recipe is None:
         raise ValueError(unknown("policy", str(value), RECIPES))
@@ -66,12 +66,12 @@ def policy_type(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return gumbel(value, theirs, fields) if recipe == "muzero" else "the recipe says it"
 
 
-def gumbel(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def gumbel(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"root": "gumbel" if _is_gumbel(theirs) else "puct"}
 
 
 def with_puct(translate: Translate) -> Translate:
-    def meaning(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def meaning(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if _is_gumbel(theirs):
             return "a Gumbel root explores by itself, without temperature and Dirichlet noise"
         return translate(value, theirs, fields)
@@ -79,20 +79,20 @@ def with_puct(translate: Translate) -> Translate:
     return meaning
 
 
-def considered(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def considered(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"max_considered_actions": value} if _is_gumbel(theirs) else "only a Gumbel root has it"
 
 
 def of(recipe: str, ours: str, why: str) -> Translate:
     """In one of the two recipes, with the reason in the other."""
 
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         return {ours: value} if is_unizero(fields) == (recipe == "unizero") else why
 
     return translate
 
 
-def stop_value(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def stop_value(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if _is_board(theirs):
         return "a board game's score is the share of games won, and half of those drawn: set target_score"
     return {"target_score": value}
@@ -101,18 +101,18 @@ def stop_value(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 UPDATES = "policy.update_per_collect"
 
 
-def replay_ratio(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def replay_ratio(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "update_per_collect says it" if UPDATES in theirs else {"replay_ratio": value}
 
 
-def start_after(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def start_after(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"replay_min_size": value} if value else "learning begins with replay_min_size steps: targets need them"
 
 
 SSL, SSL_WEIGHT = f"{MODEL}.self_supervised_learning_loss", "policy.ssl_loss_weight"
 
 
-def consistency(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def consistency(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if is_unizero(fields):
         return "the next latent is always learned (latent_weight)"
     if theirs.get(SSL) is False:
@@ -127,7 +127,7 @@ TEMPERATURE_PATHS = (DECAY, FIXED, DECAY_OVER, GUMBEL, POLICY_TYPE)
 THEIR_TEMPERATURE = 0.25  # fixed, and where a decay ends
 
 
-def temperature(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def temperature(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if not theirs.get(DECAY):
         fixed = theirs.get(FIXED, THEIR_TEMPERATURE)
         return {"temperature": fixed, "final_temperature": fixed}
@@ -135,7 +135,7 @@ def temperature(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"temperature": 1.0, "final_temperature": THEIR_TEMPERATURE, **over}
 
 
-def decay_over(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def decay_over(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if not theirs.get(DECAY):
         return "without manual_temperature_decay nothing decays"
     return temperature(value, theirs, fields)
@@ -144,21 +144,21 @@ def decay_over(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 PRIORITY, ALPHA = "policy.use_priority", "policy.priority_prob_alpha"
 
 
-def priority(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def priority(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if not theirs.get(PRIORITY, True):
         return {"replay_alpha": 0.0}
     return {"replay_alpha": theirs[ALPHA]} if ALPHA in theirs else "positions are drawn by priority (replay_alpha)"
 
 
-def beta(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def beta(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"replay_beta_start": value, "replay_beta_end": value}
 
 
-def reach(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def reach(value: SettingValue, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"value_range": value, "value_bins": 2 * value + 1}
 
 
-def span(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def span(value: SettingValue, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """(low, high, step), where high is not part of it."""
     low, high, step = value
     if not (low < 0 < step and abs(low + high - step) < 1e-6):
@@ -169,7 +169,7 @@ def span(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 MODEL_TYPE = f"{MODEL}.model_type"
 
 
-def model_type(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def model_type(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if value not in ("mlp", "conv"):
         raise ValueError("only mlp or conv is possible here: a model begins with one observation")
     return {"network": "vector"} if value == "mlp" and not is_unizero(fields) else "what is seen decides"
@@ -178,7 +178,7 @@ def model_type(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 def width(kind: str) -> Translate:
     """Two names of one thing: which one counts depends on the model's type."""
 
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if is_unizero(fields):
             return "a latent has embed_dim features"
         if theirs.get(MODEL_TYPE, kind) != kind:
@@ -188,12 +188,12 @@ def width(kind: str) -> Translate:
     return translate
 
 
-def context(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def context(value: SettingValue, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """Tokens, of which a step has two."""
     return "a board shows everything" if _is_board(theirs) else {"context_steps": value // 2}
 
 
-def cuda(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def cuda(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if value and value != "cpu":
         return "learner_gpus and search_gpus say who gets a GPU; small networks are faster on a CPU"
     return {"learner_gpus": 0.0, "search_gpus": 0.0}
@@ -202,13 +202,13 @@ def cuda(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 ASYNC = "policy.enable_async_training"
 
 
-def queue(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def queue(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if theirs.get(ASYNC) is False:
         return "with enable_async_training off there is no queue"
     return KNOWN_NAMES["data_queue_size"].translate(value)
 
 
-def nothing_to_load(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def nothing_to_load(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     raise ValueError("weights of another program cannot be loaded: leave it out")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TypeVar
 
 import yaml
 
@@ -17,21 +17,23 @@ from headway.names import lightzero, verl
 from headway.names.rows import KnownPath, Meaning, Theirs
 from headway.names.verl import OUR_WORDS
 
+T = TypeVar("T")
+
 TABLES = (verl, lightzero)
 ALL_PATHS = {path: known for table in TABLES for path, known in table.PATHS.items()}
 ALL_WITHOUT_EFFECT = {path: why for table in TABLES for path, why in table.WITHOUT_EFFECT.items()}
 GROUPS = {path.partition(".")[0] for path in (*ALL_PATHS, *ALL_WITHOUT_EFFECT)}
 
 
-def is_theirs(name: str, value: Any) -> bool:
+def is_theirs(name: str, value: object) -> bool:
     """A group of their file, or a path of it. `data` is ours too where it is no group."""
     head, dot, _ = str(name).partition(".")
     return head in GROUPS and (bool(dot) or isinstance(value, Mapping) or name in ALL_WITHOUT_EFFECT)
 
 
-def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(values: Mapping[str, object]) -> dict[str, object]:
     """Groups as dotted paths. What is null is left out; `${another.path}` is that one's value."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             flat |= {f"{name}.{path}": inner for path, inner in flatten(value).items()}
@@ -44,12 +46,12 @@ INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(,[^${}]*)?\}")
 """`${another.path}`, or `${oc.select:another.path,what it is otherwise}`; `${.name}` is in the same group."""
 
 
-def resolve(flat: Theirs) -> dict[str, Any]:
+def resolve(flat: Theirs) -> dict[str, object]:
     """Values that refer to others, replaced."""
     return {path: resolved(path, flat) for path in flat}
 
 
-def resolved(path: str, flat: Theirs, seen: tuple[str, ...] = ()) -> Any:
+def resolved(path: str, flat: Theirs, seen: tuple[str, ...] = ()) -> object:
     """One of them; `${oc.env:...}` and the like are refused."""
     value, first = flat[path], (*seen, path)[0]
     while isinstance(value, str) and (match := INTERPOLATION.search(value)):
@@ -103,9 +105,9 @@ def touched(paths: Collection[str], theirs: Theirs) -> list[str]:
     ]
 
 
-def our_words(values: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+def our_words(values: Mapping[str, object], paths: Collection[str]) -> dict[str, object]:
     """What a layer says in our words that their names depend on; None where it says so in theirs instead."""
-    said: dict[str, Any] = {}
+    said: dict[str, object] = {}
     for ours, theirs in OUR_WORDS.items():
         if ours in values:
             said[ours] = values[ours]
@@ -116,18 +118,17 @@ def our_words(values: Mapping[str, Any], paths: Collection[str]) -> dict[str, An
 
 def find_path(path: str) -> KnownPath | None:
     """The row of a path, or of the group it is in."""
-    found: KnownPath | None = _most_specific(path, ALL_PATHS)
-    return found
+    return _most_specific(path, ALL_PATHS)
 
 
 def _without_effect(path: str) -> str | None:
     if path.endswith("._target_"):
         return "classes are not named"
-    found: str | None = _most_specific(path, ALL_WITHOUT_EFFECT)
+    found = _most_specific(path, ALL_WITHOUT_EFFECT)
     return found or ALL_WITHOUT_EFFECT.get(f"{path}.*")  # a whole group that another path is to fill
 
 
-def _most_specific(path: str, table: Mapping[str, Any]) -> Any:
+def _most_specific(path: str, table: Mapping[str, T]) -> T | None:
     if path in table:
         return table[path]
     parts = path.split(".")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-Theirs = Mapping[str, Any]
+Theirs = Mapping[str, object]
 """Dotted paths and their values; what is null is not there."""
-Meaning = dict[str, Any] | str
+Meaning = dict[str, object] | str
 """Settings here; or why there are none."""
-Translate = Callable[[Any, Theirs, Collection[str]], Meaning]
+Translate = Callable[[object, Theirs, Collection[str]], Meaning]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class KnownPath:
     path: str
     ours: str
     translate: Translate
-    example: Any
+    example: object
     reads: tuple[str, ...] = ()
     """Other paths that decide along with this one."""
 
@@ -30,10 +29,10 @@ def same(ours: str) -> Translate:
     return lambda value, theirs, fields: {ours: value}
 
 
-def only(*allowed: Any, why: str) -> Translate:
+def only(*allowed: object, why: str) -> Translate:
     """Nothing else exists here, so these values have no effect and others are refused."""
 
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if value not in allowed:
             choice = " or ".join(str(one) for one in allowed)
             raise ValueError(f"only {choice} is possible here: {why}")
@@ -42,7 +41,7 @@ def only(*allowed: Any, why: str) -> Translate:
     return translate
 
 
-def row(path: str, ours: str, example: Any, translate: Translate | None = None, *reads: str) -> KnownPath:
+def row(path: str, ours: str, example: object, translate: Translate | None = None, *reads: str) -> KnownPath:
     """A name that is another one here, unless `translate` says more."""
     return KnownPath(path, ours, translate or same(ours), example, reads)
 
@@ -52,7 +51,7 @@ def by_path(*rows: KnownPath) -> dict[str, KnownPath]:
     return {known.path: known for known in rows}
 
 
-def whole(name: str, value: Any) -> int:
+def whole(name: str, value: object) -> int:
     """A whole number that counts something, or a refusal."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number >= 1, received {value!r}")

@@ -13,8 +13,6 @@ nearest one. A name that ends in `.*` is all that is below it. Some mean somethi
 
 from __future__ import annotations
 
-from typing import Any
-
 from headway.names import verl_meanings as by
 from headway.names.flat import KNOWN_NAMES
 from headway.names.rows import KnownPath, by_path, only, row
@@ -32,7 +30,7 @@ CORRECTION_EXAMPLES = (
     False,
 )
 _BY_ROWS = "the engine in this process sizes itself by engine_rows, max_prompt_tokens and max_tokens"
-VLLM_ROWS: tuple[tuple[str, str, tuple[Any, ...], Any, str], ...] = (
+VLLM_ROWS: tuple[tuple[str, str, tuple[object, ...], object, str], ...] = (
     (f"{ROLLOUT}.gpu_memory_utilization", _BY_ROWS, (), 0.4, ""),
     (f"{ROLLOUT}.max_num_batched_tokens", _BY_ROWS, (), 8192, ""),
     (f"{ROLLOUT}.enforce_eager", "its decoders choose CUDA graphs themselves", (), False, ""),

@@ -14,7 +14,8 @@ is refused: a correction that is nearly the one asked for is another one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from headway.core.opaque import SettingValue
 
 NEW, OLD = "algorithm.rollout_correction", "algorithm"
 TIS, LOSS_MODE = "actor_rollout_ref.actor.tis_imp_ratio_cap", "actor_rollout_ref.actor.policy_loss.loss_mode"
@@ -42,7 +43,7 @@ CORRECTION_PATHS = (
 MASKS = {"sequence": "product", "geometric": "geometric_mean"}
 
 
-def find_meaning(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
+def find_meaning(theirs: Mapping[str, object]) -> dict[str, object] | str:
     """The correction that they ask for all together; or why none is."""
     mode = theirs.get(LOSS_MODE, "vanilla")
     level, cap, reject, low, high = _asked(theirs)
@@ -70,7 +71,7 @@ def find_meaning(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
     )
 
 
-def _asked(theirs: Mapping[str, Any]) -> tuple[str | None, float, str | None, float, float]:
+def _asked(theirs: Mapping[str, SettingValue]) -> tuple[str | None, float, str | None, float, float]:
     """What is weighted and by how much at most, what is left out, and outside of which band."""
     level, reject = theirs.get(f"{NEW}.rollout_is"), theirs.get(f"{NEW}.rollout_rs")
     cap, low = theirs.get(f"{NEW}.rollout_is_threshold"), theirs.get(f"{NEW}.rollout_rs_threshold_lower")
@@ -90,7 +91,7 @@ def _asked(theirs: Mapping[str, Any]) -> tuple[str | None, float, str | None, fl
     return level or None, cap, reject or None, 1 / high if low is None else _number(low), high
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
         raise ValueError(f"a threshold must be a number, received {value!r}")
     return value

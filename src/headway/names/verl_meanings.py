@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -28,7 +27,7 @@ def or_off(ours: str) -> Callable[..., Meaning]:
 
 
 def with_gae(ours: str) -> Callable[..., Meaning]:
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if theirs.get("algorithm.adv_estimator") in ("gae", "ppo"):
             return {ours: value}
         return "without adv_estimator=gae there is no critic, and nothing is discounted"
@@ -59,11 +58,11 @@ def _prompts_per_update(theirs: Theirs) -> int:
     return _fetched(theirs) * whole(MINI, theirs[MINI])
 
 
-def batch(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def batch(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"tickets_per_batch": _prompts_per_update(theirs)}
 
 
-def minibatches(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def minibatches(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if BATCH not in theirs and not _fetches_minibatches(theirs):
         raise ValueError(f"it says how a batch is cut, so {BATCH} is needed too")
     batch, part = _prompts_per_update(theirs), whole(MINI, value)
@@ -75,7 +74,7 @@ def minibatches(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 CLIP = "actor_rollout_ref.actor.clip_ratio"
 
 
-def clip(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def clip(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     sides = {"clip_low": f"{CLIP}_low", "clip_high": f"{CLIP}_high"}
     own = {ours: value for ours, path in sides.items() if path not in theirs}
     return own or "clip_ratio_low and clip_ratio_high say it"
@@ -85,7 +84,7 @@ LORA = "actor_rollout_ref.model.lora"
 
 
 def lora(ours: str) -> Callable[..., Meaning]:
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         return {ours: value} if theirs.get(f"{LORA}.rank") else "lora_rank and lora_alpha say it"
 
     return translate
@@ -97,7 +96,7 @@ ALL_KL_PATHS = (USE_KL, KL, IN_REWARD, IN_REWARD_KL)
 THEIR_KL = 0.001
 
 
-def kl(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def kl(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if theirs.get(USE_KL) and theirs.get(IN_REWARD):
         raise ValueError("the penalty is in the loss or taken from the rewards, not both")
     if theirs.get(IN_REWARD):
@@ -110,7 +109,7 @@ ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "gae", "ppo")
 ESTIMATOR, BY_STD = "algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo"
 
 
-def estimator(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def estimator(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     name = theirs.get(ESTIMATOR, "grpo")
     if name not in ESTIMATORS:
         raise ValueError(unknown("estimator", str(name), ESTIMATORS))
@@ -122,7 +121,7 @@ def estimator(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 ENGINES = {"hf": "transformers", "transformers": "transformers", "vllm": "vllm"}
 
 
-def engine(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def engine(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if value not in ENGINES:
         raise ValueError(unknown("engine", str(value), ENGINES))
     return {"engine": ENGINES[value]}
@@ -145,10 +144,10 @@ VLLM_OPTIONS = {
 }
 
 
-def vllm(why: str, *only: Any) -> Callable[..., Meaning]:
+def vllm(why: str, *only: object) -> Callable[..., Meaning]:
     """An argument of vLLM; in the engine of this process it has no effect, or only these values do."""
 
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if theirs.get("engine", theirs.get(ENGINE_NAME)) == "vllm":
             return {"vllm_options": _vllm_options(theirs)}
         if only and value not in only:
@@ -158,7 +157,7 @@ def vllm(why: str, *only: Any) -> Callable[..., Meaning]:
     return translate
 
 
-def _vllm_options(theirs: Theirs) -> dict[str, Any]:
+def _vllm_options(theirs: Theirs) -> dict[str, object]:
     below = {path.removeprefix(f"{VLLM_KWARGS}."): path for path in theirs if path.startswith(f"{VLLM_KWARGS}.")}
     named = {ours: path for path, ours in VLLM_OPTIONS.items() if path in theirs}
     for ours in named.keys() & below.keys():
@@ -169,45 +168,45 @@ def _vllm_options(theirs: Theirs) -> dict[str, Any]:
     return {ours: theirs[path] for ours, path in (named | below).items()}
 
 
-def stop(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def stop(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"stop": [value] if isinstance(value, str) else value}
 
 
-def correction(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def correction(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return find_meaning(theirs)
 
 
-def weight_transport(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def weight_transport(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if value not in ("naive", "nccl"):
         raise ValueError("only naive or nccl is possible here: both are auto, which is NCCL between GPUs")
     return {"weight_transport": "auto"}
 
 
-def do_sample(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def do_sample(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "val_kwargs.temperature says it" if value else {"eval_temperature": 0.0}
 
 
 GROUP = "actor_rollout_ref.rollout.n"
 
 
-def group(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def group(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return f"{GROUP} says it" if GROUP in theirs else {"group_size": value}
 
 
-def eval_prompts(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def eval_prompts(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "eval_prompts says how many there are" if value == -1 else {"eval_prompts": value}
 
 
 VAL_TEMPERATURE, VAL_SAMPLE = (f"actor_rollout_ref.rollout.val_kwargs.{name}" for name in ("temperature", "do_sample"))
 
 
-def eval_temperature(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def eval_temperature(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if theirs.get(VAL_SAMPLE, False):
         return {"eval_temperature": value}
     return {"eval_temperature": 0.0}
 
 
-def eval_top_p(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def eval_top_p(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if theirs.get(VAL_SAMPLE) and theirs.get(VAL_TEMPERATURE):
         return {"eval_top_p": value}
     return "without do_sample and a temperature an evaluation takes the most likely token"
@@ -230,7 +229,7 @@ def _one_file(path: str, theirs: Theirs) -> str:
     return value
 
 
-def files(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def files(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """For a recipe with a folder of its own, that folder; otherwise a task of this file."""
     if "data" in fields:
         files = [Path(_one_file(path, theirs)) for path in (TRAIN_FILES, VAL_FILES) if path in theirs]
@@ -243,7 +242,7 @@ def files(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"task": f"jsonl:{_one_file(TRAIN_FILES, theirs)}", "task_options": _options(theirs)}
 
 
-def reward(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def reward(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if REWARD_FILE not in theirs and NEW_REWARD_FILE not in theirs and value == "compute_score":
         return "it is the name that a function in custom_reward_function.path would have"
     if "data" in fields:
@@ -251,8 +250,8 @@ def reward(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return files(value, theirs, fields)
 
 
-def _options(theirs: Theirs) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+def _options(theirs: Theirs) -> dict[str, object]:
+    options: dict[str, object] = {}
     if VAL_FILES in theirs:
         options["held_out"] = _one_file(VAL_FILES, theirs)
     if PROMPT_KEY in theirs:
@@ -267,7 +266,7 @@ def _options(theirs: Theirs) -> dict[str, Any]:
     return options
 
 
-def media_key(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def media_key(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if "data" in fields or TRAIN_FILES not in theirs:
         return "prompts are text"
     return files(value, theirs, fields)
@@ -276,16 +275,16 @@ def media_key(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 TEMPLATE = "data.apply_chat_template_kwargs"
 
 
-def template_options(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def template_options(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     begin = f"{TEMPLATE}."
     return {"chat_template_options": {p.removeprefix(begin): told for p, told in theirs.items() if p.startswith(begin)}}
 
 
-def prompt_key(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def prompt_key(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return "the recipe knows its own file" if "data" in fields else files(value, theirs, fields)
 
 
-def long_prompts(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def long_prompts(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"on_long_prompt": "drop" if value else "error"}
 
 
@@ -293,13 +292,13 @@ STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
 SAMPLES = "rollout.total_rollout_steps"
 
 
-def epochs(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def epochs(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if STEPS in theirs or SAMPLES in theirs:
         return "total_training_steps (or total_rollout_steps) says when the run ends"
     return {"data_epochs": value, "updates": None}
 
 
-def rollout_steps(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def rollout_steps(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if STEPS in theirs:
         return "total_training_steps says when the run ends"
     return {"updates": max(1, whole(SAMPLES, value) // _prompts_per_update(theirs))}
@@ -310,7 +309,7 @@ WARMUP, WARMUP_RATIO = f"{OPTIM}.lr_warmup_steps", f"{OPTIM}.lr_warmup_steps_rat
 SCHEDULES = (f"{OPTIM}.lr_scheduler_type", f"{OPTIM}.warmup_style")
 
 
-def warmup(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def warmup(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """A number of updates; where that is negative or not said, a share of all."""
     steps, ratio = theirs.get(WARMUP, -1), theirs.get(WARMUP_RATIO, 0)
     if isinstance(steps, int) and steps >= 0:
@@ -329,7 +328,7 @@ def _total_updates(theirs: Theirs) -> int:
     return max(1, whole(SAMPLES, theirs[SAMPLES]) // _prompts_per_update(theirs))
 
 
-def floor(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def floor(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     schedule = next((theirs[path] for path in ("lr_schedule", *SCHEDULES) if path in theirs), "constant")
     return "a constant learning rate does not fall" if schedule == "constant" else {"lr_floor": value}
 
@@ -337,7 +336,7 @@ def floor(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
 def places(group: str, ours: str) -> Callable[..., Meaning]:
     """GPUs in all: per node, times nodes."""
 
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         paths = (f"{group}.n_gpus_per_node", f"{group}.nnodes")
         per_node, nodes = (whole(path, theirs.get(path, 1)) for path in paths)
         if ours in fields:
@@ -352,9 +351,9 @@ def places(group: str, ours: str) -> Callable[..., Meaning]:
 LOGGERS = {"console": {}, "file": {}, "wandb": {"use_wandb": True}, "tensorboard": {"tensorboard": True}}
 
 
-def loggers(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def loggers(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     names = yaml.safe_load(value) if isinstance(value, str) else value
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     for name in names if isinstance(names, list) else [names]:
         if name not in LOGGERS:
             raise ValueError(unknown("logger", str(name), LOGGERS))
@@ -362,7 +361,7 @@ def loggers(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return settings or "the console and metrics.jsonl are always written"
 
 
-def betas(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+def betas(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     betas = yaml.safe_load(value) if isinstance(value, str) else value
     if not isinstance(betas, list) or len(betas) != 2:
         raise ValueError(f"two numbers are needed, received {value!r}")
@@ -375,7 +374,7 @@ OVERLONGS = (OVERLONG, *(f"{group}.reward_kwargs.overlong_buffer_cfg" for group 
 
 
 def overlong(group: str) -> Callable[..., Meaning]:
-    def translate(value: Any, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if not theirs.get(f"{group}.enable"):
             return "the overlong buffer's enable is off"
         return {"overlong_tokens": theirs.get(f"{group}.len", 0)}

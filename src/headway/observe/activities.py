@@ -6,9 +6,7 @@ waits for under the few headings under which time is accounted; all other words 
 
 from __future__ import annotations
 
-from typing import Final, Literal
-
-Kind = Literal["busy", "blocked"]
+from typing import Final
 
 BETWEEN = "between"
 """Neither: the coordinator's own moments between two activities."""
@@ -62,10 +60,6 @@ WAITS_FOR: Final[dict[str, str]] = {
     "asked": "the next call",
 }
 """The same in words."""
-
-
-def kind_of(activity: str) -> Kind:
-    return "blocked" if activity in CAUSES else "busy"
 
 
 def in_words(activity: str) -> str:

@@ -56,6 +56,7 @@ RULES: tuple[Callable[[Signs], Finding | None], ...] = (
     advice_on_data.filtered,
     advice_on_data.replies_cut_off,
     advice_on_data.engine_disagrees,
+    advice_on_time.other_line_too_slow,
     advice_on_time.lead_too_small,
     advice_on_time.ratio_too_low,
     advice_on_time.collection_too_slow,

@@ -4,14 +4,58 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import pairwise
 from statistics import median
 
+from headway.core.history_records import settings_of_line
 from headway.core.rules import slots_for
 from headway.observe.advice_signs import NEGLIGIBLE, NOTICEABLE, Finding, Signs, in_seconds, percent
-from headway.observe.run_history import Story
+from headway.observe.run_history import LineStory, Story
+
+
+def other_line_too_slow(signs: Signs) -> Finding | None:
+    """The first learner waits for rollouts although it has slots: another line has none, and nothing takes off that
+    one of them has no slot for."""
+    slots = {name: slots_for_line(signs.story, name) for name in signs.story.lines if name}
+    full = {name: _share_full(signs.story.lines[name], count) for name, count in slots.items() if count is not None}
+    name = max(full, key=full.__getitem__, default="")
+    if not name or full[name] <= 0.5 or signs.idle <= NOTICEABLE or signs.blocked <= NEGLIGIBLE:
+        return None
+    if _share_full(signs.story.lines[""], _slots(signs)) > full[name]:
+        return None
+    updates = signs.story.lines[name].updates
+    seconds = sum(update.end - update.begin for update in updates) / max(1, len(updates))
+    return Finding(
+        "another line",
+        f"Line {name} holds collection back",
+        f"Its slots were all occupied {percent(full[name])} of the time, the learner of the first line waited "
+        f"{percent(signs.idle)} for rollouts and collectors {percent(signs.blocked)} for a slot. One update of line "
+        f"{name} takes {in_seconds(seconds)}. Raise its max_lead, or let it take fewer of the rollouts (every).",
+        "",
+        min(signs.idle, signs.blocked),
+    )
+
+
+def slots_for_line(story: Story, name: str) -> int | None:
+    """The tickets of another line that may be live at once, unless its lead moves."""
+    told = settings_of_line(story.settings, name)
+    if isinstance(told["max_lead"], str):
+        return None
+    return slots_for(told["max_lead"], told["tickets_per_batch"] * told["publish_every"])
+
+
+def _share_full(line: LineStory, slots: int) -> float:
+    """The share of the time in which every slot of a line was occupied."""
+    whole = full = 0.0
+    for before, after in pairwise(line.queue):
+        whole += after[0] - before[0]
+        full += (after[0] - before[0]) * (sum(before[1:]) >= slots)
+    return full / whole if whole > 0 else 0.0
 
 
 def lead_too_small(signs: Signs) -> Finding | None:
+    if other_line_too_slow(signs) is not None:
+        return None  # a larger lead of the first line would bring nothing
     idle = signs.idle - signs.out_of_turn
     if signs.is_auto or idle <= NEGLIGIBLE or signs.blocked <= NEGLIGIBLE or _ratio_binds(signs):
         return None

@@ -60,6 +60,26 @@ class RoleStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LineStatus:
+    """Another line than the first at one moment."""
+
+    name: str
+    updates: int
+    version: int
+    lead: float
+    staleness: float
+    max_staleness: int
+    drops: dict[str, int] = field(default_factory=dict)
+
+    def line(self) -> str:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in self.drops.items() if count)
+        return (
+            f"line {self.name}: update {self.updates}, version {self.version}, lead {self.lead:g}, "
+            f"staleness {self.staleness:.2f} mean / {self.max_staleness} max"
+        ) + (f", dropped {dropped}" if dropped else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A run at one moment."""
 
@@ -80,10 +100,14 @@ class Status:
     restarts: int = 0
     alarms: tuple[str, ...] = ()
     """A line for each that is raised."""
+    lines: tuple[LineStatus, ...] = ()
+    """Those besides the first."""
 
     def line(self) -> str:
+        """One for the run, and one for each line besides the first."""
         goal = f"{self.done:g}" if self.total is None else f"{self.done:g}/{self.total:g}"
-        return f"{self.unit} {goal}, {self._numbers(f'mean staleness {self.staleness:.2f}')}"
+        first = f"{self.unit} {goal}, {self._numbers(f'mean staleness {self.staleness:.2f}')}"
+        return "\n".join([first, *(line.line() for line in self.lines)])
 
     def _numbers(self, staleness: str) -> str:
         parts = [f"version {self.version}", f"lead {self.lead:g}", staleness, f"{self.updates_per_s:.1f} updates/s"]
@@ -104,7 +128,8 @@ class Status:
     def block(self) -> RenderableType:
         """Everything below the progress bar."""
         staleness = f"staleness {self.staleness:.2f} mean / {self.max_staleness} max"
-        return Group(Text(self._numbers(staleness)), self.block_of_roles())
+        numbers = [self._numbers(staleness), *(line.line() for line in self.lines)]
+        return Group(*map(Text, numbers), self.block_of_roles())
 
     def block_of_roles(self) -> RenderableType:
         return Group(roles_table(self.roles), *(Text(line, style="bold red") for line in self.alarms))

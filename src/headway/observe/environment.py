@@ -8,12 +8,13 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+
+from headway.core.opaque import JsonObject, SettingValue
 
 PACKAGES = ("headway", "numpy", "torch", "numba", "gymnasium", "ray", "transformers", "vllm", "pydantic")
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment() -> JsonObject:
     """Plain values for `environment.json`. Nothing is imported for it."""
     versions = {}
     for package in PACKAGES:
@@ -93,7 +94,7 @@ def git_commit(folder: Path) -> str | None:
     return None
 
 
-def process_is_alive(environment: Mapping[str, Any]) -> bool | None:
+def process_is_alive(environment: Mapping[str, SettingValue]) -> bool | None:
     """Does the process of the last session run? None if it is not known here: it ran on another machine."""
     sessions = environment.get("sessions") or [{}]
     pid = sessions[-1].get("pid")
@@ -108,7 +109,7 @@ def process_is_alive(environment: Mapping[str, Any]) -> bool | None:
     return True
 
 
-def not_known(environment: Mapping[str, Any]) -> str:
+def not_known(environment: Mapping[str, object]) -> str:
     """Why it is not known whether its process is alive."""
     host = environment.get("host")
     if host is None or host == platform.node():

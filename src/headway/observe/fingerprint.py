@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 
-def fingerprint(weights: Any) -> str:
+def fingerprint(weights: object) -> str:
     """Sixteen hex digits over structure, types, shapes and bytes of nested containers of arrays."""
     digest = hashlib.blake2b(digest_size=8)
     _feed(weights, digest)

@@ -27,10 +27,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from headway.core.opaque import JsonObject
 from headway.observe.whole_files import flush_folder, write_whole
 
 NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -112,10 +112,10 @@ class RunFolder:
             finally:
                 self._is_held = False
 
-    def write_config(self, recipe: str, config: dict[str, Any]) -> None:
+    def write_config(self, recipe: str, config: JsonObject) -> None:
         write_whole(self.config, yaml.safe_dump({"recipe": recipe, **config}, sort_keys=False))
 
-    def read_config(self) -> tuple[str, dict[str, Any]]:
+    def read_config(self) -> tuple[str, JsonObject]:
         """The recipe's name and its settings."""
         return read_config(self.config)
 
@@ -125,7 +125,12 @@ class RunFolder:
             return None
         return str(json.loads(self.summary.read_text())["fingerprint"])
 
-    def note_session(self, environment: dict[str, Any], clock_s: float) -> None:
+    def recorded_lines(self) -> dict[str, str]:
+        """The weights that the other lines of a finished run ended with."""
+        lines = json.loads(self.summary.read_text()).get("lines", {}) if self.summary.is_file() else {}
+        return {name: str(line["fingerprint"]) for name, line in lines.items()}
+
+    def note_session(self, environment: JsonObject, clock_s: float) -> None:
         """A session begins, with the clock of the event log at `clock_s`."""
         now = time.time()
         session = {"began_at": now, "clock_s": clock_s, "pid": os.getpid()}
@@ -140,7 +145,7 @@ class RunFolder:
     def write_error(self, text: str) -> None:
         write_whole(self.error, text)
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
+    def write_summary(self, summary: JsonObject) -> None:
         write_whole(self.summary, json.dumps(summary, indent=1) + "\n")
 
 
@@ -152,7 +157,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def read_config(path: Path) -> tuple[str, dict[str, Any]]:
+def read_config(path: Path) -> tuple[str, JsonObject]:
     """A config file: a mapping with `recipe` in it."""
     try:
         config = yaml.safe_load(path.read_text())

@@ -8,6 +8,7 @@ from typing import Any
 
 from headway.core.history_records import READY, FinishedUpdate, TicketLife, Version
 from headway.core.line_history import LineHistory, LineListener
+from headway.core.opaque import SettingValue
 from headway.observe.metric_names import MEANINGS
 
 COUNTED = ("opened", "landed", "taken", "learned", "reissued", "requeued", "lost")
@@ -78,7 +79,7 @@ class _Updates:
         self._seconds = 0.0
         self._reported: dict[str, list[float]] = {}  # metric -> [sum, count]
 
-    def add(self, seconds: float, metrics: Mapping[str, Any]) -> None:
+    def add(self, seconds: float, metrics: Mapping[str, object]) -> None:
         self._count += 1
         self._seconds += seconds
         for name, value in metrics.items():
@@ -117,7 +118,7 @@ class LineMetrics(LineListener):
     def _begin(self) -> None:
         self._flights, self._taken, self._updates = _Flights(), _Taken(), _Updates()
 
-    def begin_session(self, time_s: float, settings: Mapping[str, Any], sizes: Sequence[int]) -> None:
+    def begin_session(self, time_s: float, settings: Mapping[str, SettingValue], sizes: Sequence[int]) -> None:
         self._max_age_s = settings.get("max_age_s")
         self._session_began_s = time_s
         self._first_version = None

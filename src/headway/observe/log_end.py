@@ -13,9 +13,9 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from headway.core.naming import learner_name, seat_name
+from headway.core.opaque import JsonObject
 from headway.observe.recorder import parse_event
 from headway.observe.run_history import EVALUATOR, LEARNER, Story, tell_end
 
@@ -93,11 +93,11 @@ def _begin_of(log: mmap.mmap, place: int) -> int:
     return log.rfind(b"\n", 0, place) + 1
 
 
-def _line_at(log: mmap.mmap, path: Path, place: int) -> dict[str, Any]:
+def _line_at(log: mmap.mmap, path: Path, place: int) -> JsonObject:
     return parse_event(log[_begin_of(log, place) : log.find(b"\n", place)], path, 0)
 
 
-def _last_mentions(log: mmap.mmap, run: dict[str, Any], since: int, until: int) -> Iterator[int]:
+def _last_mentions(log: mmap.mmap, run: JsonObject, since: int, until: int) -> Iterator[int]:
     """The last line before the tail about each role; none where its flight has ended since."""
     collectors, lanes = run.get("collectors", 1), run.get("lanes", 1)
     seats = {seat_name(seat, collectors, lanes): seat for seat in range(collectors * lanes)}

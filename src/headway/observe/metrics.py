@@ -57,7 +57,7 @@ class Point:
     values: dict[str, float]
 
 
-def metrics_of(events: Iterable[ev.Event | Mapping[str, Any]]) -> Iterator[Point]:
+def metrics_of(events: Iterable[ev.Event | Mapping[str, object]]) -> Iterator[Point]:
     """The points of a recorded run: `metrics_of(read_events(path))`."""
     metrics = Metrics()
     for event in events:
@@ -130,7 +130,7 @@ class Metrics(RunListener):
     def _resume(self, event: ev.Resumed) -> Point:
         return Point(self._moment(event.time_s), self._of_lines(lambda name: place(self._history.lines[name])))
 
-    def _score(self, event: ev.Scored) -> Point | None:
+    def _score(self, event: ev.EvaluationEnded) -> Point | None:
         version, value = event.version, as_number(event.value)
         if value is None:
             self._totals[EVALUATIONS_FAILED] += 1
@@ -203,17 +203,17 @@ def _shares(name: str, now: Mapping[str, float], before: Mapping[str, float]) ->
     return shares
 
 
-COUNTED_EVENTS: dict[type[Any], str] = {
+COUNTED_EVENTS: dict[type[object], str] = {
     ev.Restarted: "run/restarts",
     ev.PublishRetried: "run/publish_retries",
     ev.EvaluationSkipped: "run/evaluations_skipped",
 }
 """Events that are counted one by one."""
-_STEPS: dict[type[Any], Callable[[Metrics, Any], Point | None]] = {
+_STEPS: dict[type[object], Callable[[Metrics, Any], Point | None]] = {
     **dict.fromkeys(COUNTED_EVENTS, Metrics._count),
     ev.Refreshed: Metrics._refresh,
     ev.Resumed: Metrics._resume,
-    ev.Scored: Metrics._score,
+    ev.EvaluationEnded: Metrics._score,
     ev.Looked: Metrics._look,
     ev.Alarmed: Metrics._alarm,
 }

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from headway.core.one_line import in_a_line, shortened
+from headway.core.opaque import SettingValue
 from headway.observe.messages import to_stderr
 from headway.observe.user_functions import load_function
 from headway.observe.worker import Worker
 
 END_WITHIN_S = 10.0
-Statistics = Mapping[str, Mapping[str, Any]]
+Statistics = Mapping[str, Mapping[str, SettingValue]]
 """Group -> name -> value: `statistics["queue"]["queue_size"]`."""
 
 

@@ -25,21 +25,22 @@ from typing import Any, Protocol, runtime_checkable
 import orjson
 
 from headway.core.events import Event, PartBegan, RunBegan, Unknown, written
+from headway.core.opaque import JsonObject
 from headway.observe.line_metrics import as_number
 from headway.observe.log_file import LogFile, Mark
 from headway.observe.log_parts import lines_from
 from headway.observe.messages import Say, to_stderr
 
-LoggedLine = dict[str, Any]
+LoggedLine = JsonObject
 """An event as it stands in the log: `t` seconds, `e` kind, and the fields of that kind."""
-Brief = tuple[float, type[Any], Sequence[Any]]
+Brief = tuple[float, Callable[..., Event], Sequence[object]]
 """The time of an event, its class and the values of its fields; the last ones may be left out."""
 
 
 class Recorder(Protocol):
     """Takes events as they happen, as dictionaries. Must be quick, and must not raise."""
 
-    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None: ...
+    def record(self, time_s: float, kind: str, fields: JsonObject) -> None: ...
 
     def mark(self) -> Mark:
         """A mark behind everything recorded so far: the position to resume from, once it is known."""
@@ -96,8 +97,7 @@ class _GivesNames:
 def event_of(brief: Brief) -> Event:
     """The event, at a time that is as exact as the log."""
     time_s, kind, fields = brief
-    event: Event = kind(round(time_s, 6), *fields)
-    return event
+    return kind(round(time_s, 6), *fields)
 
 
 class EventSink:
@@ -117,7 +117,7 @@ class EventSink:
     def close(self) -> None:
         """No more events will come."""
 
-    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+    def record(self, time_s: float, kind: str, fields: JsonObject) -> None:
         self.take((Unknown(round(time_s, 6), kind, fields),))
         self.write()
 
@@ -130,14 +130,14 @@ class EventSink:
 PLAIN_TYPES = frozenset((float, int, str, bool, type(None)))
 
 
-def settled(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+def settled(metrics: Mapping[str, object]) -> Mapping[str, object]:
     """A learner's metrics as they are now: a tensor among them might change before it is written."""
     if PLAIN_TYPES.issuperset(map(type, metrics.values())):
         return metrics
     return {name: v if type(v) in PLAIN_TYPES else number_or_text(v) for name, v in metrics.items()}
 
 
-def number_or_text(value: Any) -> float | str:
+def number_or_text(value: object) -> float | str:
     number = as_number(value)
     return str(value) if number is None else number
 
@@ -152,7 +152,7 @@ class MemoryRecorder(EventSink):
     def __init__(self) -> None:
         self.events: list[LoggedLine] = []
 
-    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+    def record(self, time_s: float, kind: str, fields: JsonObject) -> None:
         self.events.append({"t": time_s, "e": kind, **fields})
 
     def take(self, events: Sequence[Event]) -> None:

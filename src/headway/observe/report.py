@@ -15,9 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any
 
 from headway.core.history_records import settings_of_line
+from headway.core.opaque import JsonObject
 from headway.observe import series
 from headway.observe.advice import Finding
 from headway.observe.notable_moments import notices
@@ -41,7 +41,7 @@ TICKETS = {
 }
 
 
-def page(document: Mapping[str, Any]) -> str:
+def page(document: Mapping[str, object]) -> str:
     """The whole page as text."""
     parts = files("headway.observe") / "page"
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
@@ -57,7 +57,7 @@ def page(document: Mapping[str, Any]) -> str:
     return whole
 
 
-def document(runs: Sequence[Seen], *, is_live: bool = False, refresh_s: float = 2.0) -> dict[str, Any]:
+def document(runs: Sequence[Seen], *, is_live: bool = False, refresh_s: float = 2.0) -> JsonObject:
     """What the page draws: runs side by side, with one list of causes and one legend."""
     palette = Palette()
     step = max((_age_step(run.accounts.ages) for run in runs), default=1)  # bars that can stand side by side
@@ -78,7 +78,7 @@ def document(runs: Sequence[Seen], *, is_live: bool = False, refresh_s: float = 
     }
 
 
-def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> dict[str, Any]:
+def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> JsonObject:
     """One run for the page."""
     story, accounts = run.story, run.accounts
     lines, diagnostics = series.learner(story)
@@ -123,7 +123,7 @@ def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> dict
     }
 
 
-def _finding(found: Finding) -> dict[str, Any]:
+def _finding(found: Finding) -> JsonObject:
     return {"title": found.title, "evidence": found.evidence, "change": found.change, "gain": found.gain_text()}
 
 
@@ -156,7 +156,7 @@ def histogram(ages: Mapping[int, int], step: int = 1) -> dict[str, int]:
     return bars
 
 
-def _lines(story: Story) -> dict[str, Any]:
+def _lines(story: Story) -> JsonObject:
     """The lines of a run that has several: versions, updates and ages of each."""
     if len(story.lines) < 2:
         return {}
@@ -191,7 +191,7 @@ def _tickets(story: Story) -> dict[str, int]:
     }
 
 
-def configuration(story: Story, settings: Mapping[str, Setting]) -> list[dict[str, Any]]:
+def configuration(story: Story, settings: Mapping[str, Setting]) -> list[JsonObject]:
     """Every setting; what differs from its default is marked. Without a config.yaml: what the log says."""
     values = {"recipe": story.recipe, **story.config} if story.config else dict(story.settings)
     rows = []
@@ -216,7 +216,7 @@ def environment(story: Story) -> dict[str, str]:
         if isinstance(value, Mapping):
             told |= {f"{inner}": as_text(one) for inner, one in value.items()}
         elif name == "gpus":
-            told[name] = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(value).items())
+            told[name] = ", ".join(f"{count} x {gpu}" for gpu, count in Counter[str](value).items())
         elif name not in ("began_at", "sessions"):
             told[name.replace("_", " ")] = as_text(value)
     if story.began_at is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from headway.core.opaque import JsonObject, SettingValue
 from headway.observe.advice import Finding
 from headway.observe.environment import not_known
 from headway.observe.run_history import LEARNER, Story
@@ -19,7 +19,7 @@ from headway.observe.time_report import Accounts, RoleAccount
 class Simulated:
     """What the simulator says about a run, in plain values."""
 
-    rows: Sequence[Mapping[str, Any]] = ()
+    rows: Sequence[JsonObject] = ()
     """lead, updates_per_s, speedup, staleness_mean, staleness_max, learner_idle, is_best."""
     serial_updates_per_s: float | None = None
     """At lead 0."""
@@ -38,7 +38,7 @@ class Simulated:
 class Setting:
     """A setting's default and what it does, as far as the recipe says."""
 
-    standard: Any = None
+    standard: SettingValue = None
     what: str = ""
 
 
@@ -199,7 +199,7 @@ def _bound(story: Story) -> str:
     return " (no bound)" if bound is None else f" (bound {bound})"
 
 
-def _lead(lead: Any) -> str:
+def _lead(lead: object) -> str:
     return lead if isinstance(lead, str) else f"{lead:g}"
 
 
@@ -240,7 +240,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """A setting as it is shown."""
     if isinstance(value, float) and value.is_integer():
         return f"{value:g}"

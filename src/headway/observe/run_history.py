@@ -33,12 +33,13 @@ from headway.core import events as ev
 from headway.core.history import FIRST_LINE, RunHistory, RunListener
 from headway.core.history_records import Evaluation, FinishedUpdate, RoleInterval, Session, TicketLife, Version
 from headway.core.line_history import LineListener
+from headway.core.opaque import JsonObject, SettingValue
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import crc_before, lines_from
 from headway.observe.recorder import parse_event
 
 LEARNER, EVALUATOR = "learner", "evaluator"
-LoggedEvent = ev.Event | Mapping[str, Any]
+LoggedEvent = ev.Event | Mapping[str, SettingValue]
 """An event, typed or as it stands in the log."""
 
 
@@ -93,13 +94,13 @@ class Story(RunListener):
 
     folder: Path | None
     recipe: str
-    config: dict[str, Any]
+    config: JsonObject
     """`config.yaml`; empty where there is none (a run of your own functions)."""
-    environment: dict[str, Any]
+    environment: JsonObject
     """`environment.json`: versions, machine, when it began; empty where there is none."""
     began_at: float | None
     """Seconds since 1970 when the clock of the log stood at zero."""
-    summary: dict[str, Any] | None
+    summary: JsonObject | None
     """`summary.json`, once the run is over."""
 
     sessions: list[Session] = field(default_factory=list)
@@ -179,7 +180,7 @@ class Story(RunListener):
         return self.first.version
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         """Those of the last session; empty for a log without any."""
         return self.sessions[-1].settings if self.sessions else {}
 
@@ -208,7 +209,10 @@ class Story(RunListener):
 
 def role_order(role: str) -> tuple[int, str, int, int, str]:
     """Sorts roles as they are shown."""
+    own = role.rpartition("/")[2]  # of another line than the first: prior/learner
     kind, _, rest = role.partition("-")
+    if own in (LEARNER, "replay"):
+        kind, rest = own, ""
     number, _, lane = rest.partition("/")
     kinds = (LEARNER, "collector", "replay", EVALUATOR, "reanalyzer", "publisher")
     place = kinds.index(kind) if kind in kinds else len(kinds)
@@ -283,9 +287,9 @@ def tell(
     *,
     folder: Path | None = None,
     recipe: str = "",
-    config: dict[str, Any] | None = None,
-    environment: dict[str, Any] | None = None,
-    summary: dict[str, Any] | None = None,
+    config: JsonObject | None = None,
+    environment: JsonObject | None = None,
+    summary: JsonObject | None = None,
 ) -> Story:
     """The story that events in memory tell."""
     environment = environment or {}
@@ -309,7 +313,7 @@ def _tell_all(teller: _Teller, events: Iterable[LoggedEvent], where: str) -> Sto
     return teller.story
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> JsonObject:
     """A JSON object; empty if there is none."""
     try:
         value = json.loads(path.read_text())
@@ -391,7 +395,7 @@ def _keep_gap(story: Story, event: ev.GapFound) -> None:
     story.gap = event.why
 
 
-_KEPT: dict[type[Any], Callable[[Story, Any], None]] = {
+_KEPT: dict[type[object], Callable[[Story, Any], None]] = {
     ev.Reissued: lambda story, event: story.reissued.append((event.time_s, event.ticket, event.why)),
     ev.Requeued: _keep_requeued,
     ev.Lost: _keep_lost,

@@ -18,8 +18,9 @@ import math
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from headway.core.opaque import JsonObject
 from headway.core.types import SAMPLES, Batch, Score
 from headway.observe.messages import Say, to_stderr
 from headway.observe.whole_files import written_beside
@@ -29,7 +30,7 @@ TRAIN, EVAL = "train", "eval"
 LIMIT_BYTES = 16 * 2**20
 MAX_PENDING = 10_000  # updates and evaluations
 CLOSE_WITHIN_S = 30.0
-Sample = dict[str, Any]
+Sample = JsonObject
 
 
 class SampleLog:
@@ -94,7 +95,7 @@ class SampleLog:
         if self._worker.turn_off() is not None:
             self._say(f"{self._path} is off, the run goes on without it: {why}")
 
-    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def _write(self, lines: Sequence[Mapping[str, object]]) -> None:
         with open(self._path, "ab", buffering=0) as file:
             text = b"".join(_line(one) for one in lines)
             while text:  # a disk that becomes full takes a part first, and refuses the rest
@@ -110,7 +111,7 @@ class SampleLog:
             file.writelines(_line(one) for one in read_samples(self._path) if is_kept(one))
 
 
-def _line(sample: Mapping[str, Any]) -> bytes:
+def _line(sample: Mapping[str, object]) -> bytes:
     return json.dumps(sample, separators=(",", ":"), default=str).encode() + b"\n"
 
 
@@ -156,7 +157,7 @@ def choose(samples: Iterable[Sample], *, at_most: int, split: str | None = None,
     return found[:at_most]
 
 
-def number(value: Any) -> float:
+def number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
@@ -203,7 +204,7 @@ def turns_in_words(sample: Sample) -> list[TurnWords]:
     return [_turn_in_words(turn) for turn in sample.get("turns", ())]
 
 
-def _turn_in_words(turn: Mapping[str, Any]) -> TurnWords:
+def _turn_in_words(turn: JsonObject) -> TurnWords:
     oldest, newest = turn.get("versions", ("?", "?"))
     made = f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
     how = f"reward {number(turn.get('reward')):.4g}, {turn.get('tokens', '?')} tokens of {made}"

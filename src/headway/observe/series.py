@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
 
 from headway.core.events import Looked
 from headway.core.history_records import TicketLife
+from headway.core.opaque import JsonObject
 from headway.observe.run_history import LineStory, Story
 
 MAX_POINTS = 300
@@ -41,7 +41,7 @@ DIAGNOSTICS = {
 Line = dict[str, list[float | None]]
 
 
-def finite(value: Any) -> float | None:
+def finite(value: object) -> float | None:
     """A number that JSON has a word for; None otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
@@ -75,7 +75,7 @@ def scores(story: Story) -> Line:
     return dict(zip(("t", "u", "v", "y"), thin(*columns), strict=True))
 
 
-def training(story: Story) -> dict[str, Any] | None:
+def training(story: Story) -> JsonObject | None:
     """What the learner says about how well the policy does, if it does."""
     for name in TRAINED:
         line = reported(story, name)

@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from headway.core.events import Looked, Unknown
+from headway.core.opaque import JsonObject
 from headway.observe.alarms import Alarms
 from headway.observe.json_lines import JsonLines as JsonLines
 from headway.observe.log_file import Mark
@@ -178,7 +179,7 @@ class MetricsRecorder:
         self._interval_s = interval_s
         self._looked_s = 0.0  # the beginning of a session sets it
 
-    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+    def record(self, time_s: float, kind: str, fields: JsonObject) -> None:
         self.append((time_s, Unknown, (kind, fields)))
 
     def begin_session(self, time_s: float) -> None:

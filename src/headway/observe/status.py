@@ -10,13 +10,13 @@ from pathlib import Path
 from headway.core.history_records import RoleInterval
 from headway.observe.activities import in_words, were_in_words
 from headway.observe.alarms import alarm_line
-from headway.observe.console import RoleStatus, Status, duration
+from headway.observe.console import LineStatus, RoleStatus, Status, duration
 from headway.observe.environment import not_known, process_is_alive
 from headway.observe.folder import RunFolder
-from headway.observe.log_end import TAIL_BYTES, read_end, read_numbers
+from headway.observe.log_end import TAIL_BYTES, Numbers, read_end, read_numbers
 from headway.observe.log_parts import log_size
-from headway.observe.run_history import Story, describe, read_story
-from headway.observe.time_report import account
+from headway.observe.run_history import LineStory, Story, describe, read_story
+from headway.observe.time_report import Ages, account, taken_in
 
 UP_TO_BYTES = 2_000_000  # of a log that is read whole: about a second
 
@@ -72,6 +72,7 @@ def read_end_status(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> RunStatu
         drops={name.removeprefix("drops/"): int(count) for name, count in last.items() if name.startswith("drops/")},
         restarts=int(last["run/restarts"]),
         alarms=tuple(_raised(story)),
+        lines=tuple(_line_from_numbers(name, numbers) for name in story.settings.get("lines", ())),
     )
     return RunStatus(_headline(story, is_alive, silent_s), status)
 
@@ -116,7 +117,23 @@ def _status(story: Story, is_alive: bool | None, silent_s: float) -> Status:
         drops=dict(story.drops),
         restarts=len(story.restarts),
         alarms=tuple(_raised(story)),
+        lines=tuple(_line_status(name, line) for name, line in story.lines.items() if name),
     )
+
+
+def _line_status(name: str, line: LineStory) -> LineStatus:
+    ages = Ages.of(taken_in(line)).staleness
+    lead = line.leads[-1][1] if line.leads else 0.0
+    return LineStatus(name, len(line.updates), line.version, lead, ages.mean, int(ages.max), dict(line.drops))
+
+
+def _line_from_numbers(name: str, numbers: Numbers) -> LineStatus:
+    """Of a long log: what stood in the last numbers, the ages in the last interval."""
+    of = {key.removeprefix(f"{name}/"): value for key, value in numbers.last.items() if key.startswith(f"{name}/")}
+    drops = {key.removeprefix("drops/"): int(count) for key, count in of.items() if key.startswith("drops/")}
+    updates, version = int(of.get("run/updates", 0)), int(of.get("run/version", 0))
+    mean, oldest = of.get("staleness/mean", 0.0), int(of.get("staleness/max", 0))
+    return LineStatus(name, updates, version, of.get("run/lead", 0.0), mean, oldest, drops)
 
 
 def _roles(story: Story, is_alive: bool | None, silent_s: float) -> tuple[RoleStatus, ...]:

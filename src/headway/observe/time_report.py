@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from headway.core.events import Looked
 from headway.core.history_records import TicketLife
+from headway.core.opaque import JsonObject
 from headway.observe.activities import CAUSES
 from headway.observe.run_history import LineStory, Story
 
@@ -189,7 +189,7 @@ def _length_bias(trained: Sequence[float], offered: Sequence[float]) -> float:
     return (sum(trained) / len(trained)) / (sum(offered) / len(offered)) - 1
 
 
-def _last_reports(reports: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _last_reports(reports: Sequence[JsonObject]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for report in reports:
         for name, value in report.items():

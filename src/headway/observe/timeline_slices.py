@@ -10,12 +10,13 @@ that says how much of each there was; the long ones stay as they are. Times are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from headway.core.history_records import RoleInterval
+from headway.core.opaque import JsonObject
 from headway.observe.activities import CAUSES
 from headway.observe.notable_moments import notable_moments
 from headway.observe.run_history import Story
+from headway.observe.time_report import RoleAccount
 
 BUDGET = 16_000
 MAX_COLLECTORS = 40  # with a track of their own
@@ -74,7 +75,7 @@ class Palette:
         ]
 
 
-def timeline(story: Story, palette: Palette, *, budget: int = BUDGET) -> dict[str, Any]:
+def timeline(story: Story, palette: Palette, *, budget: int = BUDGET) -> JsonObject:
     """Tracks of slices, marks, steps for the lead where it moves, and what was left out."""
     by_role: dict[str, list[RoleInterval]] = {}
     for interval in story.intervals:
@@ -110,14 +111,14 @@ def _begin(interval: RoleInterval) -> float:
     return interval.begin
 
 
-def _lead_steps(story: Story) -> list[dict[str, Any]]:
+def _lead_steps(story: Story) -> list[JsonObject]:
     if len(story.leads) < 2:
         return []
     return [{"name": "lead", "t": [at for at, _ in story.leads], "y": [lead for _, lead in story.leads]}]
 
 
-def _track(role: str, intervals: Sequence[RoleInterval], shortest: float, palette: Palette) -> dict[str, Any]:
-    track: dict[str, Any] = {"name": role, "mixed": {}}
+def _track(role: str, intervals: Sequence[RoleInterval], shortest: float, palette: Palette) -> JsonObject:
+    track: JsonObject = {"name": role, "mixed": {}}
     lists: dict[str, list[int]] = {name: [] for name in ("gap", "length", "cause", "number", "version")}
     now = 0
 
@@ -168,9 +169,9 @@ def _shares(crowd: Iterable[RoleInterval], seconds: float, palette: Palette) -> 
     return [[cause, round(total / seconds, 4) if seconds > 0 else 0.0] for cause, total in ordered]
 
 
-def time_by_role(roles: Mapping[str, Any], palette: Palette, *, most: int = 12) -> list[dict[str, Any]]:
+def time_by_role(roles: Mapping[str, RoleAccount], palette: Palette, *, most: int = 12) -> list[JsonObject]:
     """Where the time went: each role, or all collectors together where there are many. The parts are the whole."""
-    groups: dict[str, list[Any]] = {}
+    groups: dict[str, list[RoleAccount]] = {}
     for role, account in roles.items():
         together = len(roles) > most and role.startswith("collector")
         groups.setdefault("collectors" if together else role, []).append(account)

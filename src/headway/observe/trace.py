@@ -20,18 +20,18 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from headway.core.history import FIRST_LINE
 from headway.core.history_records import PHASES, RoleInterval
 from headway.core.naming import learner_name
+from headway.core.opaque import JsonObject
 from headway.observe.activities import WAITS_FOR
 from headway.observe.folder import RunFolder
 from headway.observe.notable_moments import notable_moments
 from headway.observe.run_history import LineStory, Story, read_story
 from headway.observe.whole_files import write_whole
 
-Event = dict[str, Any]
+Event = JsonObject
 PROCESS = 1
 VERSIONS = 1  # the first track
 ROLLOUT, WEIGHTS = "rollout", "weights"
@@ -83,7 +83,7 @@ def _us(seconds: float) -> int:
 
 
 def _slice(interval: RoleInterval, track: int, scores: dict[int, float | None]) -> Event:
-    args: dict[str, Any] = {}
+    args: JsonObject = {}
     for name in ("ticket", "version", "update"):
         value = getattr(interval, name)
         if value is not None:

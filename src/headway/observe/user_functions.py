@@ -9,16 +9,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
+from headway.core.opaque import UserFunction
 
 
-def load_function(spec: str, what: str, arguments: Sequence[str], *, by_name: bool) -> Callable[..., Any]:
+def load_function(spec: str, what: str, arguments: Sequence[str], *, by_name: bool) -> UserFunction:
     """The function, after checking that it can be called with these arguments (`by_name`, or in this order)."""
     function = find_function(spec, what)
     try:
@@ -30,7 +30,7 @@ def load_function(spec: str, what: str, arguments: Sequence[str], *, by_name: bo
     return function
 
 
-def find_function(spec: str, what: str) -> Callable[..., Any]:
+def find_function(spec: str, what: str) -> UserFunction:
     """The function, whatever it takes."""
     place, colon, name = spec.rpartition(":")
     if not colon or not place or not name:
@@ -42,8 +42,7 @@ def find_function(spec: str, what: str) -> Callable[..., Any]:
         raise ValueError(unknown(f"function of {place}", name, callables))
     if not callable(function):
         raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
-    found: Callable[..., Any] = function
-    return found
+    return function
 
 
 def load_place(place: str, what: str) -> ModuleType:

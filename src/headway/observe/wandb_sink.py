@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import wandb
 
@@ -23,7 +23,7 @@ class WandbSink:
         *,
         project: str,
         mode: Mode = "online",
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> None:
         self._what = f"Weights & Biases project {project} ({mode})"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from headway.core.opaque import SavedState, Weights
 from headway.core.protocols import Learner
 from headway.core.types import Batch, LearnReport
 from headway.publish.weight_source import WeightSource
@@ -25,7 +25,7 @@ class LinkedLearner:
     def learn(self, batch: Batch) -> LearnReport:
         return self._learner.learn(batch)
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Weights:
         weights = self._learner.snapshot()
         if self._only_gpu and not any(tensor.is_cuda for tensor in weights.values()):
             return weights
@@ -33,8 +33,8 @@ class LinkedLearner:
             self._source = self._make_source()
         return self._source.offer(weights)
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> SavedState:
         return self._learner.state_dict()
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: object) -> None:
         self._learner.load_state_dict(state)

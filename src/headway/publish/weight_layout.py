@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from headway.core.opaque import Weights
 
 BUCKET_BYTES = 64 << 20
 ALIGNMENT = 64
@@ -49,7 +50,7 @@ class BucketLayout:
         self.places = [self._put(*spec) for spec in self.specs]
 
     @classmethod
-    def of(cls, weights: Mapping[str, Any], bucket_bytes: int = BUCKET_BYTES) -> BucketLayout:
+    def of(cls, weights: Mapping[str, Weights], bucket_bytes: int = BUCKET_BYTES) -> BucketLayout:
         for name, tensor in weights.items():
             if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
                 raise TypeError(f"weights that are linked are dense tensors by name; {name} is {_kind(tensor)}")
@@ -97,5 +98,5 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return f"a {value.layout} tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"

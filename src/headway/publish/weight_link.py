@@ -29,7 +29,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,7 @@ from torch import Tensor
 from headway.children.daemon_thread import in_daemon_thread
 from headway.children.torch_groups import find_store
 from headway.core.lent import Lent
+from headway.core.opaque import JsonObject, Weights
 from headway.publish.weight_layout import BucketLayout, checksum
 from headway.publish.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
 from headway.publish.weight_wire import Deadline, LinkBroken, SourceAddress, Wire
@@ -102,7 +103,7 @@ class Intake:
         self._links: list[_Link] = []  # whatever is open, also where pairing is under way or was given up
         self._end = weakref.finalize(self, _close_all, self._links)
 
-    def plain(self, weights: Any) -> Any:
+    def plain(self, weights: Weights) -> Weights:
         """Weights by name, on the device. What is not linked is plain already."""
         if not isinstance(weights, LinkedWeights):
             return weights
@@ -166,7 +167,7 @@ class Intake:
                 barred.append(answer["backend"])
                 wire.close()
 
-    def _pair(self, answer: dict[str, Any], source: SourceAddress, wire: Wire, until: Deadline) -> Pair:
+    def _pair(self, answer: JsonObject, source: SourceAddress, wire: Wire, until: Deadline) -> Pair:
         try:
             with socket.create_connection((source.host, answer["port"]), until.left_s):
                 pass  # somebody is there: a TCPStore would try longer than it is told to

@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +31,7 @@ from torch import Tensor
 
 from headway.children.torch_groups import abort, gloo_group, nccl_group
 from headway.core.one_line import first_line
+from headway.core.opaque import JsonObject
 from headway.publish.weight_wire import Deadline
 
 NCCL, GLOO, BYTES = "nccl", "gloo", "bytes"
@@ -45,7 +45,7 @@ that is: it is left to a thread, and what is under way with it."""
 SOURCE, ENGINE = 0, 1
 
 
-_Message = tuple[Any, Callable[[], object]]
+_Message = tuple[dist.Work, Callable[[], object]]
 """torch's work, and what is left to do when it is done."""
 
 
@@ -62,11 +62,11 @@ class End:
     """Which one, so that two processes can tell whether they share it; empty on a CPU."""
     backends: tuple[str, ...]
 
-    def as_message(self) -> dict[str, Any]:
+    def as_message(self) -> JsonObject:
         return asdict(self)
 
     @classmethod
-    def of_message(cls, message: dict[str, Any]) -> End:
+    def of_message(cls, message: JsonObject) -> End:
         return cls(message["machine"], message["gpu"], tuple(message["backends"]))
 
 
@@ -100,8 +100,8 @@ class Pair:
 
     backend: str
 
-    def __init__(self, group: Any, rank: int) -> None:
-        self._group = group
+    def __init__(self, group: dist.ProcessGroup, rank: int) -> None:
+        self._group: dist.ProcessGroup | None = group
         self._peer = 1 - rank
         self.num_done = 0
         """Messages that came through in the last `send` or `receive`."""
@@ -166,7 +166,7 @@ class Pair:
         work = self._live_group().recv([place], self._peer, number)
         return work, lambda: place is tensor or tensor.copy_(place)
 
-    def _live_group(self) -> Any:
+    def _live_group(self) -> dist.ProcessGroup:
         if self._group is None:
             raise PairBroken("the pair was closed")
         return self._group
@@ -177,7 +177,7 @@ class Pair:
     def _place_for(self, tensor: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _finish(self, work: Any, until: Deadline) -> None:
+    def _finish(self, work: dist.Work, until: Deadline) -> None:
         raise NotImplementedError
 
 
@@ -195,7 +195,7 @@ class GlooPair(Pair):
     def _place_for(self, tensor: Tensor) -> Tensor:
         return tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
 
-    def _finish(self, work: Any, until: Deadline) -> None:
+    def _finish(self, work: dist.Work, until: Deadline) -> None:
         try:
             work.wait(timedelta(seconds=until.left_s))
         except RuntimeError:
@@ -232,7 +232,7 @@ class NcclPair(Pair):
     def _place_for(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def _finish(self, work: Any, until: Deadline) -> None:
+    def _finish(self, work: dist.Work, until: Deadline) -> None:
         while not work.is_completed():
             until.check()
             if not self._is_peer_up():
@@ -240,7 +240,7 @@ class NcclPair(Pair):
             time.sleep(POLL_S)
 
 
-def _abort(groups: list[Any], held: list[_Message]) -> None:
+def _abort(groups: list[dist.ProcessGroup], held: list[_Message]) -> None:
     abort(groups.pop())
     held.clear()
 

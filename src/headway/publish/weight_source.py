@@ -21,13 +21,13 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from headway.children.torch_groups import open_store
+from headway.core.opaque import JsonObject
 from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, checksum
 from headway.publish.weight_link import LinkedWeights
 from headway.publish.weight_pair import (
@@ -104,7 +104,7 @@ class _Held:
     def on(self, device: torch.device) -> Iterator[Tensor]:
         return (bucket.to(device) for bucket in self.buckets)
 
-    def head(self) -> dict[str, Any]:
+    def head(self) -> JsonObject:
         layout = self.layout
         return {"specs": layout.specs, "bucket_bytes": layout.bucket_bytes, "sizes": layout.sizes}
 
@@ -190,7 +190,7 @@ class _WeightServer:
             with self._lock:
                 del self._open[wire]
 
-    def _answer(self, wire: Wire, asked: dict[str, Any], pair: Pair | None) -> Pair | None:
+    def _answer(self, wire: Wire, asked: JsonObject, pair: Pair | None) -> Pair | None:
         """Returns the pair from now on."""
         if asked["do"] == "drop":
             with self._lock:

@@ -16,9 +16,10 @@ import select
 import socket
 import struct
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.core.lent import LentLost
+from headway.core.opaque import JsonObject
 
 _LENGTH = struct.Struct("<I")
 _PROOF = 32
@@ -89,17 +90,16 @@ class Wire:
         except (OSError, ValueError):  # reset; or closed here
             return False
 
-    def say(self, message: dict[str, Any], until: Deadline) -> None:
+    def say(self, message: JsonObject, until: Deadline) -> None:
         body = json.dumps(message).encode()
         self.send(_LENGTH.pack(len(body)) + body, until)
 
-    def hear(self, until: Deadline | None) -> dict[str, Any]:
+    def hear(self, until: Deadline | None) -> JsonObject:
         """The next message; without a deadline, whenever it comes."""
         (size,) = _LENGTH.unpack(self._read(_LENGTH.size, until))
-        message: dict[str, Any] = json.loads(self._read(size, until))
-        return message
+        return json.loads(self._read(size, until))
 
-    def send(self, data: Any, until: Deadline) -> None:
+    def send(self, data: bytes | memoryview, until: Deadline) -> None:
         self._socket.settimeout(until.left_s)
         self._socket.sendall(data)
 

@@ -13,6 +13,7 @@ from typing import Any
 from headway.coordinate.roles import Stations
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
+from headway.core.opaque import SettingValue
 
 RECIPES = {
     "agent": "GRPO on episodes of a language model in environments that answer it (needs headway[llm])",
@@ -37,9 +38,9 @@ class Exported:
 
     usage: str
     """How they are loaded, in Python; the folder is called FOLDER."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, SettingValue] = field(default_factory=dict)
     """For the head of the page, as model hubs read it."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, SettingValue] = field(default_factory=dict)
     """For people."""
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,7 @@ from headway.buffer.segment_replay import SegmentReplay
 from headway.collect.segments import SegmentCollector, segment_collector
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
+from headway.core.opaque import SettingValue
 from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
 from headway.envs.colorlines.gymnasium_vector import ColorLinesVector
@@ -41,7 +42,7 @@ from headway.learn.with_replay import WithReplay
 from headway.recipes.config import require_correction, with_defaults
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
 
-REPLAY_DEFAULTS: dict[str, Any] = {
+REPLAY_DEFAULTS: dict[str, SettingValue] = {
     "replay_capacity": 100_000,
     "replay_min_size": 1000,
     "samples_per_insert": 2.0,
@@ -143,7 +144,7 @@ class ColorLinesConfig(PPOSettings, RankedConfig):
         _replay(self)  # refuses a batch that does not fit
         return self
 
-    def of_replay(self, name: str) -> Any:
+    def of_replay(self, name: str) -> SettingValue:
         """A knob of the replay, or its default."""
         value = getattr(self, name)
         return REPLAY_DEFAULTS[name] if value is None else value
@@ -170,7 +171,7 @@ CONFIG = ColorLinesConfig
 
 def stations(config: ColorLinesConfig) -> Stations:
     """Everything wired: one line an edge."""
-    learner: Any = over_ranks(config, partial(_learner, config))
+    learner = over_ranks(config, partial(_learner, config))
     if config.replay_mode == "learner":
         learner = partial(WithReplay, learner, partial(_replay, config))
     return Stations(
@@ -184,7 +185,7 @@ def stations(config: ColorLinesConfig) -> Stations:
     )
 
 
-def policy(config: ColorLinesConfig, spec: Any = None) -> CellsActor:
+def policy(config: ColorLinesConfig, spec: object = None) -> CellsActor:
     """The acting side, before weights are loaded. The game has one spec, so it is not looked at."""
     return CellsActor(_network(config))
 

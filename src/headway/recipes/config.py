@@ -12,12 +12,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import fields
-from typing import Any, ClassVar, TypeVar, get_args, get_origin
+from typing import ClassVar, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError, model_validator
 
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.core.opaque import SettingValue
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
 from headway.launching import build_runtime
@@ -57,7 +58,7 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
 
     @model_validator(mode="before")
     @classmethod
-    def _by_former_names(cls, values: Any) -> Any:
+    def _by_former_names(cls, values: object) -> SettingValue:
         return renamed(values, cls.former_names) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
@@ -70,7 +71,7 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
         """What concerns evaluation alone, or where it is computed."""
         return [name for name in cls.model_fields if name.startswith("eval_") or name in cls.also_for_evaluation]
 
-    def part(self, make: Callable[..., T], *, prefix: str = "", **more: Any) -> T:
+    def part(self, make: Callable[..., T], *, prefix: str = "", **more: object) -> T:
         """Calls `make` with those of its parameters that are settings here, and with `more`.
 
         This is how settings are handed on: a learner's own settings, or the arguments of a function, are found by their
@@ -107,7 +108,7 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
         )
 
 
-def renamed(values: Mapping[str, Any], former_names: Mapping[str, str]) -> dict[str, Any]:
+def renamed(values: Mapping[str, object], former_names: Mapping[str, str]) -> dict[str, SettingValue]:
     """Settings under the names they have now; refuses one that is said under both."""
     for name, now in former_names.items():
         if name in values and values.get(now, values[name]) != values[name]:
@@ -117,12 +118,12 @@ def renamed(values: Mapping[str, Any], former_names: Mapping[str, str]) -> dict[
     return {former_names.get(name, name): value for name, value in values.items()}
 
 
-def defaults_of(kind: type[BaseModel]) -> dict[str, Any]:
+def defaults_of(kind: type[BaseModel]) -> dict[str, SettingValue]:
     """Every setting by its name, with its default."""
     return {name: field.get_default(call_default_factory=True) for name, field in kind.model_fields.items()}
 
 
-def with_defaults(**values: Any) -> Callable[[type[Model]], type[Model]]:
+def with_defaults(**values: object) -> Callable[[type[Model]], type[Model]]:
     """Gives the settings of a config other defaults; where they are declared, and what they mean, stays."""
 
     def change(kind: type[Model]) -> type[Model]:
@@ -157,7 +158,7 @@ def require_correction(correction: str, max_lead: float | str) -> None:
         )
 
 
-def read_values(kind: type[RunConfig], *layers: Mapping[str, Any]) -> RunConfig:
+def read_values(kind: type[RunConfig], *layers: Mapping[str, object]) -> RunConfig:
     """A configuration from names and values, later layers over earlier ones; every problem in a clear line."""
     merged, _, problems = _in_our_words(kind, layers)
     for name, value in list(merged.items()):
@@ -176,7 +177,7 @@ def read_values(kind: type[RunConfig], *layers: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def understand(kind: type[RunConfig], *layers: Mapping[str, Any]) -> tuple[dict[str, Any], list[Said]]:
+def understand(kind: type[RunConfig], *layers: Mapping[str, object]) -> tuple[dict[str, SettingValue], list[Said]]:
     """Layers in our words, later ones over earlier ones, and what was translated on the way."""
     merged, said, problems = understand_layers(
         defaults_of(kind), [renamed(layer, kind.former_names) for layer in layers]
@@ -187,13 +188,13 @@ def understand(kind: type[RunConfig], *layers: Mapping[str, Any]) -> tuple[dict[
 
 
 def _in_our_words(
-    kind: type[RunConfig], layers: Iterable[Mapping[str, Any]]
-) -> tuple[dict[str, Any], list[Said], list[str]]:
+    kind: type[RunConfig], layers: Iterable[Mapping[str, object]]
+) -> tuple[dict[str, SettingValue], list[Said], list[str]]:
     former: Mapping[str, str] = getattr(kind, "former_names", {})
     return understand_layers(defaults_of(kind), [renamed(layer, former) for layer in layers])
 
 
-def _structure(text: str) -> Any:
+def _structure(text: str) -> SettingValue:
     """A mapping or a list that was written on the command line."""
     try:
         return yaml.safe_load(text)

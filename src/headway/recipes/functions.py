@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from headway.coordinate.functions import stations_from_functions
 from headway.coordinate.roles import Stations
+from headway.core.opaque import Payload
 from headway.core.types import Rollout, Ticket
 from headway.recipes.config import RunConfig, with_defaults
 
@@ -87,7 +87,7 @@ def collect(config: FunctionsConfig, weights: Weights, ticket: Ticket) -> Rollou
     return Rollout(payload, steps=config.episodes)
 
 
-def train(config: FunctionsConfig, weights: Weights, rollouts: list[Any]) -> tuple[Weights, dict[str, float]]:
+def train(config: FunctionsConfig, weights: Weights, rollouts: list[Payload]) -> tuple[Weights, dict[str, float]]:
     """One gradient step on the batch, each round weighted by how likely it still is."""
     names = ("contexts", "actions", "rewards", "chances")
     contexts, actions, rewards, chances = (np.concatenate([r[name] for r in rollouts]) for name in names)

@@ -8,10 +8,11 @@ after `####` is right (scoring=strict), or where the last number is (flexible).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
+from headway.core.opaque import SettingValue
 from headway.recipes.config import with_defaults
 from headway.recipes.grpo import GRPOConfig, export, stations
 
@@ -33,12 +34,12 @@ class GSM8KConfig(GRPOConfig):
     """Added for a reply that ends with `#### number`, right or wrong. A weak model learns this and nothing else."""
     task: str = ""
     """Always gsm8k:DATA."""
-    task_options: dict[str, Any] = Field(default_factory=dict)
+    task_options: dict[str, SettingValue] = Field(default_factory=dict)
     """Other settings of the task. scoring and format_bonus may stand here too."""
 
     @model_validator(mode="before")
     @classmethod
-    def _task_from_data(cls, values: Any) -> Any:
+    def _task_from_data(cls, values: object) -> SettingValue:
         if isinstance(values, dict):
             kind, _, folder = str(values.get("task") or "gsm8k:").partition(":")
             if kind != "gsm8k":
@@ -50,11 +51,11 @@ class GSM8KConfig(GRPOConfig):
         return values
 
     @property
-    def all_task_options(self) -> dict[str, Any]:
+    def all_task_options(self) -> dict[str, SettingValue]:
         return {**self.task_options, **{name: getattr(self, name) for name in OWN}}
 
 
-def _as_settings(values: dict[str, Any]) -> dict[str, Any]:
+def _as_settings(values: dict[str, SettingValue]) -> dict[str, SettingValue]:
     """What the recipe has a setting for is that setting, wherever it is said."""
     said = {name: value for name, value in values["task_options"].items() if name in OWN}
     for name, value in said.items():

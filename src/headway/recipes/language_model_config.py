@@ -46,9 +46,9 @@ class ComparisonSettings(SettingsGroup):
     """Replies: how groups are made."""
 
     group_size: int = Field(default=8, ge=1)
-    """Replies per prompt. More make the comparison within a group less noisy."""
+    """Replies per prompt, or episodes per game. More make the comparison within a group less noisy."""
     tickets_per_batch: int = Field(default=8, ge=1)
-    """Prompts per update."""
+    """Prompts, or games, per update."""
     stop: tuple[str, ...] = ()
     """Strings that end a reply."""
     stop_token_ids: tuple[int, ...] = ()

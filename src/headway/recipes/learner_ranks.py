@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -37,7 +36,7 @@ class RankedConfig(RunConfig):
 
 def over_ranks(
     config: RankedConfig,
-    make_learner: Callable[[Rank], Any],
+    make_learner: Callable[[Rank], Learner],
     placement: Placement | None = None,
     device: Device = "cpu",
 ) -> Callable[[], Learner]:
@@ -48,11 +47,10 @@ def over_ranks(
 
 
 def _learner(
-    config: RankedConfig, make_learner: Callable[[Rank], Any], placement: Placement, device: Device
+    config: RankedConfig, make_learner: Callable[[Rank], Learner], placement: Placement, device: Device
 ) -> Learner:
     if config.learner_ranks == 1:
-        learner: Learner = make_learner(ALONE)
-        return learner
+        return make_learner(ALONE)
     return RankedLearner(
         make_learner,
         config.learner_ranks,
@@ -63,7 +61,7 @@ def _learner(
     )
 
 
-def _one_rank(num_threads: int, make_learner: Callable[[Rank], Any], rank: Rank) -> Any:
+def _one_rank(num_threads: int, make_learner: Callable[[Rank], Learner], rank: Rank) -> Learner:
     torch.set_num_threads(num_threads)
     return make_learner(rank)
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 
 from headway.coordinate.roles import Stations
+from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
 from headway.learn.muzero.inference import searchable
 from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
@@ -33,7 +34,7 @@ from headway.search.planning import Planner
 class MuZeroConfig(MuZeroSettings, SearchConfig):
     """Network: what MuZero learns."""
 
-    own_board_defaults: ClassVar[dict[str, dict[str, Any]]] = {
+    own_board_defaults: ClassVar[dict[str, dict[str, SettingValue]]] = {
         "tic_tac_toe": {
             "network": "vector",  # as good on nine cells, and searched by compiled kernels
             "hidden": 128,
@@ -83,7 +84,7 @@ def stations(config: MuZeroConfig) -> Stations:
     return search_stations(config, spec, planner, partial(_learner, config, spec))
 
 
-def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
+def planner(config: MuZeroConfig, spec: GameSpec, num_simulations: int) -> Planner:
     """The acting side, before weights are loaded."""
     settings = config.search_settings(spec.players, num_simulations)
     return planner_of(config, searchable(_network(config, spec), device=device_for(config.search_gpus)), settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -21,6 +21,7 @@ from headway.core.protocols import Collector
 from headway.core.types import derive_seed
 from headway.envs.gymnasium_vector import (
     Backend,
+    EnvVector,
     Spec,
     choose_backend,
     describe,
@@ -161,7 +162,7 @@ def _policy(config: PPOConfig, spec: Spec) -> Actor:
     return Actor(_network(config, spec))
 
 
-def _vector(config: PPOConfig, num_envs: int) -> Any:
+def _vector(config: PPOConfig, num_envs: int) -> EnvVector:
     assert config.env_backend != "auto"
     return make_vector(config.env, num_envs, config.env_backend)
 

@@ -6,13 +6,14 @@ A recipe adds the settings of its model and of its learner.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from headway.buffer.game_segments import Windows, segments_per_stream
 from headway.coordinate.settings import Settings
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.core.protocols import Placement
 from headway.core.rules import ReplayRatio
 from headway.envs.board_games import GAMES
@@ -29,7 +30,7 @@ BOARD_GAMES = {"tictactoe": "tic_tac_toe", **{name: name for name in GAMES}}
 """What the user may say, and the game it is."""
 
 
-ANY_BOARD: dict[str, Any] = {
+ANY_BOARD: dict[str, SettingValue] = {
     "gamma": 1.0,
     "num_envs": 32,
     "value_bins": 21,
@@ -40,7 +41,7 @@ ANY_BOARD: dict[str, Any] = {
     "root_dirichlet_alpha": 0.5,
     "eval_episodes": 100,
 }
-BOARD_DEFAULTS: dict[str, dict[str, Any]] = {
+BOARD_DEFAULTS: dict[str, dict[str, SettingValue]] = {
     "tic_tac_toe": {
         **ANY_BOARD,
         "td_steps": 9,
@@ -122,7 +123,7 @@ class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettin
     For board games some defaults differ (BOARD_DEFAULTS of the recipe).
     """
 
-    own_board_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
+    own_board_defaults: ClassVar[dict[str, dict[str, SettingValue]]] = {}
     """Where a recipe wants others yet, by game."""
     also_for_evaluation = ("opponents", "search_gpus", "torch_threads")
     shown_first = "env num_envs num_simulations max_lead replay_ratio reanalyze_ratio wall_s target_score"
@@ -189,12 +190,12 @@ class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettin
 
     @field_validator("opponents", mode="before")
     @classmethod
-    def _one_opponent_or_several(cls, value: Any) -> Any:
+    def _one_opponent_or_several(cls, value: object) -> SettingValue:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_the_game(cls, values: Any) -> Any:
+    def _defaults_of_the_game(cls, values: SettingValue) -> SettingValue:
         game = BOARD_GAMES.get(values.get("env", "")) if isinstance(values, dict) else None
         if game is None:
             return values

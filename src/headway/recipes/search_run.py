@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -72,12 +72,13 @@ def planner_of(config: SearchConfig, model: SearchableModel, settings: SearchSet
     return Planner(model, settings, prior=prior, prior_weight=config.prior_weight)
 
 
-MakePlanner = Callable[[SearchConfig, GameSpec, int], Planner]
+AnySearch = TypeVar("AnySearch", bound=SearchConfig)
+MakePlanner = Callable[[AnySearch, GameSpec, int], Planner]
 """A planner for a config, a game and a number of simulations, before weights are loaded."""
 
 
 def search_stations(
-    config: Any, spec: GameSpec, make_planner: MakePlanner, make_learner: Callable[[], Learner]
+    config: AnySearch, spec: GameSpec, make_planner: MakePlanner[AnySearch], make_learner: Callable[[], Learner]
 ) -> Stations:
     """Everything wired: one line an edge."""
     make_replay = partial(_replay, config, spec)
@@ -121,7 +122,9 @@ def _games(config: SearchConfig, number: int) -> Games:
     return VectorGames(partial(make_vector, config.env, config.num_envs), seed=seed)
 
 
-def _collector(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner, number: int) -> SearchSegmentCollector:
+def _collector(
+    config: AnySearch, spec: GameSpec, make_planner: MakePlanner[AnySearch], number: int
+) -> SearchSegmentCollector:
     return search_segment_collector(
         partial(_games, config, number),
         partial(make_planner, config, spec, config.num_simulations),
@@ -161,7 +164,7 @@ def _replay(config: SearchConfig, spec: GameSpec) -> GameSegments:
     )
 
 
-def _reanalyzer(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner) -> SearchReanalyzer:
+def _reanalyzer(config: AnySearch, spec: GameSpec, make_planner: MakePlanner[AnySearch]) -> SearchReanalyzer:
     return SearchReanalyzer(
         partial(make_planner, config, spec, config.num_simulations),
         max_roots=config.reanalyze_roots,
@@ -169,7 +172,9 @@ def _reanalyzer(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner)
     )
 
 
-def _evaluator(config: SearchConfig, spec: GameSpec, make_planner: MakePlanner) -> EpisodeEvaluator | MatchEvaluator:
+def _evaluator(
+    config: AnySearch, spec: GameSpec, make_planner: MakePlanner[AnySearch]
+) -> EpisodeEvaluator | MatchEvaluator:
     plan = partial(make_planner, config, spec, config.eval_simulations)
     if config.is_board_game:
         opponents = dict.fromkeys(config.opponents, 1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -202,7 +202,7 @@ class RecordingSettings(SettingsGroup):
 
     @field_validator("alarms", mode="before")
     @classmethod
-    def _alarms_are_known(cls, value: Any) -> dict[str, float]:
+    def _alarms_are_known(cls, value: object) -> dict[str, float]:
         if value is None or value == "":
             return {}
         if isinstance(value, str):

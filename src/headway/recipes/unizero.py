@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import torch
 from pydantic import Field, model_validator
@@ -63,7 +62,7 @@ def stations(config: UniZeroConfig) -> Stations:
     return search_stations(config, spec, planner, partial(_learner, config, spec))
 
 
-def planner(config: Any, spec: GameSpec, num_simulations: int) -> Planner:
+def planner(config: UniZeroConfig, spec: GameSpec, num_simulations: int) -> Planner:
     """The acting side, before weights are loaded."""
     settings = config.search_settings(spec.players, num_simulations)
     device = device_for(config.search_gpus)

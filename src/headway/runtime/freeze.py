@@ -1,14 +1,24 @@
-"""Snapshots are immutable: inside one process that takes a copy, made where the weights are."""
+"""What runtimes in one process share: payloads travel as they are, and a snapshot is copied where the weights are."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
+from headway.core.opaque import Payload, RoleAnswer
 from headway.core.types import Snapshot
 
 
-def freeze(result: Any) -> Any:
+class PlainPayloads:
+    """Hands payloads on without a reference in their place, so there is nothing to fetch or to release."""
+
+    def fetch(self, payload: Payload) -> Payload:
+        return payload
+
+    def release(self, payload: object) -> None:
+        pass
+
+
+def freeze(result: RoleAnswer) -> RoleAnswer:
     """`result` with the payload of every snapshot in it copied, so that the learner may go on changing it."""
     if type(result) is Snapshot:
         return Snapshot(result.version, copy.deepcopy(result.payload))

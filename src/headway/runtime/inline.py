@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
+from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleLate, RoleRaised
-from headway.runtime.freeze import freeze
+from headway.runtime.freeze import PlainPayloads, freeze
 
 T = TypeVar("T")
 
 
-class Inline:
+class Inline(PlainPayloads):
     """Roles are plain objects here."""
 
     name = "inline"
 
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
-        self._objects: dict[str, Any] = {}
+        self._objects: dict[str, Station] = {}
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
+    def run(self, main: CoroutineOf[T]) -> T:
         return asyncio.run(main)
 
     now = staticmethod(time.perf_counter)
@@ -42,7 +43,7 @@ class Inline:
         except Exception as error:
             raise RoleRaised.of(role, "start", error) from error
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer:
         await asyncio.sleep(0)  # the other loops act on what has happened before this call begins
         started = time.perf_counter()
         try:
@@ -55,12 +56,6 @@ class Inline:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
-
-    def fetch(self, payload: Any) -> Any:
-        return payload
-
-    def release(self, payload: Any) -> None:
-        pass
 
     async def close(self) -> None:
         for role in self._objects.values():

@@ -11,9 +11,10 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from headway.runtime.transport import Arena, BlockKey, MemorySegment, SegmentKey, SharedRef, Views, encode
+from headway.core.opaque import Payload
+from headway.runtime.arena import Arena, BlockKey, MemorySegment, SegmentKey, SharedRef
+from headway.runtime.transport import Views, encode
 
 DRIVER = 0
 
@@ -86,7 +87,7 @@ class Loans:
                 raise
             self._segments[owner, segment.index] = _SharedSegment(segment)
 
-    def place(self, value: Any) -> SharedRef:
+    def place(self, value: object) -> SharedRef:
         """A value of the driver's own, registered."""
         ref = encode(value, self._arena)
         self.adopt(DRIVER, self._arena.take_new_segments())
@@ -139,11 +140,11 @@ class Loans:
             block.is_released = True
             self._come_back(ref.key, 0)
 
-    def copy(self, ref: SharedRef) -> Any:
+    def copy(self, ref: SharedRef) -> Payload:
         self.refuse_if_released(ref)
         return self._views.copy(ref)
 
-    def take(self, ref: SharedRef) -> Any:
+    def take(self, ref: SharedRef) -> Payload:
         """Copy a value that was made for the driver alone; its block is free at once."""
         if ref.serial:
             self._members[ref.owner].frees.append(ref.serial)

@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headway.children.daemon_thread import daemon_thread, in_daemon_thread
+from headway.core.opaque import CoroutineOf
 from headway.core.protocols import Runtime
 
 T = TypeVar("T")
@@ -67,9 +68,7 @@ def has_running_loop() -> bool:
     return True
 
 
-def run_in_own_thread(
-    runtime: Runtime, main: Coroutine[Any, Any, T], stop: Callable[[], None], abort: Callable[[], None]
-) -> T:
+def run_in_own_thread(runtime: Runtime, main: CoroutineOf[T], stop: Callable[[], None], abort: Callable[[], None]) -> T:
     """The result of `main`, or what it raised. `stop` and `abort` are for a KeyboardInterrupt that hits the caller."""
     ended: Future[T] = Future()
     context = contextvars.copy_context()  # a notebook finds the cell that printed something by it

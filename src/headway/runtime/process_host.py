@@ -20,23 +20,16 @@ import queue
 import sys
 import threading
 import traceback
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.children.channel import Channel, not_lost
 from headway.children.in_child import begin
 from headway.children.sent_code import unpack_function
+from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
-from headway.runtime.transport import (
-    INLINE_BYTES,
-    Arena,
-    BlockKey,
-    GuardedArena,
-    SegmentKey,
-    SharedRef,
-    Views,
-    encode,
-)
+from headway.runtime.arena import Arena, BlockKey, GuardedArena, SegmentKey, SharedRef
+from headway.runtime.transport import INLINE_BYTES, Views, encode
 
 
 class Start(NamedTuple):
@@ -116,7 +109,7 @@ class ProcessHost:
         self.start = start
         self.arena = arena
         self.views = Views()
-        self.object: Any = None
+        self.object: Station = None
 
     def build(self) -> bool:
         try:
@@ -155,17 +148,17 @@ class ProcessHost:
         args = self._resolve(self.views.copy(call.args))
         return self._share(call.method, getattr(self.object, call.method)(*args))
 
-    def _resolve(self, value: Any) -> Any:
+    def _resolve(self, value: RoleAnswer) -> RoleAnswer:
         """Put views in place of references: of snapshots read-only, for many look at the same memory."""
         if type(value) is tuple:
             return tuple(self._resolve(item) for item in value)
         is_writable = not isinstance(value, Snapshot)
         return map_payloads(value, lambda ref: self.views.open(ref, is_writable))
 
-    def _share(self, method: str, result: Any) -> SharedRef:
+    def _share(self, method: str, result: object) -> SharedRef:
         payloads: list[SharedRef] = []
 
-        def share(payload: Any) -> SharedRef:
+        def share(payload: object) -> SharedRef:
             payloads.append(encode(payload, self.arena))
             return payloads[-1]
 

@@ -25,19 +25,20 @@ import itertools
 import os
 import pickle
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headway.children.channel import Frame, LoopChannel, not_lost
 from headway.children.child import KILL_S, Child, python_command, thread_limits
 from headway.children.sent_code import pack_function
+from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
+from headway.runtime.arena import BlockKey, MemorySegment, SharedRef
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.own_thread import beside
 from headway.runtime.process_host import Call, Reply, Start
-from headway.runtime.transport import BlockKey, MemorySegment, SharedRef
 
 T = TypeVar("T")
 
@@ -60,9 +61,9 @@ class Processes:
         self._asked_for: set[str] = set()  # roles, whether or not they could be started
         self._owners = itertools.count(DRIVER + 1)
         self._loans = Loans()
-        self._plain: dict[int, tuple[Any, SharedRef]] = {}  # payloads that came from no role, by id, until released
+        self._plain: dict[int, tuple[Payload, SharedRef]] = {}  # payloads that came from no role, by id, until released
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
+    def run(self, main: CoroutineOf[T]) -> T:
         return asyncio.run(main)
 
     now = staticmethod(time.perf_counter)
@@ -96,13 +97,13 @@ class Processes:
         await self._kill([self._running[role]])
         await self._spawn(self._roles[role])
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer:
         process = self._running[role]
         if process.ended.done():
             raise RoleDied(role, method, process.ended.result(), never_began=True)
         refs: list[SharedRef] = []
 
-        def refer(payload: Any) -> SharedRef:
+        def refer(payload: object) -> SharedRef:
             ref = payload if isinstance(payload, SharedRef) else self._refer_to_plain(payload)
             self._loans.refuse_if_released(ref)
             refs.append(ref)
@@ -116,10 +117,10 @@ class Processes:
         self._loans.release(carrier)
         return await process.ask(method, carrier, parcel, deadline_s)
 
-    def fetch(self, payload: Any) -> Any:
+    def fetch(self, payload: Payload) -> Payload:
         return self._loans.copy(payload) if isinstance(payload, SharedRef) else payload
 
-    def release(self, payload: Any) -> None:
+    def release(self, payload: object) -> None:
         if id(payload) in self._plain:
             _, payload = self._plain.pop(id(payload))
         if isinstance(payload, SharedRef):
@@ -172,7 +173,7 @@ class Processes:
         enough = f"{SPARE_FILES + num_roles * FILES_PER_ROLE} are enough for {num_roles} roles in processes"
         return OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)}: {enough}")
 
-    def _refer_to_plain(self, payload: Any) -> SharedRef:
+    def _refer_to_plain(self, payload: object) -> SharedRef:
         if id(payload) in self._plain:
             return self._plain[id(payload)][1]
         ref = self._loans.place(payload)
@@ -184,7 +185,7 @@ class Processes:
 @dataclass(slots=True)
 class _Pending:
     method: str
-    future: asyncio.Future[Any]
+    future: asyncio.Future[RoleAnswer]
     lent: Sequence[BlockKey]
 
 
@@ -208,14 +209,14 @@ class RoleProcess:
         self.channel.send(pickle.dumps(tuple(start)))
         await self._answer(0, _Pending("start", asyncio.get_running_loop().create_future(), ()), deadline_s)
 
-    async def ask(self, method: str, args: SharedRef, parcel: Parcel, deadline_s: float) -> Any:
+    async def ask(self, method: str, args: SharedRef, parcel: Parcel, deadline_s: float) -> RoleAnswer:
         number = next(self._numbers)
         call = Call(number, method, args, parcel.frees, parcel.segments, parcel.dropped)
         self.channel.send(call.pack(), parcel.fds)
         pending = _Pending(method, asyncio.get_running_loop().create_future(), parcel.lent)
         return await self._answer(number, pending, deadline_s)
 
-    async def _answer(self, number: int, pending: _Pending, deadline_s: float) -> Any:
+    async def _answer(self, number: int, pending: _Pending, deadline_s: float) -> RoleAnswer:
         self._pending[number] = pending
         future = pending.future
         timer = asyncio.get_running_loop().call_later(deadline_s, self._expire, pending, deadline_s)
@@ -276,7 +277,7 @@ class RoleProcess:
         new = zip(reply.segments, not_lost(fds), strict=True)
         self._loans.adopt(self.owner, [MemorySegment(index, size, fd) for (index, size), fd in new])
 
-    def _discard(self, value: Any) -> None:
+    def _discard(self, value: object) -> None:
         map_payloads(value, self._loans.release)
 
     def _end(self) -> None:

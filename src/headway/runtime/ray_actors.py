@@ -25,10 +25,10 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import ray
 from ray import cloudpickle
@@ -36,6 +36,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError
 from ray.experimental import get_local_object_locations
 
 from headway.children.child import KILL_S
+from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import PayloadLost, Role, RoleDied, RoleLate
 from headway.core.types import map_payloads
 from headway.runtime.own_thread import beside
@@ -96,14 +97,14 @@ class RayActors:
         self._running: dict[str, RoleActor] = {}
         self._serials = itertools.count(1)
         self._objects: dict[int, tuple[ray.ObjectRef, int]] = {}  # serial -> object and place in it, until released
-        self._plain: dict[int, tuple[Any, RayRef]] = {}  # payloads that came from no role, by id, until released
+        self._plain: dict[int, tuple[Payload, RayRef]] = {}  # payloads that came from no role, by id, until released
         self._released: deque[tuple[ray.ObjectRef, int]] = deque()  # held until the driver hears which node stores them
         self._pulls = ThreadPoolExecutor(MAX_PULLS, "headway ray pull")
         self.driver_payload_bytes = 0
         """Payload bytes that came to the driver with replies: tiny ones, and any that is in no node's store when it
         is released. What `fetch` was asked for and what the driver itself sends is not among them."""
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
+    def run(self, main: CoroutineOf[T]) -> T:
         return asyncio.run(main)
 
     now = staticmethod(time.perf_counter)
@@ -133,7 +134,7 @@ class RayActors:
         await self._end([self._running[role]])
         await self._spawn(self._roles[role])
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer:
         actor = self._running[role]
         if actor.how_it_ended:
             raise RoleDied(role, method, actor.how_it_ended, never_began=True)
@@ -152,7 +153,7 @@ class RayActors:
             raise
         return self._take(reply, stored)
 
-    def fetch(self, payload: Any) -> Any:
+    def fetch(self, payload: Payload) -> Payload:
         """A copy, in the driver."""
         if not isinstance(payload, RayRef):
             return payload
@@ -168,7 +169,7 @@ class RayActors:
         header, buffers = parts
         return pickle.loads(header, buffers=[bytearray(buffer) for buffer in buffers])
 
-    def release(self, payload: Any) -> None:
+    def release(self, payload: object) -> None:
         if id(payload) in self._plain:
             _, payload = self._plain.pop(id(payload))
         if isinstance(payload, RayRef) and payload.serial in self._objects:
@@ -267,7 +268,7 @@ class RayActors:
 
     # -- payloads -----------------------------------------------------------------------------------
 
-    def _give(self, payload: Any, given: list[tuple[ray.ObjectRef, int] | Parts]) -> int:
+    def _give(self, payload: object, given: list[tuple[ray.ObjectRef, int] | Parts]) -> int:
         """Add what a payload stands for to what the call gives; returns its place there."""
         ref = payload if isinstance(payload, RayRef) else self._refer_to_plain(payload)
         given.append(self._find(ref) if ref.inline is None else ref.inline)
@@ -278,7 +279,7 @@ class RayActors:
             raise ValueError(f"payload {ref.serial} was released: it cannot be used again")
         return self._objects[ref.serial]
 
-    def _refer_to_plain(self, payload: Any) -> RayRef:
+    def _refer_to_plain(self, payload: object) -> RayRef:
         if id(payload) in self._plain:
             return self._plain[id(payload)][1]
         parts, size = encode_parts(payload)
@@ -302,7 +303,7 @@ class RayActors:
                 actor.kill("was lost with its node")
                 raise RoleDied(actor.role, method, f"what it returned was lost with node {actor.node}") from None
 
-    def _take(self, reply: RayReply, stored: ray.ObjectRef) -> Any:
+    def _take(self, reply: RayReply, stored: ray.ObjectRef) -> RoleAnswer:
         """The result, with references in place of its payloads."""
         refs = []
         for index, size in enumerate(reply.sizes):
@@ -316,8 +317,7 @@ class RayActors:
 
 def _places(stored: ray.ObjectRef) -> list[str]:
     """The nodes whose stores hold the object, as far as the driver knows; none if it came with the reply."""
-    known: list[str] = get_local_object_locations([stored])[stored]["node_ids"]
-    return known
+    return get_local_object_locations([stored])[stored]["node_ids"]
 
 
 def _is_here(stored: ray.ObjectRef) -> bool:

@@ -9,8 +9,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import ray
 from ray._private import ray_constants
@@ -19,6 +18,7 @@ from ray.exceptions import RayError
 
 from headway.children.daemon_thread import in_daemon_thread
 from headway.core.one_line import first_line
+from headway.core.opaque import SettingValue
 from headway.core.protocols import Placement
 
 LOOPBACK = "127.0.0.1"
@@ -36,7 +36,7 @@ def connect(address: str, timeout_s: float) -> bool:
         if not is_local and place != here:
             raise ConnectionError(f"this process is connected to Ray at {here}; it cannot use {place} as well")
         return False
-    options: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": LOOPBACK} if is_local else {}
+    options: dict[str, SettingValue] = {"include_dashboard": False, "_node_ip_address": LOOPBACK} if is_local else {}
     try:
         with _signal_handlers_kept(), _on_loopback() if is_local else contextlib.nullcontext():
             ray.init(
@@ -61,7 +61,7 @@ def lacking(placement: Placement) -> str:
     return f"asked for {_list(asked)}; the cluster has {_list(has)}"
 
 
-def _list(amounts: dict[str, Any]) -> str:
+def _list(amounts: Mapping[str, float | str]) -> str:
     return (
         ", ".join(
             f"{name} {amount:g}" if isinstance(amount, float) else f"{name} {amount}"

@@ -11,9 +11,10 @@ from typing import Any
 
 from ray import cloudpickle
 
+from headway.core.opaque import Payload
 from headway.runtime.transport import INLINE_BYTES, PayloadPickler
 
-Parts = tuple[bytes, Sequence[Any]]
+Parts = tuple[bytes, Sequence[bytes | memoryview | pickle.PickleBuffer]]
 """A payload: its pickled frame and the memory of its arrays."""
 
 
@@ -29,12 +30,12 @@ class RayRef:
 class RayPickler(cloudpickle.CloudPickler):
     """Arrays and tensors out of band, as between processes; classes and functions as Ray sends them."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         reduced = PayloadPickler.reducer_override(self, value)  # type: ignore[arg-type]
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
 
-def encode_parts(payload: Any) -> tuple[Parts, int]:
+def encode_parts(payload: object) -> tuple[Parts, int]:
     """The parts of a payload, over its own memory, and their size."""
     buffers: list[pickle.PickleBuffer] = []
     header = io.BytesIO()
@@ -46,20 +47,20 @@ def encode_parts(payload: Any) -> tuple[Parts, int]:
     return (header.getvalue(), raw), size
 
 
-def decode_parts(parts: Parts, is_writable: bool) -> Any:
+def decode_parts(parts: Parts, is_writable: bool) -> Payload:
     """The payload, its arrays over the memory of the parts."""
     header, buffers = parts
     views = [_open(buffer) for buffer in buffers]
     return pickle.loads(header, buffers=views if is_writable else [view.toreadonly() for view in views])
 
 
-def _open(buffer: Any) -> memoryview:
+def _open(buffer: bytes | memoryview | pickle.PickleBuffer) -> memoryview:
     """A writable view: Ray marks its memory read-only, and neither torch nor code that works in place likes that."""
     if isinstance(buffer, bytes) or not memoryview(buffer).nbytes:
         return memoryview(bytearray(buffer))
     import numpy
 
-    flat = numpy.frombuffer(buffer, numpy.uint8)
+    flat = numpy.frombuffer(memoryview(buffer), numpy.uint8)
     block = (ctypes.c_ubyte * flat.size).from_address(flat.ctypes.data)
     block.source = flat  # type: ignore[attr-defined]  # the memory stays while anything looks at the block
     return memoryview(block)

@@ -23,6 +23,7 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from headway.children.child import thread_limits
 from headway.children.ray_errors import how_it_died
 from headway.core.one_line import first_line
+from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import PayloadLost, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
 from headway.core.types import Rollout, Snapshot, carriers, map_payloads
 from headway.runtime.own_thread import awaitable
@@ -41,7 +42,7 @@ STORED_BYTES = 100 << 10
 class RayReply:
     """What comes to the driver: a result whose payloads are places in `sizes` and in what was stored."""
 
-    value: Any
+    value: RoleAnswer
     sizes: Sequence[int] = ()
     inline: Sequence[Parts] = ()
     problem: Problem | None = None  # what was raised
@@ -91,7 +92,7 @@ class RoleActor:
             raise RoleRaised(self.role, "start", *problem)
         self.is_ready = True
 
-    async def ask(self, method: str, args: bytes, given: Sequence[Any]) -> tuple[RayReply, ray.ObjectRef]:
+    async def ask(self, method: str, args: bytes, given: Sequence[object]) -> tuple[RayReply, ray.ObjectRef]:
         ask = self._host.call.options(num_returns=2)
         if self._has_lanes:
             ask = self._host.call.options(num_returns=2, concurrency_group=COLLECT if method == COLLECT else OTHER)
@@ -109,7 +110,7 @@ class RoleActor:
             raise RoleRaised(self.role, method, *reply.problem)
         return reply, stored
 
-    async def _answer(self, method: str, ref: ray.ObjectRef) -> Any:
+    async def _answer(self, method: str, ref: ray.ObjectRef) -> RoleAnswer:
         try:
             return await awaitable(ref.future())
         except RayTaskError as error:  # not the station's own: the host could not even answer
@@ -150,7 +151,7 @@ class RoleHost:
 
     def __init__(self, has_lanes: bool) -> None:
         self._has_lanes = has_lanes
-        self._object: Any = None
+        self._object: Station = None
 
     def where(self) -> tuple[int, str]:
         return os.getpid(), ray.get_runtime_context().get_node_id()
@@ -171,9 +172,9 @@ class RoleHost:
             sys.modules["torch"].set_num_threads(num_threads)
         return None
 
-    def call(self, method: str, packed: bytes, given: Sequence[Any]) -> tuple[Any, bytes]:
+    def call(self, method: str, packed: bytes, given: Sequence[object]) -> tuple[object, bytes]:
         """What is to stay in the store of this node, and the packed RayReply."""
-        stored: Any = None
+        stored: object = None
         try:
             args = cloudpickle.loads(packed)
             try:
@@ -206,7 +207,7 @@ def _get_all(given: Sequence[Any]) -> list[Parts]:
     return [objects[place[0]][place[1]] if place[0] in objects else place for place in given]
 
 
-def _resolve(value: Any, parts: Sequence[Parts]) -> Any:
+def _resolve(value: RoleAnswer, parts: Sequence[Parts]) -> RoleAnswer:
     """Put views in place of payloads: of snapshots read-only, for many look at the same memory."""
     if type(value) is tuple:
         return tuple(_resolve(item, parts) for item in value)
@@ -214,7 +215,7 @@ def _resolve(value: Any, parts: Sequence[Parts]) -> Any:
     return map_payloads(value, lambda place: decode_parts(parts[place], is_writable))
 
 
-def _report_lost(args: Any, given: Sequence[Any]) -> RayReply:
+def _report_lost(args: object, given: Sequence[object]) -> RayReply:
     """Which of them. What is lost stays lost, so asking again gives the same answer."""
     lost = []
     for carrier in carriers(args):
@@ -230,7 +231,7 @@ def _report_lost(args: Any, given: Sequence[Any]) -> RayReply:
     return RayReply(None, problem=(what, "", False), lost=(tickets, versions))
 
 
-def _part_with(result: Any) -> tuple[RayReply, Any]:
+def _part_with(result: object) -> tuple[RayReply, object]:
     """The result as a reply, and the payloads to be stored: none if they are tiny.
 
     Ray sends small returns to the driver with the reply; a payload smaller than that is filled up.
@@ -238,7 +239,7 @@ def _part_with(result: Any) -> tuple[RayReply, Any]:
     payloads: list[Parts] = []
     sizes: list[int] = []
 
-    def put_aside(payload: Any) -> int:
+    def put_aside(payload: object) -> int:
         parts, size = encode_parts(payload)
         payloads.append(parts)
         sizes.append(size)
@@ -248,5 +249,5 @@ def _part_with(result: Any) -> tuple[RayReply, Any]:
     total = sum(sizes)
     if total <= INLINE_BYTES:
         return RayReply(value, sizes, payloads), None
-    stored: list[Any] = [(header, list(map(pickle.PickleBuffer, buffers))) for header, buffers in payloads]
+    stored = [(header, list(map(pickle.PickleBuffer, buffers))) for header, buffers in payloads]
     return RayReply(value, sizes), [*stored, pickle.PickleBuffer(bytes(max(0, STORED_BYTES - total)))]

@@ -18,23 +18,24 @@ import queue
 import selectors
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.refusals import refusal
-from headway.runtime.freeze import freeze
+from headway.runtime.freeze import PlainPayloads, freeze
 from headway.runtime.own_thread import beside
 
 T = TypeVar("T")
-Inbox = queue.SimpleQueue[tuple[asyncio.Future[Any], str, tuple[Any, ...]] | None]
+Inbox = queue.SimpleQueue[tuple[asyncio.Future[RoleAnswer], str, tuple[object, ...]] | None]
 CLOSE_GRACE_S = 1.0
 CLOSE_S = 10.0
 """How long a station may take to let go of what it holds outside this process."""
 
 
-class Threads:
+class Threads(PlainPayloads):
     """Roles are threads here."""
 
     name = "threads"
@@ -43,7 +44,7 @@ class Threads:
         self._roles: dict[str, Role] = {}
         self._hosts: dict[str, _Host] = {}
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
+    def run(self, main: CoroutineOf[T]) -> T:
         with asyncio.Runner(loop_factory=_QueueLoop) as runner:
             return runner.run(main)
 
@@ -62,7 +63,7 @@ class Threads:
         self._hosts[role] = host
         await host.call("start", ())
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer:
         answer = self._hosts[role].call(method, args)
         timer = asyncio.get_running_loop().call_later(deadline_s, _give_up, answer, role, method, deadline_s)
         try:
@@ -72,12 +73,6 @@ class Threads:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await beside(work)
-
-    def fetch(self, payload: Any) -> Any:
-        return payload
-
-    def release(self, payload: Any) -> None:
-        pass
 
     async def close(self) -> None:
         """Let every idle thread end. One that is stuck in a call may end when its object is closed. If not, it is
@@ -120,7 +115,7 @@ class _QueueSelector(selectors.SelectSelector):
             self._is_rung = True
             self._rings.put(None)
 
-    def select(self, timeout: float | None = None) -> list[Any]:
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         try:
             self._rings.get(timeout is None or timeout > 0, timeout)
         except queue.Empty:
@@ -140,7 +135,7 @@ class _QueueLoop(asyncio.SelectorEventLoop):
         self._queue_selector.ring()
 
 
-def _give_up(answer: asyncio.Future[Any], role: str, method: str, deadline_s: float) -> None:
+def _give_up(answer: asyncio.Future[RoleAnswer], role: str, method: str, deadline_s: float) -> None:
     if not answer.done():
         answer.set_exception(RoleLate(role, method, f"no answer within {deadline_s:g} s"))
 
@@ -151,12 +146,12 @@ class _Host:
     def __init__(self, role: Role) -> None:
         self._role = role.name
         self._factory = role.factory
-        self._station: Any = None
+        self._station: Station = None
         self._loop = asyncio.get_running_loop()
         self._inbox: Inbox = queue.SimpleQueue()
         self._threads = [self._begin(self._inbox, role.name)]
 
-    def call(self, method: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+    def call(self, method: str, args: tuple[object, ...]) -> asyncio.Future[RoleAnswer]:
         answer = self._loop.create_future()
         self._inbox.put((answer, method, args))
         return answer
@@ -189,7 +184,7 @@ class _Host:
     def _work(self, inbox: Inbox) -> None:
         while (asked := inbox.get()) is not None:
             answer, method, args = asked
-            result: Any = None
+            result: RoleAnswer = None
             problem: RoleError | None = None
             try:
                 if method == "start":
@@ -208,7 +203,7 @@ class _Host:
                 return
             del asked, answer, args, result, problem  # nothing of a finished call stays alive in this frame
 
-    def _settle(self, answer: asyncio.Future[Any], result: Any, problem: RoleError | None) -> None:
+    def _settle(self, answer: asyncio.Future[RoleAnswer], result: object, problem: RoleError | None) -> None:
         if answer.done():  # given up or cancelled meanwhile
             return
         if problem is not None:
@@ -227,10 +222,12 @@ class _LaneHost(_Host):
         super().__init__(role)
         self._collects: Inbox = queue.SimpleQueue()
         self._threads += [self._begin(self._collects, f"{role.name}/{lane}") for lane in range(role.lanes)]
-        self._under_way: dict[asyncio.Future[Any], str] = {}  # with the method; touched in the loop's thread only
+        self._under_way: dict[
+            asyncio.Future[RoleAnswer], str
+        ] = {}  # with the method; touched in the loop's thread only
         self._how_it_ended = ""
 
-    def call(self, method: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+    def call(self, method: str, args: tuple[object, ...]) -> asyncio.Future[RoleAnswer]:
         if self._how_it_ended:
             raise RoleDied(self._role, method, self._how_it_ended, never_began=True)
         answer = self._loop.create_future()
@@ -242,7 +239,7 @@ class _LaneHost(_Host):
     def leave(self) -> None:
         self._end("its threads were given up")
 
-    def _settle(self, answer: asyncio.Future[Any], result: Any, problem: RoleError | None) -> None:
+    def _settle(self, answer: asyncio.Future[RoleAnswer], result: object, problem: RoleError | None) -> None:
         super()._settle(answer, result, problem)
         if isinstance(problem, RoleDied):
             self._end(problem.what)

@@ -11,16 +11,17 @@ nothing will ever happen again: that is a deadlock, and it is raised as one.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import enum
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
+from headway.core.opaque import CoroutineOf, JsonObject, RoleAnswer, Station
 from headway.core.protocols import PayloadLost, Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import Rollout, Snapshot, carriers
-from headway.runtime.freeze import freeze
+from headway.runtime.freeze import PlainPayloads, freeze
 
 T = TypeVar("T")
 
@@ -45,12 +46,12 @@ class Fault(enum.Enum):
 class Workload(Protocol):
     """How long each call takes, and whether it goes wrong."""
 
-    def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float: ...
+    def duration_s(self, role: str, method: str, args: tuple[object, ...]) -> float: ...
 
-    def fault(self, role: str, method: str, args: tuple[Any, ...]) -> Fault | None: ...
+    def fault(self, role: str, method: str, args: tuple[object, ...]) -> Fault | None: ...
 
 
-class Virtual:
+class Virtual(PlainPayloads):
     """Roles are plain objects; their calls take the time the workload says."""
 
     name = "virtual"
@@ -59,12 +60,12 @@ class Virtual:
         self._workload = workload
         self._loop = VirtualLoop()  # type: ignore[abstract]  # it does no input or output
         self._roles: dict[str, Role] = {}
-        self._objects: dict[str, Any] = {}  # the living
+        self._objects: dict[str, Station] = {}  # the living
         self._under_way: dict[str, dict[asyncio.Future[None], str]] = {}  # roles with lanes -> calls and their methods
         self._lost: set[tuple[type, int]] = set()  # rollouts by ticket and snapshots by version, until made again
         self.now: Callable[[], float] = self._loop.time
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
+    def run(self, main: CoroutineOf[T]) -> T:
         return self._loop.run(main)
 
     async def start(self, role: Role) -> None:
@@ -75,7 +76,7 @@ class Virtual:
         self._end(role, "restarted")
         await self._build(role, "restart")
 
-    async def call(self, role: str, method: str, *args: Any, deadline_s: float) -> Any:
+    async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer:
         station = self._objects.get(role)
         if station is None:
             raise RoleDied(role, method, "it is not running")
@@ -107,7 +108,7 @@ class Virtual:
             self._lost.difference_update(map(_name, carriers(result)))
         return result
 
-    def _find(self, role: str, method: str, args: tuple[Any, ...], fault: Fault | None) -> None:
+    def _find(self, role: str, method: str, args: tuple[object, ...], fault: Fault | None) -> None:
         """Raise if any of what the arguments refer to is gone."""
         names = [name for name in map(_name, carriers(args)) if name[1] >= 0]  # a draw goes with its replay, if at all
         if fault is Fault.LOSE:
@@ -120,12 +121,6 @@ class Virtual:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
-
-    def fetch(self, payload: Any) -> Any:
-        return payload
-
-    def release(self, payload: Any) -> None:
-        pass
 
     async def close(self) -> None:
         self._objects.clear()
@@ -176,10 +171,8 @@ class _Handle:
 
     __slots__ = ("args", "callback", "context")
 
-    def __init__(
-        self, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context | None
-    ) -> None:
-        self.callback: Callable[..., Any] | None = callback
+    def __init__(self, callback: Callable[..., object], args: tuple[object, ...], context: Context | None) -> None:
+        self.callback: Callable[..., object] | None = callback
         self.args = args
         self.context = context
 
@@ -205,7 +198,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._sequence = 0
         self._is_running = False
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
+    def run(self, main: CoroutineOf[T]) -> T:
         """Run to the end of `main`; tasks it leaves behind are cancelled."""
         task = self.create_task(main)
         around = asyncio.events._get_running_loop()  # of a notebook, say: it goes on when we are done
@@ -222,13 +215,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     self._run_until(other)
                     if not other.cancelled():
                         other.exception()
-            result: T = task.result()
-            return result
+            return task.result()
         finally:
             self._is_running = False
             asyncio.events._set_running_loop(around)
 
-    def _run_until(self, task: asyncio.Task[Any]) -> None:
+    def _run_until(self, task: asyncio.Task[object]) -> None:
         due, timers = self._due, self._timers
         while not task.done():
             if not due:
@@ -259,25 +251,29 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def get_debug(self) -> bool:
         return False
 
-    def create_future(self) -> asyncio.Future[Any]:
+    def create_future(self) -> asyncio.Future[RoleAnswer]:
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+    def call_soon(self, callback: Callable[..., object], *args: object, context: Context | None = None) -> _Handle:  # type: ignore[override]
         handle = _Handle(callback, args, context)
         self._due.append(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> _Handle:
         return self.call_at(self._clock + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> _Handle:
         handle = _Handle(callback, args, context)
         self._sequence += 1
         heapq.heappush(self._timers, (max(when, self._clock), self._sequence, handle))
         return handle
 
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
+    def call_exception_handler(self, context: JsonObject) -> None:
         raise RuntimeError(context["message"]) from context.get("exception")

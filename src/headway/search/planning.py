@@ -10,10 +10,11 @@ Collectors, reanalyzers and evaluators plan; which model they plan with is the r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from headway.core.opaque import Weights
 from headway.search.batched import choose_actions, search
 from headway.search.history import History, Past
 from headway.search.interface import Leaves, SearchResult, SearchSettings
@@ -28,7 +29,7 @@ search is to be repeatable."""
 class SearchableModel(Protocol):
     """A model that can begin at observations: a `SearchModel` with a root."""
 
-    def load(self, weights: Any) -> None: ...
+    def load(self, weights: Weights) -> None: ...
 
     def begin(self, obs: np.ndarray, num_nodes: int) -> Leaves:
         """Make room for `num_nodes` nodes in each tree; node 0 is what `obs` [B, ...] shows."""
@@ -83,7 +84,7 @@ class Planner:
         """Where the past of games with observations [N, ...] is kept; None: the model does not look back."""
         return History(self.context_steps, obs) if self.context_steps else None
 
-    def load(self, weights: Any) -> None:
+    def load(self, weights: object) -> None:
         """The weights to plan with. What `best` does by lot begins anew, so it depends on nothing else."""
         self._model.load(weights)
         self._random = np.random.default_rng(0)

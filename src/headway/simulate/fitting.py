@@ -14,17 +14,27 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median, pstdev
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+from headway.coordinate.line_settings import LineSettings
 from headway.core.history_records import TicketLife
+from headway.core.order import parse_on_stale, parse_order
 from headway.core.rules import ReplayRatio
-from headway.observe.run_history import LEARNER, Story
-from headway.simulate.simulation import NO_TIME, WORTH_A_VERSION, Outcome, Workshop, recommend, simulate
-from headway.simulate.workloads import Duration, Flights, Recorded
+from headway.observe.run_history import LEARNER, LineStory, Story
+from headway.simulate.simulation import (
+    NO_TIME,
+    WORTH_A_VERSION,
+    Outcome,
+    SimulatedLine,
+    Workshop,
+    recommend,
+    simulate,
+)
+from headway.simulate.workloads import Duration, Recorded, RecordedFlights
 
 MAX_TICKETS = 800  # a simulated ticket takes about 0.15 ms, and there are seven leads
 MIN_UPDATES = 100  # a run with many tickets an update is not thinned further
@@ -205,13 +215,34 @@ def fit(story: Story) -> Workshop:
         **{name: settings[name] for name in AUTO if name in settings},
         updates=updates,
         seed=settings["seed"],
+        lines={name: _line(story.lines[name], told, share) for name, told in settings.get("lines", {}).items()},
     )
+
+
+def _line(line: LineStory, told: Mapping[str, Any], share: float) -> SimulatedLine:
+    """Another line than the first, as it was."""
+    seconds = [update.end - update.begin for update in line.updates]
+    replay = told["replay"]
+    settings = LineSettings(
+        max_lead=told["max_lead"],
+        order=parse_order(told["order"]),
+        max_staleness=told["max_staleness"],
+        on_stale=parse_on_stale(told["on_stale"]),
+        max_age_s=told["max_age_s"],
+        tickets_per_batch=told["tickets_per_batch"],
+        publish_every=told["publish_every"],
+        queue_capacity=told["queue_capacity"],
+        replay=None if replay is None else ReplayRatio(**replay),
+        every=told["every"],
+        **{name: told[name] for name in AUTO},
+    )
+    return SimulatedLine(Recorded(_thin(seconds, math.ceil(share * len(seconds)))) if seconds else NO_TIME, settings)
 
 
 AUTO = ("lead_limit", "lead_buffer_size", "lead_interval", "target_effective_sample_size")
 
 
-def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bool) -> Flights:
+def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bool) -> RecordedFlights:
     """Every ticket up to the last that landed; for one that never did, what the one before it was like."""
     reactions = _clipped(_reactions(story, landed))
     collectors = story.settings["collectors"]
@@ -227,7 +258,7 @@ def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bo
         here = known.get(index, here)
         every.append(here)
     chosen = _thin(every, count)
-    return Flights(
+    return RecordedFlights(
         [seconds for seconds, _ in chosen],
         steps=[ticket.steps for _, ticket in chosen],
         lengths=[ticket.length for _, ticket in chosen],

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import LEARNER, Stations
+from headway.coordinate.line_settings import LineSettings
+from headway.coordinate.roles import LEARNER, LineStations, Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Settings
+from headway.core.naming import learner_name
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Collector, Learner
 from headway.core.rules import ReplayRatio
@@ -20,9 +22,9 @@ from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import (
     Constant,
     Duration,
-    Flights,
     HoldingCollector,
     RecordedCollector,
+    RecordedFlights,
     SimulatedCollector,
     SimulatedEvaluator,
     SimulatedLearner,
@@ -72,6 +74,26 @@ class Workshop:
     target_effective_sample_size: float = 0.7
     updates: int = 500
     seed: int = 0
+    lines: Mapping[str, SimulatedLine] = field(default_factory=dict)
+    """Other lines than the first, by name: they keep their lead while that of the first is varied."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLine:
+    """Another line than the first: how long its updates take, and how it keeps step with collection."""
+
+    learn: Duration
+    settings: LineSettings
+
+
+@dataclass(frozen=True, slots=True)
+class LineOutcome:
+    """What another line came to."""
+
+    lead: float
+    updates_per_s: float
+    staleness_mean: float
+    staleness_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +111,7 @@ class Outcome:
     dropped: int
     length_bias: float
     wall_s: float
+    lines: Mapping[str, LineOutcome] = field(default_factory=dict)
 
 
 def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
@@ -122,6 +145,7 @@ def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
         target_effective_sample_size=workshop.target_effective_sample_size,
         seed=workshop.seed,
         deadlines=Deadlines(collect_s=1e9, learn_s=1e9, evaluate_s=1e9),
+        lines={name: line.settings for name, line in workshop.lines.items()},
     )
     work = SteadyWorkload(
         workshop.collect,
@@ -130,12 +154,14 @@ def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
         workshop.seed,
         insert=workshop.insert,
         save=workshop.save,
+        learners={learner_name(name): line.learn for name, line in workshop.lines.items()},
     )
     runtime = Virtual(work)
     stations = Stations(
         collector=partial(_collector, workshop),
-        learner=partial(_learner, workshop),
+        learner=partial(_learner, workshop.replay, workshop.decay),
         evaluator=SimulatedEvaluator if workshop.evaluate_every else None,
+        lines={name: LineStations(partial(_learner, line.settings.replay)) for name, line in workshop.lines.items()},
     )
     store = ForgottenCheckpoints() if workshop.save_every else None
     return _outcome(runtime.run(Coordinator(stations, settings, runtime, checkpoints=store).run()))
@@ -164,15 +190,13 @@ def recommend(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _collector(workshop: Workshop, number: int) -> Collector:
-    if not isinstance(workshop.collect, Flights):
+    if not isinstance(workshop.collect, RecordedFlights):
         return SimulatedCollector(workshop.collect)
     return (HoldingCollector if workshop.holds_weights else RecordedCollector)(workshop.collect)
 
 
-def _learner(workshop: Workshop) -> Learner:
-    if workshop.replay is None:
-        return SimulatedLearner(workshop.decay)
-    return SimulatedReplayLearner(workshop.replay.samples_per_update)
+def _learner(replay: ReplayRatio | None, decay: float = 0.0) -> Learner:
+    return SimulatedLearner(decay) if replay is None else SimulatedReplayLearner(replay.samples_per_update)
 
 
 def _outcome(result: RunResult) -> Outcome:
@@ -190,4 +214,8 @@ def _outcome(result: RunResult) -> Outcome:
         dropped=sum(ledger.dropped.values()),
         length_bias=ledger.length_bias,
         wall_s=result.wall_s,
+        lines={
+            name: LineOutcome(line.lead, line.updates / wall, line.ledger.mean_staleness, line.ledger.max_staleness)
+            for name, line in result.lines.items()
+        },
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import bisect
 import math
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Protocol
@@ -100,7 +101,7 @@ class Recorded(Empirical):
         return self._in_order[self.place(index)]
 
 
-class Flights(Recorded):
+class RecordedFlights(Recorded):
     """Recorded collections by ticket: how long each took, and what its rollout was like.
 
     `paces` are factors of the collectors, 1 on average, where a slow collector may get fewer tickets than it got.
@@ -144,7 +145,6 @@ def parse_duration(text: str) -> Duration:
     if shape not in SHAPES:
         raise ValueError(f"unknown duration {text!r}; allowed: {allowed}")
     kind, count = SHAPES[shape]
-    duration: Duration
     try:
         numbers = [float(part) for part in rest.split(",")]
     except ValueError:
@@ -153,8 +153,7 @@ def parse_duration(text: str) -> Duration:
         raise ValueError(f"duration {text!r} is not understood; allowed: {allowed}")
     if shape == "pareto" and numbers[1] <= 1:
         raise ValueError(f"pareto needs alpha > 1 to have a mean, received {numbers[1]:g}")
-    duration = kind(*numbers)
-    return duration
+    return kind(*numbers)
 
 
 def unit(seed: int) -> float:
@@ -175,26 +174,31 @@ class SteadyWorkload:
         *,
         insert: Duration | None = None,
         save: Duration | None = None,
+        learners: Mapping[str, Duration] | None = None,
     ) -> None:
+        """`learners` are those of other lines than the first: role -> how long it takes for an update."""
         self.collect = collect
         self._others = {"learn": learn, "evaluate": evaluate or Constant(0.0), "insert": insert, "state": save}
-        self._counts = dict.fromkeys(self._others, 0)
+        self._learners = learners or {}
+        self._counts: Counter[str] = Counter()
         self._random = random.Random(seed)
 
     def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float:
         if method == "collect":
-            if isinstance(self.collect, Flights):
+            if isinstance(self.collect, RecordedFlights):
                 return self.collect.of(args[0])
             return self.collect.quantile(unit(args[0].seed))
-        duration = self._others.get(method)
+        counted, duration = method, self._others.get(method)
+        if role in self._learners:
+            counted, duration = role, self._learners[role] if method == "learn" else None
         if duration is None:
             return 0.0
         if isinstance(duration, Recorded):
-            self._counts[method] += 1
-            return duration.nth(self._counts[method] - 1)
+            self._counts[counted] += 1
+            return duration.nth(self._counts[counted] - 1)
         return duration.quantile(self._random.random())
 
-    def fault(self, role: str, method: str, args: tuple[Any, ...]) -> Fault | None:
+    def fault(self, role: str, method: str, args: tuple[object, ...]) -> Fault | None:
         return None
 
 
@@ -224,11 +228,11 @@ class FaultyWorkload(SteadyWorkload):
         self._lose = lose
         self._faults = random.Random(seed + 1)
 
-    def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float:
+    def duration_s(self, role: str, method: str, args: tuple[object, ...]) -> float:
         duration = super().duration_s(role, method, args)
         return duration * 100 if method == "collect" and self._faults.random() < self._slow else duration
 
-    def fault(self, role: str, method: str, args: tuple[Any, ...]) -> Fault | None:
+    def fault(self, role: str, method: str, args: tuple[object, ...]) -> Fault | None:
         if self._lose and method in NEEDS_PAYLOADS and self._faults.random() < self._lose:
             return Fault.LOSE
         if method not in ("collect", "evaluate", "apply"):
@@ -258,7 +262,7 @@ class RecordedCollector:
 
     is_concurrent = True
 
-    def __init__(self, flights: Flights) -> None:
+    def __init__(self, flights: RecordedFlights) -> None:
         self._flights = flights
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:

@@ -10,6 +10,10 @@ from typing import Any, NamedTuple
 
 from headway.core.events import Event
 
+LoggedValue = Any
+"""What a log says of one setting or one count. The auditor knows its name, and no code of the run that it audits."""
+Logged = Mapping[str, LoggedValue]
+
 RULES = {
     "log": "a log begins with `run`, its clock never goes back, and nothing follows its end",
     "life": "a ticket opens once, in the order of the indices, and moves only as its life allows",
@@ -98,7 +102,7 @@ class Recount:
     trained: list[float] = field(default_factory=list)
     landed_bytes: int = 0
 
-    def values(self, kept_expired: int) -> dict[str, Any]:
+    def values(self, kept_expired: int) -> Logged:
         """The counts by name. Those on the line are counted as the run did, which says `kept_expired`."""
         on_the_line = min(max(0, kept_expired - self.kept_expired), self.on_the_line)
         return {
@@ -125,7 +129,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
-def agree(one: Any, other: Any) -> bool:
+def agree(one: LoggedValue, other: LoggedValue) -> bool:
     """Are two counts equal, as far as numbers can tell?"""
     if isinstance(one, float) or isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=EPSILON_S)
@@ -156,15 +160,15 @@ class Findings:
 class LineTerms:
     """What a line of a session was set to: what the `run` event says of it, and what it was told besides."""
 
-    run: Mapping[str, Any]
+    run: Logged
     told: Terms
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], told: Terms, name: str) -> LineTerms:
+    def of(cls, settings: Logged, told: Terms, name: str) -> LineTerms:
         own = settings.get("lines", {}).get(name, {}) if name else {}
         return cls({**settings, **own}, told.of_line(name))
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> LoggedValue:
         return self.run[name]
 
     @property
@@ -173,8 +177,7 @@ class LineTerms:
 
     @property
     def replay(self) -> Mapping[str, float] | None:
-        ratio: Mapping[str, float] | None = self.run["replay"]
-        return ratio
+        return self.run["replay"]
 
     @property
     def per_version(self) -> int:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.core import events as ev
-from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms
+from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms, Logged
 from headway.testing.audit_terms import RULES as RULES
 from headway.testing.audit_terms import Terms as Terms
 from headway.testing.audit_terms import Violation as Violation
@@ -30,10 +30,10 @@ FIRST_LINE = ""
 
 
 def audit(
-    events: Sequence[ev.Event | Mapping[str, Any]],
+    events: Sequence[ev.Event | Mapping[str, object]],
     terms: Terms | Sequence[Terms] = Terms(),  # noqa: B008 - it is frozen
     *,
-    result: Mapping[str, Any] | None = None,
+    result: Mapping[str, object] | None = None,
 ) -> list[Violation]:
     """All that is wrong with the log of a run.
 
@@ -124,7 +124,7 @@ class Auditor:
         self._told = [terms] if isinstance(terms, Terms) else list(terms)
         self._sessions = 0
         self._session_began_s = 0.0
-        self._settings: Mapping[str, Any] = {}
+        self._settings: Logged = {}
         self._over = self._stop_reason = ""
         self._restarts = 0
         self._seats: dict[int, int] = {}  # seat -> ticket
@@ -261,7 +261,7 @@ class Auditor:
     def _evaluate(self, event: ev.EvaluationBegan) -> None:
         self._evaluations.begin(event.version, self._first.at.newest, self._first.terms)
 
-    def _score(self, event: ev.Scored) -> None:
+    def _score(self, event: ev.EvaluationEnded) -> None:
         self._evaluations.score(event.version, event.value)
 
     def _skip(self, event: ev.EvaluationSkipped) -> None:
@@ -272,7 +272,7 @@ class Auditor:
 
     # -- the end ------------------------------------------------------------------------------------
 
-    def compare(self, result: Mapping[str, Any]) -> None:
+    def compare(self, result: Logged) -> None:
         """Compare the log with what the run says about itself."""
         if self._over != "end":
             self.findings.wrong("log", "there is a result, and the log has no `end`")
@@ -292,7 +292,7 @@ class Auditor:
             self._line(name).compare(counts, {})
 
 
-_IN_THE_RUN: dict[type[Any], Callable[[Auditor, Any], None]] = {
+_IN_THE_RUN: dict[type[object], Callable[[Auditor, Any], None]] = {
     ev.RunBegan: Auditor._begin,
     ev.Resumed: Auditor._resume,
     ev.Restarted: Auditor._restart,
@@ -304,11 +304,11 @@ _IN_THE_RUN: dict[type[Any], Callable[[Auditor, Any], None]] = {
     ev.Reissued: Auditor._reissue,
     ev.UpdateBegan: Auditor._begin_update,
     ev.EvaluationBegan: Auditor._evaluate,
-    ev.Scored: Auditor._score,
+    ev.EvaluationEnded: Auditor._score,
     ev.EvaluationSkipped: Auditor._skip,
     ev.EvaluationAbandoned: Auditor._abandon,
 }
-_IN_A_LINE: dict[type[Any], Callable[[LineAuditor, Any], None]] = {
+_IN_A_LINE: dict[type[object], Callable[[LineAuditor, Any], None]] = {
     ev.Opened: LineAuditor.open,
     ev.Requeued: LineAuditor.requeue,
     ev.Lost: LineAuditor.lose,
@@ -321,7 +321,7 @@ _IN_A_LINE: dict[type[Any], Callable[[LineAuditor, Any], None]] = {
     ev.LeadMoved: LineAuditor.move_lead,
     ev.Settled: LineAuditor.settle,
 }
-_AFTER_ITS_LINE: dict[type[Any], Callable[[Auditor, Any], None]] = {
+_AFTER_ITS_LINE: dict[type[object], Callable[[Auditor, Any], None]] = {
     ev.Lost: Auditor._wait_for_flight,
     ev.Dropped: Auditor._free_seat,
     ev.UpdateBegan: Auditor._check_free_slot,

@@ -11,17 +11,17 @@ An environment whose vector cannot be pickled, because it lives in threads or on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cloudpickle
 import numpy as np
-from gymnasium.vector import VectorEnv
 
 from headway.envs.gymnasium_vector import (
     ActionSpec,
     Backend,
     Continuous,
     Discrete,
+    EnvVector,
     as_features,
     choices_of,
     describe,
@@ -56,7 +56,7 @@ class EnvironmentContract:
     """Enough that some episode ends."""
     is_picklable = True
 
-    def make(self) -> VectorEnv[Any, Any, Any]:
+    def make(self) -> EnvVector:
         return make_vector(self.env_id, NUM_ENVS, self.backend)
 
     def test_shapes_and_types_are_those_it_declares(self) -> None:
@@ -88,7 +88,7 @@ class EnvironmentContract:
             assert_same(play(self.make(), 60), play(self.make(), 60, pickled_at=30))
 
 
-def play(env: VectorEnv[Any, Any, Any], steps: int, *, pickled_at: int | None = None) -> Iterator[VectorStep]:
+def play(env: EnvVector, steps: int, *, pickled_at: int | None = None) -> Iterator[VectorStep]:
     """So many steps by chance: for the same legal actions the same are chosen."""
     space, action, rng = env.single_observation_space, describe(env).action, np.random.default_rng(SEED)
     _, info = env.reset(seed=SEED)

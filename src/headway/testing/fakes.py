@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
+from headway.core.opaque import SavedState
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket, derive_seed
 
 SIZE = 16
@@ -41,10 +41,10 @@ class ToyCollector:
         seen = np.sin(snapshot.payload["weights"]) + 0.1 * self._carried
         return Rollout({"seen": seen, "ticket": np.array([ticket.index])}, steps=1 + ticket.seed % 7)
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> SavedState:
         return self._carried
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         self._carried = state
 
 
@@ -97,10 +97,10 @@ class ToyLearner:
     def snapshot(self) -> dict[str, Vector]:
         return {"weights": self._weights}
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> SavedState:
         return {"weights": self._weights, "momentum": self._momentum, "trained": list(self._trained)}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         self._weights, self._momentum = np.array(state["weights"]), np.array(state["momentum"])
         self._trained = list(state["trained"])
 
@@ -223,7 +223,7 @@ class Echo:
         self._weights = np.zeros(1000)
         self._never = threading.Event()
 
-    def echo(self, *values: Any) -> Any:
+    def echo(self, *values: object) -> object:
         return values if len(values) != 1 else values[0]
 
     def count(self) -> int:
@@ -260,7 +260,7 @@ class Echo:
     def weigh(self, snapshot: Snapshot) -> float:
         return float(snapshot.payload.sum())
 
-    def unpicklable(self) -> Any:
+    def unpicklable(self) -> object:
         return threading.Lock()
 
 
@@ -273,7 +273,7 @@ class Crossing:
         self._lock = threading.Lock()
         self._inside = self._most_inside = self._count = 0
 
-    def collect(self, what: str, *args: Any) -> Any:
+    def collect(self, what: str, *args: object) -> object:
         with self._lock:
             self._inside += 1
             self._most_inside = max(self._most_inside, self._inside)
@@ -283,7 +283,7 @@ class Crossing:
             with self._lock:
                 self._inside -= 1
 
-    def apply(self, value: Any) -> Any:
+    def apply(self, value: object) -> object:
         """Whoever waits may go on."""
         self._open.set()
         return value
@@ -302,7 +302,7 @@ class Crossing:
         barrier.wait()
         return id(self)
 
-    def _wait(self, value: Any) -> Any:
+    def _wait(self, value: object) -> object:
         if not self._open.wait(PATIENCE_S):
             raise TimeoutError("nobody said that I may go on")
         return value

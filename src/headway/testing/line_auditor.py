@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headway.core import events as ev
 from headway.testing.audit_admission import Admission, AuditedTicket
-from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms, Recount, agree
+from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms, Logged, Recount, agree
 
 
 @dataclass(slots=True)
@@ -410,7 +409,7 @@ class LineAuditor:
         if is_done and self.terms.replay is None and self.live:
             self._wrong("nothing left behind", f"tickets {list(self.live)} are live at the end")
 
-    def compare(self, result: Mapping[str, Any], of_run: Mapping[str, Any]) -> None:
+    def compare(self, result: Logged, of_run: Logged) -> None:
         """Compare what the run says about itself with what the log adds up to."""
         here = {"returned": len(self.live), "version": self.at.newest, "updates": self.at.updates, "lead": self.lead}
         for name, counted in {**self.recount.values(result.get("kept_expired", 0)), **here, **of_run}.items():

@@ -20,6 +20,7 @@ import numpy as np
 from headway.buffer.prioritized import PrioritizedReplay
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
+from headway.core.opaque import Payload, SavedState, Weights
 from headway.core.rules import Tally
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, derive_seed
 from headway.testing.fakes import SIZE, ToyEvaluator, ToyLearner, Vector, toy_stations
@@ -44,17 +45,17 @@ class ToyReplay:
         payload = {**drawn.items, "ids": drawn.ids, "weights": drawn.weights, "ballast": np.ones(self._ballast)}
         return Rollout(payload, steps=self._draws)
 
-    def update(self, feedback: Any) -> None:
+    def update(self, feedback: Payload) -> None:
         self._kept.update(feedback["ids"], feedback["priorities"])
 
     def statistics(self) -> dict[str, float]:
         numbers = self._kept.statistics()
         return {"replay_inserted": numbers.inserted, "replay_late": numbers.late_updates}
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> SavedState:
         return self._kept.state_dict()
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         self._kept.load_state_dict(state)
 
 
@@ -123,10 +124,10 @@ class ToyTargets(ToyReplay):
     def statistics(self) -> dict[str, float]:
         return {**super().statistics(), "rounds": self._round, "late": self._late}
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> SavedState:
         return {"kept": super().state_dict(), "targets": self._targets, "counts": (self._due, self._round, self._late)}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         super().load_state_dict(state["kept"])
         self._targets = dict(state["targets"])
         self._due, self._round, self._late = state["counts"]
@@ -181,7 +182,7 @@ def toy_reanalysis_stations(work: Callable[[Ticket], None] | None = None, on_wor
     )
 
 
-def plain_replay_loop(stations: Stations, settings: Settings) -> Any:
+def plain_replay_loop(stations: Stations, settings: Settings) -> Weights:
     """The loop without us: collect until the ratio allows an update, draw, train, write back, reanalyze, again."""
     ratio, tally = settings.replay, Tally()
     assert ratio is not None

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
+from headway.core.opaque import RoleAnswer
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, Rollout, Snapshot
 from headway.testing.fakes import Broken, Crossing, Echo
 
+T = TypeVar("T")
 SOON_S = 300.0
-_Asker = Callable[..., asyncio.Future[Any]]
+_Asker = Callable[..., asyncio.Future[RoleAnswer]]
 _Test = Callable[["RuntimeContract"], None]
 
 
@@ -42,7 +44,7 @@ class RuntimeContract:
     has_threads = True
     """Does the station's own code run in several threads, each of which may wait for another?"""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         for name in dir(cls):
             feature = getattr(getattr(cls, name), "needs", None)
@@ -52,11 +54,11 @@ class RuntimeContract:
     def make(self) -> Runtime:
         raise NotImplementedError
 
-    def run(self, main: Callable[[Runtime], Awaitable[Any]], *roles: str) -> Any:
+    def run(self, main: Callable[[Runtime], Awaitable[T]], *roles: str) -> T:
         """`main` with the named Echo roles running, closed afterwards."""
         runtime = self.make()
 
-        async def body() -> Any:
+        async def body() -> T:
             try:
                 await asyncio.gather(*(runtime.start(Role(role, Echo)) for role in roles or ("echo",)))
                 return await main(runtime)
@@ -214,14 +216,14 @@ class RuntimeContract:
 
     # -- lanes --------------------------------------------------------------------------------------
 
-    def run_with_lanes(self, main: Callable[[Runtime, _Asker], Awaitable[Any]], lanes: int) -> Any:
+    def run_with_lanes(self, main: Callable[[Runtime, _Asker], Awaitable[T]], lanes: int) -> T:
         """`main` with a Crossing of so many lanes, and a function that makes a call of `collect`."""
         runtime = self.make()
 
-        def ask(*args: Any, deadline_s: float = SOON_S) -> asyncio.Future[Any]:
+        def ask(*args: object, deadline_s: float = SOON_S) -> asyncio.Future[RoleAnswer]:
             return asyncio.ensure_future(runtime.call("crossing", "collect", *args, deadline_s=deadline_s))
 
-        async def body() -> Any:
+        async def body() -> T:
             try:
                 await runtime.start(Role("echo", Echo))
                 await runtime.start(Role("crossing", Crossing, lanes=lanes))

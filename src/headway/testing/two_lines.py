@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from headway.coordinate.roles import LineStations, Stations
 from headway.coordinate.settings import Settings
+from headway.core.opaque import SavedState, Weights
+from headway.core.protocols import Learner
 from headway.core.types import Batch, Rollout, Score, Snapshot, Ticket, derive_seed
 from headway.testing.fakes import SIZE, ToyLearner, ToyReplayLearner
 
@@ -40,10 +41,10 @@ class PairCollector:
         payload = {"seen": seen, "ticket": np.array([ticket.index]), "versions": versions}
         return Rollout(payload, steps=1 + ticket.seed % 7)
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> SavedState:
         return self._carried
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: SavedState) -> None:
         self._carried = state
 
 
@@ -90,7 +91,7 @@ def two_line_stations(
 ) -> Stations:
     """Two learners, one kind of collector. `replays`: the second learner keeps a replay."""
     collector = PairEngine if holds_weights else PairCollector
-    second: Callable[[], Any] = ToyReplayLearner if replays else partial(SecondLearner, learn_second)
+    second: Callable[[], Learner] = ToyReplayLearner if replays else partial(SecondLearner, learn_second)
     return Stations(
         collector=partial(collector, work=collect),
         learner=partial(ToyLearner, learn),
@@ -99,7 +100,7 @@ def two_line_stations(
     )
 
 
-def plain_two_line_loop(settings: Settings) -> tuple[Any, Any, list[Score]]:
+def plain_two_line_loop(settings: Settings) -> tuple[Weights, Weights, list[Score]]:
     """Collect, learn in one line, learn in the other, one after another: the last weights of both, and the scores."""
     assert settings.plan.updates is not None
     learners = {"": ToyLearner(), SECOND: SecondLearner()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -11,11 +11,14 @@ from headway.envs.colorlines.positions import legal_moves, planes
 from headway.envs.colorlines.rules import CELLS, COMING, MOVES, PLANES, SIDE
 from headway.envs.colorlines.vector import ColorLines
 
+if TYPE_CHECKING:
+    import gymnasium
+
 GYMNASIUM_ID = "headway/ColorLines-v0"
 
 
 @cache
-def _single_game() -> type[Any]:
+def _single_game() -> type[gymnasium.Env[np.ndarray, np.int64]]:
     """The class is made on first use, so that this file needs no Gymnasium."""
     import gymnasium
     from gymnasium import spaces
@@ -49,25 +52,25 @@ def _single_game() -> type[Any]:
             self._game = ColorLines(1, shaping=shaping, gamma=gamma, max_steps=max_steps, compact=True)
             self._last = self._game.observation()  # [1, 84], the ended position too, unlike the vector's
 
-        def _seen(self, score: int) -> tuple[np.ndarray, dict[str, Any]]:
+        def _seen(self, score: int) -> tuple[np.ndarray, dict[str, object]]:
             mask = legal_moves(self._last[:, :CELLS])[0].astype(np.int8)
             return planes(self._last)[0], {"action_mask": mask, "score": score}
 
         def reset(
-            self, *, seed: int | None = None, options: dict[str, Any] | None = None
-        ) -> tuple[np.ndarray, dict[str, Any]]:
+            self, *, seed: int | None = None, options: dict[str, object] | None = None
+        ) -> tuple[np.ndarray, dict[str, object]]:
             super().reset(seed=seed)
             self._last, _ = self._game.reset(seed=seed)
             return self._seen(0)
 
-        def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
             if self._illegal == "stay" and self._game.why_illegal(0, int(action)):
                 obs, info = self._seen(int(self._game.score[0]))
                 return obs, 0.0, False, False, info | {"illegal": True}
-            self._last, reward, terminated, truncated, info = self._game.step(np.array([action]))
+            self._last, reward, terminated, truncated, told = self._game.step(np.array([action]))
             score = self._game.score
-            if "final_obs" in info:
-                self._last, score = info["final_obs"], info["final_score"]
+            if "final_obs" in told:
+                self._last, score = told["final_obs"], told["final_score"]
             obs, seen = self._seen(int(score[0]))
             return obs, float(reward[0]), bool(terminated[0]), bool(truncated[0]), seen
 
@@ -80,7 +83,7 @@ def _single_game() -> type[Any]:
     return SingleColorLines
 
 
-def single_game(**options: Any) -> Any:
+def single_game(**options: object) -> gymnasium.Env[np.ndarray, np.int64]:
     """A `gymnasium.Env` of one game; the entry point of `headway/ColorLines-v0`."""
     return _single_game()(**options)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -36,8 +34,9 @@ class ColorLinesVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         masks: bool = True,
     ) -> None:
         self.num_envs = num_envs
-        options: dict[str, Any] = {"shaping": shaping, "gamma": gamma, "max_steps": max_steps, "compact": compact}
-        self._games = ColorLines(num_envs, same_step=False, **options)
+        self._games = ColorLines(
+            num_envs, shaping=shaping, gamma=gamma, max_steps=max_steps, compact=compact, same_step=False
+        )
         self._reward_scale, self._masks = np.float32(reward_scale), masks
         planes = spaces.Box(0, COMING, (PLANES, SIDE, SIDE), np.uint8)
         self.single_observation_space = spaces.Box(0, COLOURS, (COMPACT,), np.uint8) if compact else planes
@@ -46,19 +45,19 @@ class ColorLinesVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
     def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, object] | None = None
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         if isinstance(seed, list):
             raise ValueError("one seed is enough: with the game's index it fixes every draw of that game")
         obs, _ = self._games.reset(seed=seed)
         return obs, self._seen({})
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         obs, reward, terminated, truncated, info = self._games.step(actions)
         seen = {"points": info["points"], "score": self._games.score.copy()}
         return obs, reward * self._reward_scale, terminated, truncated, self._seen(seen)
 
-    def _seen(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _seen(self, info: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self._masks:
             info["action_mask"] = self._games.masks()
             info["action_mask"][self._games.ended, 0] = True  # any will do: it only starts the next game

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -74,7 +73,7 @@ class ColorLines:
         self._labels = np.zeros((num_envs, CELLS + 1), np.uint8)  # of the boards as they are
         self.reset(seed=seed)
 
-    def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Start every game anew; with a seed, as a new vector with that seed would."""
         if seed is not None:
             if not 0 <= seed < 2**64:
@@ -87,7 +86,7 @@ class ColorLines:
         label_all(self.board, self._labels)
         return self.observation(), {}
 
-    def step(self, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """One move in every game; an illegal one raises before anything has changed.
 
         :param moves: [B] integers, from * 81 + to
@@ -113,7 +112,7 @@ class ColorLines:
         if self.shaping:
             after = np.where(terminated, 0.0, potential_of(final[:, :CELLS]))
             reward += (moved * self.shaping * (self.gamma * after - before)).astype(np.float32)
-        info: dict[str, Any] = {"points": points}
+        info: dict[str, np.ndarray] = {"points": points}
         done = terminated | truncated
         if done.any():
             info["final_obs"] = final if self.compact else planes(final)

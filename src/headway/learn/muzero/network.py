@@ -86,13 +86,11 @@ class MuZeroNetwork(WorldModel):
 
     def project(self, latents: Tensor) -> Tensor:
         """[N, projection], where latents are compared."""
-        result: Tensor = self.projector(latents.flatten(1))
-        return result
+        return self.projector(latents.flatten(1))
 
     def guess(self, projections: Tensor) -> Tensor:
         """What the projection of the observation is thought to be; only the branch that was stepped to has this."""
-        result: Tensor = self.guesser(projections)
-        return result
+        return self.guesser(projections)
 
     def _beside_actions(self, latents: Tensor, actions: Tensor) -> Tensor:
         """Latents with cells, and for each one plane more: its action."""
@@ -140,12 +138,10 @@ class VectorNetwork(MuZeroNetwork):
         return normalise(latents + self.dynamics_out(hidden)), hidden
 
     def look(self, latents: Tensor) -> Tensor:
-        features: Tensor = self.prediction(latents)
-        return features
+        return self.prediction(latents)
 
     def rewards(self, features: Tensor, traces: Tensor) -> Tensor:
-        logits: Tensor = self.reward_head(traces)
-        return logits
+        return self.reward_head(traces)
 
 
 class BoardNetwork(MuZeroNetwork):
@@ -184,12 +180,10 @@ class BoardNetwork(MuZeroNetwork):
         return arrived, arrived[:, :0]  # nothing: the reward is read where it led
 
     def look(self, latents: Tensor) -> Tensor:
-        features: Tensor = self.prediction(torch.relu(self.windows(latents)).flatten(1))
-        return features
+        return self.prediction(torch.relu(self.windows(latents)).flatten(1))
 
     def rewards(self, features: Tensor, traces: Tensor) -> Tensor:
-        logits: Tensor = self.reward_head(features)
-        return logits
+        return self.reward_head(features)
 
     def _normalise(self, latents: Tensor) -> Tensor:
         return nn.functional.layer_norm(latents, self.latent_shape)
@@ -237,12 +231,10 @@ class PlanesNetwork(MuZeroNetwork):
         return normalise(changed), changed
 
     def look(self, latents: Tensor) -> Tensor:
-        features: Tensor = self.prediction(latents)
-        return features
+        return self.prediction(latents)
 
     def rewards(self, features: Tensor, traces: Tensor) -> Tensor:
-        logits: Tensor = self.reward_head(self.reward_layer(traces))
-        return logits
+        return self.reward_head(self.reward_layer(traces))
 
 
 class _Block(nn.Module):

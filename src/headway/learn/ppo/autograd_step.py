@@ -64,16 +64,14 @@ class AutogradStep:
     def values(self, obs: np.ndarray) -> np.ndarray:
         """Of observations [B, ...]."""
         self._follow()
-        values: np.ndarray = self._network.values(self._send(obs)).cpu().numpy()
-        return values
+        return self._network.values(self._send(obs)).cpu().numpy()
 
     @torch.no_grad()
     def log_probs(self, rows: TensorRows, part: slice) -> np.ndarray:
         """Of the actions in `part` of the rows."""
         self._follow()
         log_probs, _ = self._network.log_probs_and_entropy(*rows.at(part))
-        result: np.ndarray = log_probs.cpu().numpy()
-        return result
+        return log_probs.cpu().numpy()
 
     def learn(
         self, rows: TensorRows, columns: np.ndarray, order: np.ndarray, size: int, loss: Loss, adam: Adam, rate: float
@@ -113,8 +111,7 @@ class AutogradStep:
             moved = (ratio - 1 - log_ratio).mean()
             clip_fraction = ((ratio - 1).abs() > loss.clip).float().mean()
             measures = torch.stack([policy_loss, value_loss, entropies.mean(), moved, clip_fraction]).double()
-        result: np.ndarray = measures.cpu().numpy()
-        return result
+        return measures.cpu().numpy()
 
     def _send(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)

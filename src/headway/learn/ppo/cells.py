@@ -110,8 +110,7 @@ class _Embedding(nn.Module):
     def forward(self, patterns: Tensor) -> Tensor:
         """[S, 5] -> [S, width]"""
         table = torch.addmm(self.own, self.features, self.shared)
-        summed: Tensor = _SumOfRows.apply(table, patterns)
-        return summed
+        return _SumOfRows.apply(table, patterns)
 
 
 class _Lines(nn.Module):
@@ -177,8 +176,7 @@ class CellsActorCritic(PPONetwork):
         kind = seen.place.div(CELLS, rounding_mode="floor") * 2 + seen.is_ball
         pooled = features.new_zeros(2 * seen.num, features.shape[1]).index_add(0, kind, features) / CELLS
         empty = seen.colours[:, :, 0].mean(1, keepdim=True)
-        result: Tensor = self.value(torch.cat([pooled.view(seen.num, -1), empty], 1)).squeeze(1)
-        return result
+        return self.value(torch.cat([pooled.view(seen.num, -1), empty], 1)).squeeze(1)
 
     def log_probs_and_entropy(self, obs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Of each move [N], and the entropy of the distribution over all moves [N]: both exact."""
@@ -216,7 +214,7 @@ class CellsActor:
     def __init__(self, network: CellsActorCritic) -> None:
         self._network = network.eval()
 
-    def load(self, weights: Any) -> None:
+    def load(self, weights: object) -> None:
         load_weights(self._network, weights)
 
     def noise(self, seed: int, steps: int, num_envs: int) -> np.ndarray:

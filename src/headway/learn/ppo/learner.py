@@ -209,10 +209,9 @@ class PPOLearner:
 
     def _spread(self, count: int, compute: Callable[[slice], np.ndarray]) -> np.ndarray:
         """`compute` for `count` rows, each rank for its share."""
-        whole: np.ndarray = self._rank.spread(count, lambda mine: torch.from_numpy(compute(mine))).numpy()
-        return whole
+        return self._rank.spread(count, lambda mine: torch.from_numpy(compute(mine))).numpy()
 
-    def _train(self, rows: Any, columns: np.ndarray) -> dict[str, float]:
+    def _train(self, rows: object, columns: np.ndarray) -> dict[str, float]:
         settings, measured = self._settings, []
         progress = settings.progress(self._updates)
         loss, rate = settings.loss(progress), settings.rate(progress)
@@ -228,7 +227,9 @@ class PPOLearner:
                 break
         return dict(zip(MEASURES, np.concatenate(measured).mean(0).tolist(), strict=True))
 
-    def _gradient_step(self, rows: Any, columns: np.ndarray, part: np.ndarray, loss: Loss, rate: float) -> np.ndarray:
+    def _gradient_step(
+        self, rows: object, columns: np.ndarray, part: np.ndarray, loss: Loss, rate: float
+    ) -> np.ndarray:
         """One step of Adam on the rows in `part`, together with the other ranks; returns the MEASURES."""
         mine = part[self._rank.share(len(part))]
         measures, self._vector.grad = np.zeros(len(MEASURES)), None

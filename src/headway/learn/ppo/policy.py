@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headway.core.opaque import Weights
 from headway.envs.gymnasium_vector import ActionSpec, Continuous, Discrete, Spec
 from headway.learn.input_scale import brightness
 from headway.learn.ppo.mlp_step import MLPStep, is_tanh_tower
@@ -66,8 +67,7 @@ class ActorCritic(PPONetwork):
 
     def outputs(self, obs: Tensor) -> Tensor:
         """What the distribution is made of: logits, or means."""
-        result: Tensor = self.head(self.actor(self.features(obs)))
-        return result
+        return self.head(self.actor(self.features(obs)))
 
     def values(self, obs: Tensor) -> Tensor:
         return self._values_of(self.features(obs))
@@ -82,8 +82,7 @@ class ActorCritic(PPONetwork):
         return *self._judge(self.head(self.actor(features)), actions, mask), self._values_of(features)
 
     def _values_of(self, features: Tensor) -> Tensor:
-        result: Tensor = self.value_head(self.critic(features)).squeeze(-1)
-        return result
+        return self.value_head(self.critic(features)).squeeze(-1)
 
     def _judge(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if isinstance(self.action, Continuous):
@@ -119,7 +118,7 @@ def require_widths(hidden: Widths) -> Widths:
     return hidden
 
 
-def load_weights(network: nn.Module, weights: Any) -> None:
+def load_weights(network: nn.Module, weights: Weights) -> None:
     """Copy a snapshot's weights into a network, from wherever they lie."""
     with torch.no_grad():
         for name, tensor in network.state_dict().items():
@@ -133,7 +132,7 @@ class Actor:
         self._network = network.eval()
         self._compiled = compiled(network)
 
-    def load(self, weights: Any) -> None:
+    def load(self, weights: object) -> None:
         load_weights(self._network, weights)
 
     def noise(self, seed: int, steps: int, num_envs: int) -> np.ndarray:

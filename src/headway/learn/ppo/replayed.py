@@ -85,5 +85,4 @@ class ReplayedPPOLearner(PPOLearner):
         values = self._spread(len(every), lambda mine: self._step.values(every[mine])).reshape(obs.shape[:2])
         next_values = np.where(data.terminated, 0.0, values[1:])
         errors = np.abs(data.rewards + self._settings.gamma * next_values - values[:-1]) * valid
-        means: np.ndarray = errors.sum(axis=0) / np.maximum(valid.sum(axis=0), 1)
-        return means
+        return errors.sum(axis=0) / np.maximum(valid.sum(axis=0), 1)

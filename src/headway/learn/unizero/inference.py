@@ -125,8 +125,7 @@ class UniZeroModel(DeviceModel[UniZeroNetwork]):
         for layer, block in enumerate(self._blocks):
             queries, known[:, place : place + 1, layer] = block.project(x, phases)
             x = block.attend(x, queries, known[:, : place + 1, layer], bias)
-        last: Tensor = self._network.last(x[:, 0])
-        return last
+        return self._network.last(x[:, 0])
 
     def _make_room(self, num_nodes: int, num_rows: int) -> None:
         a, slots = self._network.architecture, self.context_steps + 1 + num_nodes

@@ -85,8 +85,7 @@ class Block(nn.Module):
         keys, values = (self._split(part) for part in memory.unbind(2))
         heard = functional.scaled_dot_product_attention(self._split(queries), keys, values, attn_mask=mask)
         x = x + self.answer(heard.transpose(1, 2).flatten(2))
-        changed: Tensor = x + self.outer(torch.relu(self.inner(self.between(x))))
-        return changed
+        return x + self.outer(torch.relu(self.inner(self.between(x))))
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, heads, T, head_dim]."""
