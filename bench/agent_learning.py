@@ -2,10 +2,10 @@
 
     python bench/agent_learning.py                          lights at leads 0, 1 and 2, five seeds each
     python bench/agent_learning.py --games frozen_lake shop --leads 1 --seeds 3
-    python bench/agent_learning.py --jobs 8 --results FILE  several runs at a time; figures are added to FILE, a line each
+    python bench/agent_learning.py --jobs 8 --results FILE  eight runs at a time; figures are added to FILE
 
-Every run is two commands, `headway run sft` and `headway run agent --model THAT_RUN`, one thread of torch each. Success is
-measured on held-out games, sampled at temperature 1. Seconds are processor seconds of the second command, everything
+Every run is two commands, `headway run sft` and `headway run agent --model THAT_RUN`, one thread of torch each. Success
+is measured on held-out games, sampled at temperature 1. Seconds are processor seconds of the second command, everything
 included, up to its end: it stops at the first evaluation that reaches the goal. Nothing is asserted.
 """
 
@@ -32,7 +32,7 @@ SFT: dict[str, dict[str, object]] = {
     "corridor": {"updates": 40},
 }
 AGENT: dict[str, dict[str, object]] = {
-    "lights": {"updates": 240, "target_score": 0.985},
+    "lights": {"updates": 240, "target_score": 0.985, "learning_rate": 1e-3},
     "frozen_lake": {"updates": 300, "target_score": 0.8},
     "shop": {"updates": 300, "target_score": 0.85},
     "corridor": {"updates": 200, "target_score": 0.95},
@@ -109,9 +109,7 @@ def main() -> None:
             if given.results is not None:
                 with open(given.results, "a") as file:
                     file.write(json.dumps(asdict(one)) + "\n")
-    print(
-        f"\n{'game':12} {'lead':>5} {'seeds':>6} {'reached':>8} {'before':>16} {'after':>16} {'CPU s':>18} {'updates':>18}"
-    )
+    print(f"\n{'game':12} lead seeds reached {'before':>16} {'after':>16} {'CPU s':>18} {'updates':>18}")
     for game, lead in product(given.games, given.leads):
         runs = [one for one in found if (one.game, one.lead) == (game, lead)]
 
@@ -121,8 +119,8 @@ def main() -> None:
 
         reached = sum(one.after >= GOALS[game] for one in runs)
         print(
-            f"{game:12} {lead:>5g} {len(runs):>6} {reached:>8} {of('before'):>16} {of('after'):>16} {of('cpu_s', 0):>18} "
-            f"{of('updates', 0):>18}"
+            f"{game:12} {lead:>4g} {len(runs):>5} {reached:>7} {of('before'):>16} {of('after'):>16} "
+            f"{of('cpu_s', 0):>18} {of('updates', 0):>18}"
         )
 
 

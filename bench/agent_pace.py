@@ -14,9 +14,9 @@ training that never waits, or what the engine itself computes for a batch, if th
     + limit       an episode ends after so many seconds as it stands
 
 The ways take turns; the first update, which nothing can overlap, is left out. `x lock-step` is against lock-step in the
-same repeat, `of floor` against the floor: median (least..most). The price: how much shorter the learned episodes are
-than all that began (turns), the share of episodes abandoned, cut by the limit, and the mean age of what was learned
-from. Nothing is asserted.
+same repeat, `training aside` the same for collecting alone, `of floor` against the floor: median (least..most). The
+price: how much shorter the learned episodes are than all that began (turns), the share of episodes abandoned, cut by the
+limit, and the mean age of what was learned from. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -235,17 +235,23 @@ def table(alpha: float, scale_s: float, updates: int, repeats: int, ways: Sequen
             floors[way.name].append(max(TRAINING * scale_s, computed))
     print(f"\nPareto {alpha:g}: steps of {1000 * scale_s:g} ms and more, {updates} updates, {repeats} repeats")
     print(
-        f"{'':22} {'episodes/s':>22} {'x lock-step':>20} {'of floor':>20} {'turns':>7} {'abandoned':>9} {'cut':>6} "
-        f"{'age':>5}"
+        f"{'':22} {'episodes/s':>22} {'x lock-step':>20} {'training aside':>20} {'of floor':>20} {'turns':>7} "
+        f"{'abandoned':>9} {'cut':>6} {'age':>5}"
     )
     for name, all_of in found.items():
         rates = [GROUPS * GROUP / one.update_s for one in all_of]
         times = [plain.update_s / one.update_s for plain, one in zip(found["lock-step"], all_of, strict=True)]
+        if name in ("lock-step", "own pace"):  # nothing overlaps: what is not training is collecting
+            trained_s = TRAINING * scale_s
+            alone = [(plain.update_s - trained_s) / (one.update_s - trained_s)
+                     for plain, one in zip(found["lock-step"], all_of, strict=True)]  # fmt: skip
+        else:
+            alone = []
         of_floor = [floor / one.update_s for floor, one in zip(floors[name], all_of, strict=False)]
         price = [statistics.fmean(getattr(one, of) for one in all_of) for of in ("turns", "abandoned", "cut")]
         age = statistics.fmean(one.staleness for one in all_of)
         print(
-            f"{name:22} {spread(rates, 1):>22} {spread(times, 2):>20} {spread(of_floor, 2):>20} "
+            f"{name:22} {spread(rates, 1):>22} {spread(times, 2):>20} {spread(alone, 2):>20} {spread(of_floor, 2):>20} "
             f"{price[0]:>+7.1%} {price[1]:>9.1%} {price[2]:>6.1%} {age:>5.2f}",
             flush=True,
         )
@@ -255,8 +261,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--alphas", type=float, nargs="+", default=[3.0, 1.6, 1.2])
-    parser.add_argument("--scale_ms", type=float, default=15.0)
-    parser.add_argument("--updates", type=int, default=8)
+    parser.add_argument("--scale_ms", type=float, default=40.0)
+    parser.add_argument("--updates", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=2)
     given = parser.parse_args()
     torch.set_num_threads(1)
