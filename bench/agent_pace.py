@@ -15,8 +15,8 @@ training that never waits, or what the engine itself computes for a batch, if th
 
 The ways take turns; the first update, which nothing can overlap, is left out. `x lock-step` is against lock-step in the
 same repeat, `training aside` the same for collecting alone, `of floor` against the floor: median (least..most). The
-price: how much shorter the learned episodes are than all that began (turns), the share of episodes abandoned, cut by the
-limit, and the mean age of what was learned from. Nothing is asserted.
+price: how much shorter the learned episodes are than all that began (turns), the share of episodes abandoned, cut by
+the limit, and the mean age of what was learned from. Nothing is asserted.
 """
 
 from __future__ import annotations
