@@ -17,7 +17,9 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from agent_runs import GAMES, run_agent, tiny_agent  # noqa: E402
 from log_totals import audit  # noqa: E402
 
+from headway.children.daemon_thread import in_daemon_thread  # noqa: E402
 from headway.collect.agent_episodes import EpisodeCollector  # noqa: E402
+from headway.collect.episode_player import PausableClock  # noqa: E402
 from headway.coordinate.coordinator import Coordinator  # noqa: E402
 from headway.coordinate.role_calls import RunFailed  # noqa: E402
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed  # noqa: E402
@@ -279,17 +281,18 @@ def test_an_environment_that_must_be_mended_ends_the_run_in_one_line(model: Path
 
 
 def test_a_step_that_hangs_is_named_when_the_collector_is_late(model: Path, tmp_path: Path) -> None:
+    limit_s = patient(2)
     config = tiny_agent(
         model,
         env_stepping="threads(4)",
         env_options={"fault": "hang", "times": 99, "folder": str(tmp_path)},
-        step_deadline_s=1.9,
-        reset_deadline_s=1.9,
-        collect_deadline_s=2.0,
+        step_deadline_s=0.99 * limit_s,
+        reset_deadline_s=0.99 * limit_s,
+        collect_deadline_s=limit_s,
         env_attempts=99,
         attempts_on_loss=1,
     )
-    with pytest.raises(RunFailed, match=r"no answer within 2 s \(game \d+.*: step 2 since"):
+    with pytest.raises(RunFailed, match=r"no answer within [\d.]+ s \(game \d+.*: step 2 since"):
         run_agent(config)
 
 
@@ -317,6 +320,35 @@ def test_weights_that_change_within_an_episode_are_stamped_token_by_token(model:
 
 
 # -- validation -------------------------------------------------------------------------------------
+
+
+def test_a_paused_collector_stands_still_and_goes_on_as_if_nothing_had_been(model: Path) -> None:
+    collector: Any = stations(tiny_agent(model, episode_deadline_s=500)).collector(0)
+    try:
+        undisturbed = collector.collect(Ticket(7, 99), Snapshot(0, None))
+        collector.pause()
+        collector.pause()
+        tokens = collector.health()["tokens"]
+        collecting = in_daemon_thread(lambda: collector.collect(Ticket(7, 99), Snapshot(0, None)), "collects")
+        wait_until(lambda: collector.health()["waiting"], what="episodes that wait for the engine")
+        assert collector.health()["tokens"] == tokens
+        collector.resume()
+        rollout = collecting.result(patient(60))
+    finally:
+        collector.close()
+    assert fingerprint(rollout.payload.tokens) == fingerprint(undisturbed.payload.tokens)
+    assert set(rollout.payload.end) == {"done"}
+
+
+def test_a_stopped_clock_stands_still() -> None:
+    clock = PausableClock()
+    clock.stop()
+    began = clock.now()
+    clock.stop()
+    assert clock.now() == began
+    clock.go_on()
+    clock.go_on()
+    assert began <= clock.now() < began + patient(10)
 
 
 @pytest.mark.parametrize(
