@@ -111,7 +111,7 @@ def main() -> None:
     cases = list(product(given.games, given.leads, range(given.seeds)))
     found: list[Learned] = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
-        for one in pool.map(lambda case: learned(*case, Path(folder), given.warm, more), cases):
+        for one in pool.map(lambda c: learned(c[0], c[1], c[2], Path(folder), given.warm, more), cases):
             found.append(one)
             print(f"{one.game} lead {one.lead:g} seed {one.seed}: {one.curve} in {one.cpu_s:.0f} CPU s", flush=True)
             if given.results is not None:
