@@ -26,24 +26,31 @@ from pathlib import Path
 from statistics import median
 
 QUIET = ["--quiet", "--report", "false", "--tensorboard", "false"]
-LAKE = json.dumps({"size": 3, "holes": 2, "turns": 6})
-GAMES: dict[str, dict[str, object]] = {"frozen_lake": {"env_options": LAKE}}
+GAMES: dict[str, dict[str, object]] = {
+    "frozen_lake": {"env_options": json.dumps({"size": 3, "holes": 2, "turns": 6})},
+    "climb": {"env_options": json.dumps({"bound": 20, "first": 12})},
+    "guess": {"env_options": json.dumps({"high": 7, "turns": 3})},
+}
 """What a game is played with."""
 WARM: dict[str, dict[str, object]] = {
     "lights": {"updates": 40},
     "frozen_lake": {"updates": 200, "expert_share": 0.7},
     "shop": {"updates": 300, "expert_share": 0.7},
     "corridor": {"updates": 100},
+    "climb": {"updates": 40},
+    "guess": {"updates": 200},
 }
 """How it is imitated."""
 LEARN: dict[str, dict[str, object]] = {
-    "lights": {"updates": 240, "target_score": 0.985, "learning_rate": 1e-3},
+    "lights": {"updates": 200, "target_score": 0.985, "tickets_per_batch": 8},
     "frozen_lake": {"updates": 300, "target_score": 0.92},
     "shop": {"updates": 300, "target_score": 0.92},
     "corridor": {"updates": 200, "target_score": 0.96},
+    "climb": {"updates": 200, "target_score": 1.5, "learning_rate": 1e-3, "tickets_per_batch": 8},
+    "guess": {"updates": 150, "target_score": 0.95, "learning_rate": 3e-4, "tickets_per_batch": 8},
 }
 """How it is learned, and the mean return at which a run is over."""
-GOALS = {"lights": 0.95, "frozen_lake": 0.9, "shop": 0.8, "corridor": 0.95}
+GOALS = {"lights": 0.95, "frozen_lake": 0.9, "shop": 0.8, "corridor": 0.95, "climb": 0.8, "guess": 0.9}
 """Success that counts as learned."""
 
 
