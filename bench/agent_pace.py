@@ -35,10 +35,7 @@ from typing import Any
 import torch
 from figures import spread
 
-<<<<<<< HEAD
 from headway.collect.episode_player import game_seed, seed_of_turn
-=======
->>>>>>> w-bench
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.types import MEASURES, Batch, LearnReport, derive_seed
@@ -137,14 +134,9 @@ class WaitingLearner:
         pass
 
 
-<<<<<<< HEAD
 def config_of(way: Way, alpha: float, scale_s: float, updates: int, seed: int) -> AgentConfig:
     return AgentConfig(
         seed=seed,
-=======
-def config_of(way: Way, alpha: float, scale_s: float, updates: int) -> AgentConfig:
-    return AgentConfig(
->>>>>>> w-bench
         env=f"{Path(__file__).resolve()}:PacedLights",
         env_options={"alpha": alpha, "scale_s": scale_s},
         env_stepping=f"threads({4 * GROUPS * (GROUP + 2)})",
@@ -166,19 +158,11 @@ def config_of(way: Way, alpha: float, scale_s: float, updates: int) -> AgentConf
     )
 
 
-<<<<<<< HEAD
 def run(way: Way, alpha: float, scale_s: float, updates: int, seed: int) -> tuple[Paced, float]:
     """Runs one of ours; returns what it came to, and the engine's own seconds an update."""
     seen: list[Batch] = []
     trained_at: list[float] = []
     config = config_of(way, alpha, scale_s, updates, seed)
-=======
-def run(way: Way, alpha: float, scale_s: float, updates: int) -> tuple[Paced, float]:
-    """Runs one of ours; returns what it came to, and the engine's own seconds an update."""
-    seen: list[Batch] = []
-    trained_at: list[float] = []
-    config = config_of(way, alpha, scale_s, updates)
->>>>>>> w-bench
     learner = partial(WaitingLearner, TRAINING * scale_s, seen, trained_at)
     wired = replace(stations(config), learner=learner, evaluator=None)
     runtime = build_runtime("threads")
@@ -199,16 +183,10 @@ def run(way: Way, alpha: float, scale_s: float, updates: int) -> tuple[Paced, fl
     return paced, computed
 
 
-<<<<<<< HEAD
 def lock_step(alpha: float, scale_s: float, updates: int, seed: int) -> Paced:
     """The plain loop: every turn waits for the slowest step of all episodes. It plays the same games as a pinned run of
     ours, with the same replies, so the waits are the same too."""
     config = config_of(Way("lock-step"), alpha, scale_s, updates, seed)
-=======
-def lock_step(alpha: float, scale_s: float, updates: int) -> Paced:
-    """The plain loop: every turn waits for the slowest step of all episodes."""
-    config = config_of(Way("lock-step"), alpha, scale_s, updates)
->>>>>>> w-bench
     factory = load_env(config.env, config.env_options)
     facts, sampling = GameFacts.of(factory), Sampling(max_tokens=config.max_turn_tokens)
     player, speaker = build_player(config, factory, facts, sampling), build_conversation(config, facts)
@@ -216,12 +194,8 @@ def lock_step(alpha: float, scale_s: float, updates: int) -> Paced:
     with ThreadPoolExecutor(2 * GROUPS * GROUP) as pool:
         for update in range(updates):
             games = [factory() for _ in range(GROUPS * GROUP)]
-<<<<<<< HEAD
             tickets = [derive_seed(seed, "ticket", update * GROUPS + group) for group in range(GROUPS)]
             play_in_step(tickets, games, player.engine, speaker, sampling, pool)
-=======
-            play_in_step(update, games, player.engine, speaker, sampling, pool)
->>>>>>> w-bench
             time.sleep(TRAINING * scale_s)
             trained_at.append(time.perf_counter())
     player.close()
@@ -229,11 +203,7 @@ def lock_step(alpha: float, scale_s: float, updates: int) -> Paced:
 
 
 def play_in_step(
-<<<<<<< HEAD
     tickets: Sequence[int],
-=======
-    update: int,
->>>>>>> w-bench
     games: Sequence[AgentEnv],
     engine: Engine,
     speaker: Conversation,
@@ -241,20 +211,12 @@ def play_in_step(
     pool: ThreadPoolExecutor,
 ) -> None:
     """All reply, then all step, until the last game is over."""
-<<<<<<< HEAD
     texts = list(pool.map(lambda at: games[at].reset(game_seed(tickets[at // GROUP])), range(len(games))))
     sessions = [engine.open(f"{at}", speaker.first(text))[0] for at, text in enumerate(texts)]
     going = [(at, 0) for at in range(len(games))]  # game, turn
     while going:
         seeds = [seed_of_turn(tickets[at // GROUP], at % GROUP, turn) for at, turn in going]
         replies = list(pool.map(lambda one, seed: sessions[one[0]].reply(sampling, seed=seed), going, seeds))
-=======
-    texts = list(pool.map(lambda at: games[at].reset(derive_seed(update, at // GROUP)), range(len(games))))
-    sessions = [engine.open(f"{at}", speaker.first(text))[0] for at, text in enumerate(texts)]
-    going = [(at, 0) for at in range(len(games))]  # game, turn
-    while going:
-        replies = list(pool.map(lambda one: sessions[one[0]].reply(sampling, seed=derive_seed(update, *one)), going))
->>>>>>> w-bench
         texts = [reply.text for reply in replies]
         steps = list(pool.map(lambda at, text: games[at].step(text), [at for at, _ in going], texts))
         left = []
@@ -270,17 +232,10 @@ def play_in_step(
 def table(alpha: float, scale_s: float, updates: int, repeats: int, ways: Sequence[Way]) -> None:
     found: dict[str, list[Paced]] = {"lock-step": [], **{way.name: [] for way in ways}}
     floors: dict[str, list[float]] = {name: [] for name in found}
-<<<<<<< HEAD
     for seed in range(repeats):
         found["lock-step"].append(lock_step(alpha, scale_s, updates, seed))
         for way in ways:
             paced, computed = run(way, alpha, scale_s, updates, seed)
-=======
-    for _ in range(repeats):
-        found["lock-step"].append(lock_step(alpha, scale_s, updates))
-        for way in ways:
-            paced, computed = run(way, alpha, scale_s, updates)
->>>>>>> w-bench
             found[way.name].append(paced)
             floors[way.name].append(max(TRAINING * scale_s, computed))
     print(f"\nPareto {alpha:g}: steps of {1000 * scale_s:g} ms and more, {updates} updates, {repeats} repeats")
@@ -313,24 +268,16 @@ def main() -> None:
     parser.add_argument("--alphas", type=float, nargs="+", default=[3.0, 1.6, 1.2])
     parser.add_argument("--scale_ms", type=float, default=40.0)
     parser.add_argument("--updates", type=int, default=6)
-<<<<<<< HEAD
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ways", nargs="+", default=[way.name for way in WAYS], choices=[way.name for way in WAYS])
-=======
-    parser.add_argument("--repeats", type=int, default=2)
->>>>>>> w-bench
     given = parser.parse_args()
     torch.set_num_threads(1)
     alphas, updates, repeats = given.alphas, given.updates, given.repeats
     if given.quick:
         alphas, updates, repeats = [1.6], 3, 1
     for alpha in alphas:
-<<<<<<< HEAD
         ways = [way for way in WAYS if way.name in given.ways]
         table(alpha, given.scale_ms / 1000, updates, repeats, ways)
-=======
-        table(alpha, given.scale_ms / 1000, updates, repeats, WAYS)
->>>>>>> w-bench
 
 
 if __name__ == "__main__":
