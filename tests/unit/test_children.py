@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from left_behind import is_running
-from patience import wait_until
+from running_processes import is_running
+from waiting import wait_until
 
 from headway.children.channel import Channel, HungUp
 from headway.children.child import Child, Command

@@ -86,8 +86,13 @@ TWO_LINES: list[Event] = [
     Stopped(5.0, "enough"),
     Ended(5.0, 3, 3, 1, {"prior": [1, 1, 2]}),
 ]
+ALONE = {name: value for name, value in SETTINGS.items() if name != "lines"}
 ONE_LINE = [
-    event._replace(others=None) if isinstance(event, Looked) else event
+    event._replace(others=None)
+    if isinstance(event, Looked)
+    else event._replace(settings=ALONE)
+    if isinstance(event, RunBegan)
+    else event
     for event in TWO_LINES
     if getattr(event, "line", "") == ""
 ]
@@ -130,7 +135,7 @@ def test_a_flight_moves_the_ticket_only_in_the_lines_that_wait_for_it() -> None:
     assert history.lines["prior"].live[0].how == "ready", "it has its rollout, and needs no other"
     history.apply(Reissued(0.8, 0, 0, 1, "died"))
     assert history.lines[""].live[0].how == "open"
-    history.apply(Lost(0.9, 0, "the node is gone"))
+    history.apply(Lost(0.9, 0, "the node is gone", "prior"))
     assert history.lines["prior"].live[0].how == "open"
 
 
@@ -231,9 +236,7 @@ def test_a_story_has_every_line_and_the_page_shows_them() -> None:
 
 
 def test_the_page_of_a_run_with_one_line_has_no_lines() -> None:
-    story = tell(
-        [event for event in TWO_LINES if getattr(event, "line", "") == "" and not isinstance(event, Ended | Looked)]
-    )
+    story = tell([event for event in ONE_LINE if not isinstance(event, Ended | Looked)])
     assert "lines" not in document([Seen("one", story, account(story))])["runs"][0]
 
 

@@ -526,6 +526,7 @@ def test_every_cause_of_waiting_is_known() -> None:
     source = DOCS.parent / "src/headway/coordinate"
     text = "".join(path.read_text() for path in source.glob("*.py"))
     causes = set(re.findall(r"board\.wait\(\s*[\w.]+(?:\(\w+\))?,\s*\"([\w-]+)\"", text))
+    causes |= set(re.findall(r"wait_outside\(\"([\w-]+)\"", text))
     causes |= set(re.findall(r"board\.rest\(.*, \"([\w-]+)\", ", text))
     assert {"data", "ending"} <= causes <= WAITS
     assert [cause for cause in WAITS if f'"{cause}"' not in text] == [], "nobody waits for it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from patience import patient
+from waiting import patient
 
 from headway.observe.worker import Worker
 

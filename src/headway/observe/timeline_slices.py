@@ -40,6 +40,7 @@ MEANINGS = {
     "data": "waits for rollouts",
     "weights": "waits for weights",
     "evaluation": "waits for an evaluation",
+    "other lines": "waits for another line",
     "pause": "is paced or warms up",
     "starting": "waits for the others to start",
     "ending": "waits for the end of the run",
