@@ -9,6 +9,7 @@ import pytest
 
 import headway
 from headway.launching.of_functions import KEYWORDS, LAUNCH
+from headway.launching.recording import Recording
 
 FORMER = [
     "updates",
@@ -55,3 +56,10 @@ def test_the_keywords_of_a_launch_are_those_it_has() -> None:
 def test_an_unknown_keyword_is_refused_with_the_nearest_one(wrong: str, right: str) -> None:
     with pytest.raises(TypeError, match=f"unknown keyword of headway.run '{wrong}'; did you mean '{right}'"):
         headway.run(lambda *_: np.ones(1), lambda weights, _: weights, weights=np.zeros(1), **{wrong: 1})
+
+
+def test_help_and_editors_see_every_keyword_with_its_default() -> None:
+    seen = inspect.signature(headway.run).parameters
+    assert KEYWORDS <= seen.keys()
+    assert (seen["max_lead"].default, seen["updates"].default, seen["runtime"].default) == (1, None, "threads")
+    assert seen["monitor_every_s"].default == Recording().monitor_every_s

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import inspect
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 from headway.coordinate.functions import CollectFunction, EvaluateFunction, TrainFunction, stations_from_functions
@@ -66,3 +67,22 @@ def run(
         folder=None if folder is None else RunFolder(Path(folder)),
         **settings,
     )
+
+
+def _signature() -> inspect.Signature:
+    """What `help`, notebooks and editors show: every keyword by its name, with the default that it has where it is
+    declared."""
+    own = [one for one in inspect.signature(run).parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    of_launch = inspect.signature(launch).parameters
+    defaults: dict[str, object] = {name: of_launch[name].default for name in sorted(LAUNCH)}
+    for group in (Plan, Settings, Recording):
+        for field in fields(group):
+            if field.name in KEYWORDS:
+                made = None if field.default_factory is MISSING else field.default_factory()
+                defaults[field.name] = made if field.default is MISSING else field.default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    by_name = [inspect.Parameter(name, kind, default=value) for name, value in defaults.items()]
+    return inspect.Signature([*own, *by_name], return_annotation=RunResult)
+
+
+run.__signature__ = _signature()  # type: ignore[attr-defined]
