@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from headway import cli
 from headway.names import roll, verl_agent
+from headway.names.layers import Said
 from headway.names.nested_paths import OUR_WORDS, mean
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, defaults_of, read_values, understand
@@ -381,3 +382,11 @@ def test_the_file_runs_and_says_what_has_no_effect(tmp_path: Path, capsys: pytes
     (run,) = (tmp_path / "runs").iterdir()
     kept = yaml.safe_load((run / "config.yaml").read_text())
     assert (kept["tickets_per_batch"], kept["max_turn_tokens"], kept["max_context_tokens"]) == (1, 4, 8192)
+
+
+def test_what_may_be_a_secret_is_not_shown() -> None:
+    assert (
+        Said("tracker_kwargs.api_key", "abc", "logs are in the run's folder").shown
+        == "tracker_kwargs.api_key=(not shown)"
+    )
+    assert Said("generating_args.max_new_tokens", 8, {}).shown == "generating_args.max_new_tokens=8"

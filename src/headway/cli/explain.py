@@ -131,7 +131,7 @@ def _explain_file(words: list[str]) -> int:
 def _print_said(said: Said) -> None:
     has_effect = isinstance(said.meaning, dict)
     ours = _assignments(said.meaning) if isinstance(said.meaning, dict) else f"no effect: {said.meaning}"
-    say(f"{said.name}={said.value}  ->  {ours}", style=None if has_effect else "dim")
+    say(f"{said.shown}  ->  {ours}", style=None if has_effect else "dim")
 
 
 def _assignments(values: dict[str, SettingValue]) -> str:

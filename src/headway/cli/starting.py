@@ -34,7 +34,7 @@ def start(recipe: Recipe, *layers: Mapping[str, object], root: Path, quiet: bool
     config = read_values(recipe.config, *layers)
     for said in understand(recipe.config, *layers)[1]:
         if isinstance(said.meaning, str):
-            say(f"{said.name}={said.value} has no effect: {said.meaning}")
+            say(f"{said.shown} has no effect: {said.meaning}")
     stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
     folder = RunFolder.create(root, recipe.title, config.name)
     try:

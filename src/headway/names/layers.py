@@ -25,6 +25,16 @@ class Said(NamedTuple):
     value: object
     meaning: dict[str, object] | str
 
+    @property
+    def shown(self) -> str:
+        """The name with its value, for people; what may be a secret is not shown."""
+        last = self.name.rpartition(".")[2].lower()
+        is_secret = isinstance(self.value, str) and any(word in last for word in SECRETS)
+        return f"{self.name}={'(not shown)' if is_secret else self.value}"
+
+
+SECRETS = ("api_key", "apikey", "secret", "password", "access_token", "auth_token", "login_kwargs")
+
 
 def understand_layers(
     defaults: Defaults, layers: Iterable[Mapping[str, object]]
