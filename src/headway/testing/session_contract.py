@@ -102,8 +102,7 @@ class SessionContract(SessionSubject):
         self.assert_equal_talks(*said)
 
     def test_a_kept_session_reads_every_token_once(self, engine: MakeEngine) -> None:
-        if not self.keeps_rows:
-            pytest.skip("this engine is asked with everything so far")
+        """And one that is not kept is asked with everything so far, at every turn."""
         subject = engine()
         with self.talks(subject, 4) as talks:
             before = self.counts(subject)
@@ -116,7 +115,11 @@ class SessionContract(SessionSubject):
             stepped = drawn - 3 * len(talks)  # a token that another one follows in its reply is read by the step itself
             unread = sum(1 + talk.last_said for talk in talks)  # the last token drawn, and what was said after it
             whole = sum(len(talk.everything) for talk in talks)
-            assert after["tokens_read"] - before["tokens_read"] == whole - stepped - unread
+            read, once = after["tokens_read"] - before["tokens_read"], whole - stepped - unread
+            if not self.keeps_rows:
+                assert read > once
+                return
+            assert read == once
             assert after["tokens_reread"] == before["tokens_reread"]
             assert after["parked"] == before["parked"] + 4
 
