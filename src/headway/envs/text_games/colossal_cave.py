@@ -253,13 +253,14 @@ def _text(game: AdventureGame, said: str) -> str:
             parts.extend(one.messages.get(one.prop, "") for one in game.objects_here if one.prop >= 0)
         carried = [one.inventory_message for one in game.inventory if one.inventory_message]
         parts.append("You carry nothing." if not carried else "You carry: " + ", ".join(carried) + ".")
-    return "\n".join(parts)
+    return "\n\n".join(parts)
 
 
 @functools.lru_cache(maxsize=8192)
 def _readable(text: str) -> str:
     """Returns a text that was all in capitals as sentences, on one line."""
-    line = " ".join(text.split()).lower()
+    paragraphs = [" ".join(part.split()).lower() for part in re.split(r"\n\s*\n", text)]
+    line = " ".join(f"{part}." if part[-1].isalnum() else part for part in paragraphs if part)
     line = re.sub(r"(^|[.!?]\s+\"?)([a-z])", lambda found: found[1] + found[2].upper(), line)
     return re.sub(r"\bi\b(?!/)", "I", line)
 
