@@ -241,19 +241,19 @@ def _words(action: str) -> list[str]:
 
 
 def _text(game: AdventureGame, said: str) -> str:
-    """Returns what was said, then the room unless that has just been described, then what is carried."""
-    parts = [said]
-    if not game.is_finished and not game.yesno_callback:
-        description = game.loc.long_description.upper()
-        darkness = str(game.messages[DARKNESS])
-        if game.is_dark and darkness not in said:
-            parts.append(darkness)
-        elif not game.is_dark and description not in said:
-            parts.append(description)
-            parts.extend(one.messages.get(one.prop, "") for one in game.objects_here if one.prop >= 0)
-        carried = [one.inventory_message for one in game.inventory if one.inventory_message]
-        parts.append("You carry nothing." if not carried else "You carry: " + ", ".join(carried) + ".")
-    return "\n\n".join(parts)
+    """Returns what happened, what is carried, and the room with what is in it.
+
+    Rooms take many words and come last, so that a row which has no place for all of them still has the rest.
+    """
+    if game.is_finished or game.yesno_callback:
+        return said
+    names = [one.inventory_message for one in game.inventory if one.inventory_message]
+    carried = f"You carry: {', '.join(names)}." if names else "You carry nothing."
+    description = str(game.messages[DARKNESS]) if game.is_dark else game.loc.long_description
+    if description.upper() in said:  # it has just been told, with what was found there
+        return f"{carried}\n\n{said}"
+    things = [] if game.is_dark else [one.messages.get(one.prop, "") for one in game.objects_here if one.prop >= 0]
+    return "\n\n".join([said, carried, description, *things])
 
 
 @functools.lru_cache(maxsize=8192)
