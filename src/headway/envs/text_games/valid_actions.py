@@ -4,8 +4,8 @@
     directions, verbs x names, two-name templates        -> tried, one after another, from the same state
     kept: what changes the object table, the location or the score, and differs from what waiting changes
 
-Of commands with the same outcome the first is kept ("take mailbox" and "get small mailbox" are one action). What changes
-nothing that is looked at is not found: speaking, reading, looking. Trying takes some hundred turns of the story, so the
+Of commands with the same outcome the first is kept ("take mailbox" and "take small mailbox" are one action). What
+changes nothing of this is not found: speaking, reading, looking. Trying takes some hundred turns of the story, so the
 result is worth caching by the moment's key.
 """
 
@@ -28,14 +28,19 @@ FALLBACK = ("north", "south", "east", "west", "up", "down", "in", "out", "take a
 MAX_NAMES = 16
 
 _FILLING = frozenset(
-    "a an the and or of it its is are was were be you your yourself me my him her them they this that these those here "
-    "there all both every each no not some any other another one two three to from with at by for as if then than".split()
+    re.findall(
+        r"\w+",
+        "a an the and or of it its is are was were be you your yourself me my him her them they this that these those "
+        "here there all both every each no not some any other another one two three to from with at by for as if then",
+    )
 )
 _NOT_THERE = re.compile(
     r"can't see|cannot see|don't see|do not see|no such|isn't here|not here|don't know the word|not a verb|which do you"
-    r"|do you mean|what do you want|didn't understand|don't understand|there is no|there's no|used the word|no \w+ here",
+    r"|do you mean|what do you want|didn't understand|don't understand|there is no|there's no|used the word",
     re.IGNORECASE,
 )
+ANNOUNCED = re.compile(r"score has (?:just )?gone (up|down) by ([\w-]+)", re.IGNORECASE)
+"""How Inform's library tells of points."""
 _WORD = re.compile(r"[a-z0-9][a-z0-9'-]*|[.,;:!?()\n]")
 
 
@@ -79,7 +84,7 @@ def find_valid_actions(
         found.append("wait")
     for command in commands:
         said, objects, is_halted = machine.outcome(command)
-        if (objects not in seen or _announces(said)) and not is_halted:
+        if (objects not in seen or ANNOUNCED.search(said)) and not is_halted:
             seen.add(objects)
             found.append(command)
     return tuple(sorted(found))
@@ -150,13 +155,9 @@ def _commands(
                 yield f"{verb} {name}"
     for pair in templates.pairs:
         if is_known(pair.replace("{held}", "").replace("{other}", "")):
-            yield from (pair.format(held=mine, other=other) for mine in held for other in [*others, *held] if mine != other)
-
-
-def _announces(said: str) -> bool:
-    from headway.envs.text_games.z_machine import announces_points
-
-    return announces_points(said)
+            yield from (
+                pair.format(held=mine, other=other) for mine in held for other in [*others, *held] if mine != other
+            )
 
 
 def fallback_actions(words: Mapping[str, frozenset[str]]) -> tuple[str, ...]:

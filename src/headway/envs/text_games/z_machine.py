@@ -1,22 +1,21 @@
 """A Z-machine that runs a story file in this process, through the package `jericho` and without spaCy.
 
-    restart(seed) -> text; act(command) -> text         what the story says
-    moment() -> StoryMoment                                 where it stands: the room, what is carried, score, key, state
-    set_state(bytes)                                    any moment of the same file again
+    restart(seed), act(command) -> text     what the story says
+    moment(text) -> StoryMoment             where it stands: the room, what is carried, score, key, state
+    set_state(bytes)                        any moment of the same file again
 
 The story is C code that cannot be interrupted, and a broken one takes its process with it: files of users run in a
 child (z_machine_process.py). Jericho knows some sixty files by their checksum; of any other it gives no score, no
 location, no valid actions, and the same hash for every state. What stands here needs none of that:
 
-| | where it comes from |
-|---|---|
-| key | bytes of the object table and of the properties, the text of room and inventory, the score |
-| score | Jericho, if it knows the file; else the status line's variable (version 3); else what `score` answers; else the sum of what was announced ("your score has just gone up by five points") |
-| end | Jericho; else the machine has halted, or the story offers to restart, restore or quit |
+    key     bytes of the object table and of the properties, the text of room and inventory, the score
+    score   Jericho, if it knows the file; else the status line's variable (version 3); else what `score` answers; else
+            the sum of what was announced ("your score has just gone up by five points")
+    end     Jericho; else the machine has halted, or the story offers to restart, restore or quit
 
-Attributes that doing nothing changes (look, inventory, wait at the beginning) are no part of the key: Inform marks there
-what it has just listed. What a story keeps outside of the object table and tells neither in the room's text nor in the
-inventory is not seen: such states share a key.
+Attributes that doing nothing changes (look, inventory, wait at the beginning) are no part of the key: Inform marks
+there what it has just listed. What a story keeps outside of the object table and tells neither in the room's text nor
+in the inventory is not seen: such states share a key.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ import jericho
 import numpy as np
 
 from headway.envs.text_games.interface import BadStory
+from headway.envs.text_games.valid_actions import ANNOUNCED
 
 VERSIONS = (1, 2, 3, 4, 5, 7, 8)
 """Of story files that are text; 6 draws pictures."""
@@ -44,15 +44,18 @@ NOTHING = ("look", "inventory", "wait")
 """Commands that change nothing in the world."""
 MAX_INPUT_BYTES = 198
 
-_ANSWERED = re.compile(r"\bscored?\b[^.\d\n-]{0,30}(-?\d+)(?:[^.\d\n]{0,40}?\b(?:of|maximum)\b[^.\d\n]{0,20}(\d+))?", re.IGNORECASE)
-_ANNOUNCED = re.compile(r"score has (?:just )?gone (up|down) by ([\w-]+)", re.IGNORECASE)
+_ANSWERED = re.compile(
+    r"\bscored?\b[^.\d\n-]{0,30}(-?\d+)(?:[^.\d\n]{0,40}?\b(?:of|maximum)\b[^.\d\n]{0,20}(\d+))?", re.IGNORECASE
+)
 _OFFERS = re.compile(r"\brestart\b.{0,200}\brestore\b.{0,200}\bquit\b", re.IGNORECASE | re.DOTALL)
 _VICTORY = re.compile(r"\*{3,}[^*]*\b(?:won|win|the end|victor\w*|congratulations)\b[^*]*\*{3,}", re.IGNORECASE)
-_STATUS = re.compile(r"\n>?[ \t]{20,}\S.*\Z")
-_NUMBERS = (
+_STATUS_AFTER = re.compile(r"\n>?[ \t]{20,}\S.*\Z")
+_STATUS_BEFORE = re.compile(r"\A>(?:[^\n]*\S {10,}[^\n]*)?[ ]*\n")
+_NUMBERS = re.findall(
+    r"\w+",
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty"
-).split()
+    "eighteen nineteen twenty",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ class ZMachine:
         is_over = self.is_halted or (self._frotz.game_over() or self._frotz.victory() if self.is_known else False)
         is_over = is_over or bool(_OFFERS.search(said))
         state = self.state()
-        answer = said if is_over else self.tried("score")
+        answer = told(said if is_over else self.tried("score"))
         max_score = self._max_score(answer)
         if not self.is_known and not self._has_score_line and (found := _ANSWERED.search(answer)):
             self._score = float(found[1])
@@ -242,7 +245,7 @@ class ZMachine:
         elif self._has_score_line:
             self._score = float(_signed(self._memory(), self._variables + 2))
         else:
-            self._score += sum(_announced(*match) for match in _ANNOUNCED.findall(said))
+            self._score += sum(_announced(*match) for match in ANNOUNCED.findall(said))
 
     def _max_score(self, answer: str) -> float | None:
         if self.is_known and self._frotz.get_max_score() > 0:
@@ -259,20 +262,19 @@ class ZMachine:
 def check_story_file(rom: bytes, name: str = "the story file") -> None:
     """Refuses what is no Z-machine story that can be played by text."""
     if len(rom) < HEADER_BYTES or rom[0] not in VERSIONS or not HEADER_BYTES <= _word(rom, 14) <= len(rom):
-        what = f"begins with {rom[:4]!r}" if rom[:1] not in [bytes([version]) for version in range(1, 9)] else "is cut short"
+        what = (
+            f"begins with {rom[:4]!r}"
+            if rom[:1] not in [bytes([version]) for version in range(1, 9)]
+            else "is cut short"
+        )
         what = "is of version 6, which draws pictures" if rom[:1] == b"\6" else what
         raise BadStory(f"{name} {what}; allowed: a Z-machine file of version 3, 5 or 8 (.z3, .z5, .z8)")
 
 
 def told(answer: str) -> str:
     """An answer in plain words: without the prompt, the status line and empty lines."""
-    text = _STATUS.sub("", answer.rstrip()).rstrip().removesuffix(">")
+    text = _STATUS_BEFORE.sub("", _STATUS_AFTER.sub("", answer.rstrip())).rstrip().removesuffix(">")
     return "\n".join(line for line in (" ".join(line.split()) for line in text.splitlines()) if line)
-
-
-def announces_points(answer: str) -> bool:
-    """Does the story say that the score has changed?"""
-    return _ANNOUNCED.search(answer) is not None
 
 
 def _announced(direction: str, number: str) -> float:
