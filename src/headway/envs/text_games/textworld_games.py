@@ -33,12 +33,13 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from headway.core.naming import unknown
+from headway.core.one_line import shortened
 from headway.core.opaque import JsonObject
-from headway.envs.text_games.interface import Scene, StoryEnded
+from headway.envs.text_games.interface import BadStory, Scene, StoryEnded
 from headway.envs.text_games.jericho_game import joined_text
 from headway.envs.text_games.z_machine import ZMachine, told
 
@@ -76,18 +77,14 @@ class MadeWorld:
 def make_textworld(kind: str, options: JsonObject | None = None) -> TextWorldStories:
     """Returns what makes games of this kind; the world is made with the first game."""
     if kind not in OPTIONS:
-        near = get_close_matches(kind, OPTIONS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"unknown kind of TextWorld game {kind!r}{hint} Allowed: {', '.join(OPTIONS)}")
+        raise BadStory(unknown("TextWorld game", kind, OPTIONS))
     allowed = {**OPTIONS[kind], **COMMON}
     for name, value in (options or {}).items():
         if name not in allowed:
-            near = get_close_matches(name, allowed, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"textworld:{kind} has no option {name!r}{hint} Allowed: {', '.join(allowed)}")
+            raise BadStory(unknown(f"option of textworld:{kind}", name, allowed))
         if type(value) is not type(allowed[name]):
             wanted = "true or false" if isinstance(allowed[name], bool) else "a whole number"
-            raise ValueError(f"textworld:{kind}: {name} must be {wanted}, received {value!r}")
+            raise BadStory(f"textworld:{kind}: {name} must be {wanted}, received {value!r}")
     return TextWorldStories(kind, {**allowed, **(options or {})})  # type: ignore[dict-item]
 
 
@@ -124,7 +121,7 @@ def made_world(kind: str, options: Mapping[str, int | bool]) -> MadeWorld:
     try:
         game = _generated(kind, options, settings)
     except (ValueError, AssertionError) as error:
-        raise ValueError(f"textworld:{kind} cannot be made with {dict(options)}: {error}") from error
+        raise BadStory(f"textworld:{kind} cannot be made with {dict(options)}: {shortened(error)}") from error
     with tempfile.TemporaryDirectory() as folder:
         settings.path = f"{folder}/story.z8"
         compile_game(game, settings)
