@@ -28,6 +28,7 @@ import re
 import shutil
 import tempfile
 import threading
+import warnings
 import weakref
 import zlib
 from collections import OrderedDict
@@ -35,6 +36,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import jericho
 
 from headway.core.naming import unknown
 from headway.core.one_line import shortened
@@ -95,31 +98,41 @@ class TextWorldStories:
         self.kind = kind
         self.options = dict(options)
         self._made: MadeWorld | None = None
+        self._world: textworld.Game | None = None
         self._lock = threading.Lock()
 
     def __call__(self) -> TextWorldGame:
+        from textworld import Game
+
         with self._lock:
             if self._made is None:
                 self._made = made_world(self.kind, self.options)
-        return TextWorldGame(self._made, looks=bool(self.options["looks"]))
+            if self._world is None:
+                self._world = Game.deserialize(json.loads(self._made.logic))
+        return TextWorldGame(self._world, self._made.story, looks=bool(self.options["looks"]))
 
     def __getstate__(self) -> tuple[object, ...]:
         return self.kind, self.options, self._made
 
     def __setstate__(self, state: tuple[str, dict[str, int | bool], MadeWorld | None]) -> None:
         self.kind, self.options, self._made = state
+        self._world = None
         self._lock = threading.Lock()
 
 
 def made_world(kind: str, options: Mapping[str, int | bool]) -> MadeWorld:
     """Makes a world and compiles it; the same one for the same options."""
-    from textworld import GameOptions
+    from textworld import GameOptions, GenerationWarning
     from textworld.generator import compile_game
 
     settings = GameOptions()
     settings.seeds = int(options["world_seed"]) % 2**31
     try:
-        game = _generated(kind, options, settings)
+        with warnings.catch_warnings():
+            # Its makers play what they have made, in files that Jericho does not know.
+            warnings.simplefilter("ignore", jericho.UnsupportedGameWarning)
+            warnings.simplefilter("ignore", GenerationWarning)
+            game = _generated(kind, options, settings)
     except (ValueError, AssertionError) as error:
         raise BadStory(f"textworld:{kind} cannot be made with {dict(options)}: {shortened(error)}") from error
     with tempfile.TemporaryDirectory() as folder:
@@ -168,17 +181,17 @@ class TextWorldGame:
     saved whole; its key is made of the facts that hold and the score.
     """
 
-    def __init__(self, made: MadeWorld, *, looks: bool = True) -> None:
-        from textworld import Game
+    def __init__(self, game: textworld.Game, story: bytes, *, looks: bool = True) -> None:
+        """The game is read only: others may be playing it."""
         from textworld.generator.inform7 import Inform7Game
 
-        self._game = Game.deserialize(json.loads(made.logic))
+        self._game = game
         self._naming = Inform7Game(self._game)
         self._looks = looks
         folder = tempfile.mkdtemp()
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         path = Path(folder) / "story.z8"
-        path.write_bytes(made.story)
+        path.write_bytes(story)
         self._machine = ZMachine(path)
         self._facts: State | None = None
         self._actions: Mapping[str, Action] = {}

@@ -42,7 +42,8 @@ FIRST_SEED = 1000
 """Below it, Frotz counts instead of drawing random numbers."""
 NOTHING = ("look", "inventory", "wait")
 """Commands that change nothing in the world."""
-MAX_INPUT_BYTES = 198
+MAX_INPUT_BYTES = 78
+"""A line. Frotz types longer ones too, over the end of the story's buffer, and then it halts."""
 
 _ANSWERED = re.compile(
     r"\bscored?\b[^.\d\n-]{0,30}(-?\d+)(?:[^.\d\n]{0,40}?\b(?:of|maximum)\b[^.\d\n]{0,20}(\d+))?", re.IGNORECASE
@@ -166,7 +167,9 @@ class ZMachine:
         is_over = self.is_halted or (self._frotz.game_over() or self._frotz.victory() if self.is_known else False)
         is_over = is_over or bool(_OFFERS.search(said))
         state = self.state()
-        answer = told(said if is_over else self.tried("score"))
+        answer = told(said)
+        if not is_over or not _ANSWERED.search(answer):
+            answer = told(self.tried("score"))
         max_score = self._max_score(answer)
         if not self.is_known and not self._has_score_line and (found := _ANSWERED.search(answer)):
             self._score = float(found[1])
