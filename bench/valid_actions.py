@@ -11,6 +11,7 @@ of other files the actions are taken by chance.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import random
 import tempfile
@@ -44,7 +45,9 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, help="story files: .z3, .z5, .z8")
     parser.add_argument("--steps", type=int, default=60, help="at most so many steps of each file")
     parser.add_argument("--missed", action="store_true", help="show the steps that were not found")
+    parser.add_argument("--limit_s", type=float, default=300.0, help="give up after so long: a story file may hang")
     given = parser.parse_args()
+    faulthandler.dump_traceback_later(given.limit_s, exit=True)
     table = Table("file", "version", "states", "ms average", "ms max", "valid actions", "walkthrough found")
     console = Console()
     with _made("quest") as house, _made("cooking") as kitchen:
