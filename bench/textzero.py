@@ -103,11 +103,13 @@ def learn(run: Run, prior: str, seed: int) -> tuple[int | None, float, float, di
     torch.set_num_threads(1)
     games = StoryGames(lambda: make_world(run), run.num_envs, seed=seed, max_steps=run.max_steps)
     opinion = PRIORS[prior]
+    asked: set[tuple[str, tuple[str, ...]]] = set()
 
     def rows(obs: np.ndarray, legal: np.ndarray) -> np.ndarray:
         assert opinion is not None
         found = np.zeros(legal.shape, np.float32)
         for index in np.flatnonzero(~games.ended):
+            asked.add((games.scenes[index].text, games.shown[index]))
             found[index, : len(games.shown[index])] = opinion(games, index)
         return found
 
@@ -171,7 +173,7 @@ def learn(run: Run, prior: str, seed: int) -> tuple[int | None, float, float, di
         while done >= run.replay_min_size and len(replay) and updates < run.replay_ratio * done:
             report = learner.learn(Batch(version, (replay.sample(version),)))
             replay.update(report.feedback)
-            metrics = dict(report.metrics)
+            metrics = dict(report.metrics) | {"scenes_asked": len(asked)}
             updates += 1
         version += 1
         judge.load(learner.snapshot())
@@ -210,7 +212,10 @@ def main() -> None:
         for seed in range(told.first_seed, told.first_seed + told.seeds):
             steps, cpu_s, first, metrics = learn(run, prior, seed)
             took.append(steps or float("inf"))
-            print(f"{prior:7} seed {seed}: first won {first:6.0f}, solved {steps}, {cpu_s:5.1f} CPU s", flush=True)
+            print(
+                f"{prior:7} seed {seed}: first won {first:6.0f}, solved {steps}, {cpu_s:5.1f} CPU s", end="", flush=True
+            )
+            print(f", {metrics.get('scenes_asked', 0):.0f} scenes asked about" if prior != "none" else "", flush=True)
             if told.metrics:
                 print({name: round(value, 3) for name, value in metrics.items()})
         print(f"{prior:7} median {statistics.median(took)}  {' '.join(told.set)}", flush=True)
