@@ -1,6 +1,6 @@
 """How soon a world model of texts solves the quest of the mini world, with and without somebody else's opinion.
 
-    python bench/textzero.py --prior none soft oracle --seeds 3 --set learning_rate=0.003 max_steps=60
+    python bench/textzero.py --prior none soft oracle --seeds 3 --set learning_rate=0.001 max_steps=100
 
 One process, one thread: steps and CPU seconds until a search without any prior wins in at most twice the shortest way.
 """
@@ -38,29 +38,29 @@ class Run:
     """What can be varied."""
 
     body: str = "muzero"
-    steps: int = 10_000
+    steps: int = 8000
     cpu_s: float = 60.0
     num_envs: int = 8
-    segment_steps: int = 20
+    segment_steps: int = 10
     max_steps: int = 60
     num_simulations: int = 16
     value_norm_floor: float = 0.5
     pb_c_init: float = 1.25
     root_noise_weight: float = 0.25
     root_dirichlet_alpha: float = 0.3
-    gamma: float = 0.97
+    gamma: float = 0.93
     temperature: float = 1.0
-    batch_size: int = 64
-    replay_ratio: float = 0.1
-    replay_min_size: int = 320
+    batch_size: int = 48
+    replay_ratio: float = 0.4
+    replay_min_size: int = 240
     alpha: float = 0.6
     num_unroll_steps: int = 5
-    td_steps: int = 10
+    td_steps: int = 20
     learning_rate: float = 3e-3
     weight_decay: float = 1e-4
     target_every: int = 20
     average: float = 0.0
-    entropy_weight: float = 5e-3
+    entropy_weight: float = 0.03
     value_weight: float = 0.25
     legality_weight: float = 1.0
     agreement_weight: float = 2.0
