@@ -42,7 +42,7 @@ class Run:
     cpu_s: float = 60.0
     num_envs: int = 8
     segment_steps: int = 10
-    max_steps: int = 60
+    max_steps: int = 40
     num_simulations: int = 16
     value_norm_floor: float = 0.5
     pb_c_init: float = 1.25
