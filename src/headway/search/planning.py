@@ -108,7 +108,7 @@ class Planner:
         A `prior` [B, A] that is given takes, with its weight, the place of the planner's own.
         """
         leaves = self._begin(obs, past)
-        roots = Leaves(leaves.rewards, leaves.values, leaves.logits, legal, to_play)
+        roots = Leaves(leaves.rewards, leaves.values, leaves.logits, leaves.legal if legal is None else legal, to_play)
         if self._tree is None or self._tree.edges.shape[0] < len(obs):
             self._tree = Tree(len(obs), self.settings.num_simulations, leaves.logits.shape[1])
         if prior is None and self._prior is not None:
