@@ -121,9 +121,7 @@ class QuickTextModel:
     What `expand` answers is its own memory, good until the next question.
     """
 
-    def __init__(
-        self, network: TextZeroNetwork, *, context_steps: int = 0, least_chance: float = LEAST_CHANCE
-    ) -> None:
+    def __init__(self, network: TextZeroNetwork, *, context_steps: int = 0, least_chance: float = LEAST_CHANCE) -> None:
         self._network = network.eval()
         self.context_steps = context_steps
         self._least = np.float32(_least_answer(least_chance))
