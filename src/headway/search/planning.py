@@ -110,7 +110,7 @@ class Planner:
         all, one for each root [B], or a function of what the model thinks of the roots.
         """
         leaves = self._begin(obs, past)
-        roots = Leaves(leaves.rewards, leaves.values, leaves.logits, legal, to_play)
+        roots = Leaves(leaves.rewards, leaves.values, leaves.logits, leaves.legal if legal is None else legal, to_play)
         if self._tree is None or self._tree.edges.shape[0] < len(obs):
             self._tree = Tree(len(obs), self.settings.num_simulations, leaves.logits.shape[1])
         share = prior_weight
