@@ -19,7 +19,7 @@ from headway.search.planning import Planner
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedStory:
+class MeasuredStory:
     """How one episode went."""
 
     score: float
@@ -60,7 +60,7 @@ class PlayedStories:
         self._planner.load(snapshot.payload)
         self._guide.load(snapshot)
 
-    def play(self, mode: Mode, snapshot: Snapshot, seed: int) -> list[PlayedStory]:
+    def play(self, mode: Mode, snapshot: Snapshot, seed: int) -> list[MeasuredStory]:
         """An episode of each game, whose beginnings `seed` decides."""
         self._guide.mode = mode
         self._guide.load(snapshot)
@@ -71,7 +71,7 @@ class PlayedStories:
         finally:
             games.close()
 
-    def _play(self, games: StoryGames, rng: np.random.Generator) -> list[PlayedStory]:
+    def _play(self, games: StoryGames, rng: np.random.Generator) -> list[MeasuredStory]:
         num, planner, guide = games.num_envs, self._planner, self._guide
         history = planner.history(games.obs)
         seen = [{game.key()} for game in games.games]
@@ -112,7 +112,7 @@ class PlayedStories:
                 seen[index].add(key)
         most = [game.max_score for game in games.games]
         return [
-            PlayedStory(
+            MeasuredStory(
                 float(scores[i]), most[i], bool(won[i]), bool(cut[i]), int(lengths[i]), int(revisits[i]), tuple(told[i])
             )
             for i in range(num)
