@@ -1,9 +1,9 @@
 """The state of a game of the package `adventure`, as plain numbers.
 
-    game --facts(game)--> Facts --put_back(game, facts)--> game as it was
+    game --facts(game)--> CaveFacts --put_back(game, facts)--> game as it was
 
 The package's own way to save pickles everything it has ever read (98 KB), and cannot while it waits for a "yes" or a
-"no". Facts hold only what can change. Each cave has a game object of its own: nothing is shared between two of them.
+"no". `CaveFacts` hold only what can change. Each cave has a game object of its own: nothing is shared between two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLACES = ("loc", "oldloc", "oldloc2", "knife_location")
 """... and those that are rooms."""
 
 
-class Facts(NamedTuple):
+class CaveFacts(NamedTuple):
     """Holds all that can change in a game, its generator of chance apart."""
 
     numbers: tuple[int, ...]
@@ -52,9 +52,9 @@ def opened_cave(seed: int) -> AdventureGame:
     return game
 
 
-def facts(game: AdventureGame) -> Facts:
+def facts(game: AdventureGame) -> CaveFacts:
     """Returns the state of a game that asks no question."""
-    return Facts(
+    return CaveFacts(
         tuple([getattr(game, name) for name in NUMBERS]),
         tuple([-1 if place is None else place.n for place in [getattr(game, name) for name in PLACES]]),
         tuple(
@@ -71,7 +71,7 @@ def facts(game: AdventureGame) -> Facts:
     )
 
 
-def put_back(game: AdventureGame, state: Facts) -> None:
+def put_back(game: AdventureGame, state: CaveFacts) -> None:
     """Puts a game into a state in which it asks no question."""
     for name, number in zip(NUMBERS, state.numbers, strict=True):
         setattr(game, name, number)

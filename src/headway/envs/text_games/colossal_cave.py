@@ -65,6 +65,7 @@ class ColossalCave:
 
     objective = "Explore the cave, find its treasures and bring them to the building."
     max_score = 350.0
+    walkthrough_seed = BEST_WALK
 
     def __init__(self, same_seed: int | None = None, known_states: int = 4096) -> None:
         """Makes a cave of its own.
