@@ -80,7 +80,7 @@ def lay_out_branches(trees: Sequence[ReplyTree]) -> BranchedPrompts:
 
 @torch.no_grad()
 def score_branches(weights: LlamaWeights, cos: Tensor, sin: Tensor, trees: Sequence[ReplyTree]) -> Tensor:
-    """Returns the log-probabilities of the branches' tokens, [N] float32; cos and sin are of every place, [., dim/2]."""
+    """Returns the log-probabilities of the branches' tokens, [N] float32. cos and sin [places, dim / 2] are of all."""
     batch = lay_out_branches(trees).to(weights.embed.device)
     hidden = weights.embed[batch.tokens]
     angles = [table[batch.positions].unsqueeze(2).to(hidden.dtype) for table in (cos, sin)]  # [B, T, 1, dim/2]

@@ -1,4 +1,4 @@
-"""Scores by a model of any family, read as the trainer reads it: in trees where it can be (layouts.py), else in rows."""
+"""Scores by a model of any family, read as the trainer reads it: in trees where it can (layouts.py), else in rows."""
 
 from __future__ import annotations
 

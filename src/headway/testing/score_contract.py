@@ -73,7 +73,7 @@ class ScoreContract(EngineSubject):
         answers: list[tuple[ScoreRequest, ContinuationScores]] = []
 
         def ask(asked: ScoreRequest) -> None:
-            answers.extend((asked, *subject.score([asked])) for _ in range(6))
+            answers.extend((asked, scores) for _ in range(6) for scores in subject.score([asked]))
 
         talking = started(partial(subject.generate, self.request(1, samples=2, max_tokens=40, min_tokens=40)))
         threads = [started(partial(ask, asked)) for asked in requests]
