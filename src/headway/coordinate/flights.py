@@ -116,7 +116,7 @@ class Flights:
             assert version is not None
             return version
         birth = line.birth(index)
-        return line.version if birth is None else birth[0]
+        return line.version if birth is None else birth
 
     def hold_newest(self) -> Snapshot:
         """The newest weights of every line; `let_go` must follow."""
