@@ -57,7 +57,7 @@ class Flights:
         self.companions = Companions(lines[1:], is_pinned=calls.settings.is_pinned)
         self._flying: dict[int, tuple[int, Snapshot]] = {}
         """Of a run with several lines: ticket in flight -> its seat and the weights it flies with."""
-        self._admits_when_landed = any(line.settings.queue_bytes_limit is not None for line in lines)
+        self._admit_when_landed = [line for line in lines if line.settings.queue_bytes_limit is not None]
 
     # -- opening ------------------------------------------------------------------------------------
 
@@ -191,8 +191,8 @@ class Flights:
         if rollout.filtered and not self._is_pinned:
             for line in list(parts):
                 self.drop(line, index, DropReason.FILTERED, _why_filtered(rollout))
-        elif self._admits_when_landed:
-            for line in self.lines:
+        else:
+            for line in self._admit_when_landed:
                 self.admit(line)  # how big it is may be news, or smaller than was expected
 
     def _land_with_others(self, index: int, snapshot: Snapshot) -> None:
