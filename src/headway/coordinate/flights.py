@@ -217,8 +217,8 @@ class Flights:
             if _is_in(line, index, Phase.IN_FLIGHT):
                 again = line.ledger.reissue(index, line.version if anew else None, is_attempt=is_attempt)
                 version = again.version
-            elif line.birth(index) is not None:
-                continue  # it waits for the next flight as it waited for this one
+            elif line.birth(index) is not None:  # it waits for the next flight as it waited for this one
+                version = line.bear_again(index) if anew else held
             if version != held:
                 line.snapshots.let_go(held)
                 if version is not None:

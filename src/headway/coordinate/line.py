@@ -69,6 +69,11 @@ class Line:
         has landed: one that was lost and flies again has its place behind it."""
         return self.births.get(index)
 
+    def bear_again(self, index: int) -> int:
+        """What a rollout was to use that the line does not take may be lost: it uses the newest version."""
+        self.births[index] = self.version
+        return self.version
+
     def end_birth(self, index: int) -> None:
         """The rollout of a ticket is here, or will never be."""
         self.births.pop(index, None)
