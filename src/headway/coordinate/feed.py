@@ -76,7 +76,7 @@ class Feed:
         elif not self._ledger.tally.live and not control.stop_reason:
             self._flights.admit(self._line)
             if not self._ledger.tally.live:
-                if self._ending.look():  # its last steps may not have been enough for an update
+                if self._ending.look_without_update():
                     return False
                 raise Stalled(f"no ticket is live and none may open: {self._why_no_ticket()}")
         await self._line.turn.wait_outside("data", explain, self._deadline_s)
