@@ -67,6 +67,7 @@ class BigramStepper:
         self._step_s: float = spec["step_s"]
         self._table = table(spec["seed"])
         self._samples: dict[str, tuple[list[int], int, dict[str, Any], int]] = {}
+        self._known: dict[str, tuple[int, Sequence[int]]] = {}  # the prompt's last token, the continuation
         self._steps = self._loads = 0
         if self._strikes("does not start"):
             raise RuntimeError("no such device\nand a long story")
@@ -75,6 +76,11 @@ class BigramStepper:
         if max(prompt) >= VOCABULARY:
             raise ValueError(f"token {max(prompt)} is not in the vocabulary")
         self._samples[key] = list(prompt), seed, sampling, len(prompt)
+
+    def add_known(self, key: str, prompt: Sequence[int], continuation: Sequence[int], salt: str) -> None:
+        if max(continuation) >= VOCABULARY:
+            raise ValueError(f"token {max(continuation)} is not in the vocabulary")
+        self._known[key] = prompt[-1], continuation
 
     def step(self) -> Iterable[News]:
         time.sleep(self._step_s)
@@ -89,11 +95,17 @@ class BigramStepper:
             if is_longest:
                 del self._samples[key]
             news.append((key, [token], [log_prob], is_longest))
+        for key in list(self._known)[: self._rows]:
+            last, continuation = self._known.pop(key)
+            before = [last, *continuation[:-1]]
+            log_probs = [float(log_softmax(self._table[b])[c]) for b, c in zip(before, continuation, strict=True)]
+            news.append((key, list(continuation), log_probs, True))
         return news
 
     def drop(self, keys: list[str]) -> None:
         for key in keys:
             self._samples.pop(key, None)
+            self._known.pop(key, None)
 
     def check(self, layout: Layout) -> None:
         if self._strikes("refuses weights"):

@@ -25,6 +25,7 @@ from headway.llm.rereading_decoder import RereadingDecoder  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.llm.vllm_engine import VLLMEngine, kind_of_log_probs  # noqa: E402
 from headway.testing.engine_contract import EngineContract  # noqa: E402
+from headway.testing.score_contract import ScoreContract  # noqa: E402
 from headway.testing.session_contract import SessionContract  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,13 +39,13 @@ class TestInThisProcess(EngineContract, SessionContract):
         return TransformersEngine(decoder, load_tokenizer(str(folder)), self.stops, recompute=recompute)
 
 
-class TestSessionsOfTheGeneralDecoder(SessionContract):
+class TestTheGeneralDecoder(SessionContract, ScoreContract):
     def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:
         decoder = PaddedDecoder(load_model(str(folder)), rows, context)
         return TransformersEngine(decoder, load_tokenizer(str(folder)), self.stops, recompute=recompute)
 
 
-class TestSessionsWithoutACache(SessionContract):
+class TestADecoderWithoutACache(SessionContract, ScoreContract):
     has_cache = False
 
     def make(self, folder: Path, *, rows: int, context: int, recompute: bool) -> Engine:

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from bigram_engine import WEIGHT, bigram_engine, log_softmax, table  # noqa: E402
 from running_processes import all_children, assert_no_more_shared_memory, wait_until_gone  # noqa: E402
 
-from headway.llm.engine import EngineError, Overdue, Request, Sample, Sampling  # noqa: E402
+from headway.llm.engine import EngineError, Overdue, Request, Sample, Sampling, ScoreRequest  # noqa: E402
 from headway.llm.host_process import HostSettings  # noqa: E402
 from headway.llm.hosted_engine import HostedEngine  # noqa: E402
 
@@ -296,3 +296,54 @@ def test_the_process_goes_with_whoever_started_it(what: signal.Signals) -> None:
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
         HostSettings((), {}, {}, **wrong)
+
+
+# -- scores ---------------------------------------------------------------------------------------
+
+SCORED = ScoreRequest((3, 4), tuple((5 + n, 9, 7, n) for n in range(12)), "s")
+
+
+def assert_scored_by(seed: int, log_probs: tuple[np.ndarray, ...]) -> None:
+    rows = table(seed)
+    for tokens, found in zip(SCORED.continuations, log_probs, strict=True):
+        before = (SCORED.prompt[-1], *tokens)
+        expected = [log_softmax(rows[b])[c] for b, c in zip(before, tokens, strict=False)]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def in_a_thread(subject: HostedEngine, answers: list[Any]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: answers.extend(subject.score([SCORED])))
+    thread.start()
+    wait_until(lambda: subject.health().waiting + subject.health().running > 0)
+    return thread
+
+
+def test_scores_that_were_asked_of_a_killed_process_come_from_the_next_one() -> None:
+    with engine() as subject:
+        answers: list[Any] = []
+        subject.pause()
+        thread = in_a_thread(subject, answers)
+        pid = signalled(subject, signal.SIGKILL)()
+        wait_until(lambda: subject.pid not in (pid, -1))
+        subject.resume()
+        thread.join(patient(60))
+        assert_scored_by(0, answers[0].log_probs)
+        assert subject.health().tokens == 0
+
+
+def test_scores_that_come_of_two_versions_are_asked_for_again() -> None:
+    with engine(rows=1, step_s=5 * STEP_S) as subject:  # a continuation a step
+        answers: list[Any] = []
+        thread = in_a_thread(subject, answers)
+        wait_until(lambda: subject.health().steps >= 2)
+        subject.apply(1, weights(1))
+        thread.join(patient(60))
+        assert answers[0].version == 1
+        assert_scored_by(1, answers[0].log_probs)
+
+
+def test_one_continuation_that_cannot_be_scored_is_named_and_the_process_goes_on() -> None:
+    with engine() as subject:
+        with pytest.raises(EngineError, match="odd: token 400 is not in the vocabulary"):
+            subject.score([ScoreRequest((3,), ((4, 5), (6, 400)), "odd"), SCORED])
+        assert_scored_by(0, subject.score([SCORED])[0].log_probs)

@@ -2,12 +2,14 @@
 
 Plays one game in the terminal. GAME is a game for agents: one of ours (lights, guess, shop, ...), file.py:Class,
 module:Class or library:ID. You type the replies, or the game's own random or expert player does, or the newest weights
-of a run do: with the most likely tokens, or drawn at --temperature. Without a game, and as `headway play colorlines`,
-it is Colour Lines by hand.
+of a run do: with the most likely tokens, or drawn at --temperature. Or GAME is a story: mini_world, colossal_cave,
+textworld:coin, FILE.z5 or file.py:Class; you type what you do, or its number. Without a game, and as
+`headway play colorlines`, it is Colour Lines by hand.
 """
 
 from __future__ import annotations
 
+import difflib
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -16,12 +18,15 @@ from rich.console import Console
 
 from headway.cli import output
 from headway.cli.run_player import RunPlayer
+from headway.cli.story_telling import tell_story
 from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject, SettingValue
+from headway.envs.agents.games import GAMES
 from headway.envs.agents.interface import AgentEnv, EnvironmentLost, Step
 from headway.envs.agents.loading import env_options, load_env
 from headway.envs.agents.players import PlayedEpisode, TextPlayer, human, play_episode
+from headway.envs.text_games.loading import STORY_NAMES, is_story, load_story
 
 COLORLINES = "colorlines"
 ME = "me"
@@ -50,6 +55,12 @@ def command(words: list[str]) -> int:
     if run is None and temperature is not None:
         raise UsageError("--temperature goes with --run RUN")
     given = env_options(options.pop("env_options", None))
+    if _means_story(game):
+        if run is not None:
+            raise UsageError(f"--run plays games for agents, received the story {game}")
+        story = load_story(game, given)
+        tell_story(story(), asked[0] if asked else ME, _seed(options), output.OUT)
+        return 0
     factory = load_env(game, given)
     seed = _seed(options)
     with ExitStack() as stack:
@@ -61,6 +72,12 @@ def command(words: list[str]) -> int:
         except EnvironmentLost as lost:
             raise UsageError(lost.what) from None
     return 0
+
+
+def _means_story(game: str) -> bool:
+    """Says whether a name, perhaps with a slip in it, is a story's rather than that of a game for agents."""
+    near = difflib.get_close_matches(game, (*STORY_NAMES, *GAMES), n=1)
+    return is_story(game) or (game not in GAMES and bool(near) and near[0] in STORY_NAMES)
 
 
 def _player_of(run: SettingValue, game: str, given: JsonObject, temperature: SettingValue, seed: int) -> RunPlayer:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from headway.core.naming import unknown
 from headway.llm.engine import Sampling
 from headway.llm.model_types import NamedWeights
+from headway.llm.trees import ReplyTree
 
 Prompts = list[tuple[Tensor, list[int]]]
 """Tokens [T] to read, and the rows to read them into."""
@@ -18,6 +20,18 @@ Reads = list[tuple[Tensor, int, int]]
 """Tokens [T >= 1] to read behind what a row has cached, the row, and how many of its places are cached."""
 Drawn = tuple[Tensor, Tensor]
 """Tokens and their log-probabilities, [steps, R] each, in this machine's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLimits:
+    """Says which trees a decoder scores in one pass."""
+
+    tokens: int
+    """Padded tokens of all of them."""
+    price: float = 0.0
+    """What a pair of tokens costs, in tokens (trees.py)."""
+    apart: bool = False
+    """Only trees of one branch."""
 
 
 class Decoder(Protocol):
@@ -44,6 +58,15 @@ class Decoder(Protocol):
 
     def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:
         """`burst` steps of the first R rows. tokens [R] are fed at places [R]; counts [R] tokens exist already."""
+        ...
+
+    def tree_limits(self) -> TreeLimits: ...
+
+    def score(self, trees: Sequence[ReplyTree]) -> Tensor:
+        """Log-probabilities of the branches' tokens at temperature 1, tree by tree and branch by branch: [N] float32.
+
+        Nothing that rows have cached is touched.
+        """
         ...
 
     def move(self, source: int, target: int, length: int) -> None:

@@ -13,6 +13,11 @@ the batch, the moment of admission and the number of the attempt do not matter.
 A session is a conversation, and only what is new in it is read where the engine can keep the rest. What it replies is
 what `generate` would reply to everything said and replied so far.
 
+    score(prompt, continuations) ----> the log-probability of every token of every continuation
+
+Nothing is drawn then: the engine says how likely it would be to draw what somebody else has written. A prompt is read
+once for all of its continuations where the model can be read in trees (trees.py).
+
 `generate` may be called from many threads at once and returns when its samples are whole. `pause` holds all
 generation between two steps; nothing is lost. Weights may be applied while requests run (a partial rollout).
 """
@@ -136,6 +141,23 @@ class Reply(Sample):
     engine recomputes; else by the version of its own time, unless it had to be read again."""
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Asks how likely each of several continuations of one prompt is."""
+
+    prompt: tuple[int, ...]
+    continuations: tuple[tuple[int, ...], ...]
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationScores:
+    """Holds the log-probabilities of given continuations, all by the weights of one version."""
+
+    log_probs: tuple[np.ndarray, ...]  # of each continuation [T] float32, at temperature 1
+    version: int
+
+
 class Session(Protocol):
     """One conversation with an engine: tokens are only ever added to it.
 
@@ -212,6 +234,13 @@ class Engine(Protocol):
 
     def generate_all(self, requests: Sequence[Request]) -> list[list[Sample]]: ...
 
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ContinuationScores]:
+        """Compute the log-probabilities of what is given, at temperature 1, as those of drawing it token by token.
+
+        From many threads at once, as `generate`; `pause`, `abort` and `close` mean the same here.
+        """
+        ...
+
     def open(self, uid: str, prompt: Sequence[int], count: int = 1) -> list[Session]:
         """Begin `count` conversations with one prompt, which is read once for all of them, by the first reply.
 
@@ -258,6 +287,33 @@ def check_session_fits(request: Request, context: int) -> None:
             f"the session {request.uid} has {len(request.prompt)} tokens and may get "
             f"{request.sampling.max_tokens} more; the context is {context}"
         )
+
+
+def check_scorable(request: ScoreRequest, context: int) -> None:
+    """Refuses a request for scores that cannot be answered, in one line."""
+    if not request.prompt:
+        raise EngineError(f"the prompt of {request.uid!r} is empty")
+    if not request.continuations:
+        raise EngineError(f"{request.uid!r} asks for the scores of no continuation")
+    for number, continuation in enumerate(request.continuations):
+        if not continuation:
+            raise EngineError(f"continuation {number} of {request.uid!r} is empty: it has no log-probability")
+        if len(request.prompt) + len(continuation) > context:
+            raise EngineError(
+                f"the prompt of {request.uid!r} has {len(request.prompt)} tokens and continuation {number} has "
+                f"{len(continuation)}; the context is {context}"
+            )
+
+
+def check_scores(request: ScoreRequest, scores: ContinuationScores) -> ContinuationScores:
+    """Returns scores that are numbers; refuses others in one line."""
+    for number, log_probs in enumerate(scores.log_probs):
+        if np.isnan(log_probs).any():
+            raise EngineError(
+                f"the log-probabilities of continuation {number} of {request.uid!r} are not numbers (NaN): "
+                f"look at the weights of version {scores.version}"
+            )
+    return scores
 
 
 def overdue(request: Request, missing: int) -> Overdue:

@@ -1,7 +1,7 @@
 """What runs in an engine's own process: one loop that answers messages between two steps of a model.
 
       socket ---> messages, all there are ---> one step, if anything runs and nothing is paused ---> socket
-                     ask, drop, cut, apply, pause, resume        tokens, each with the version it was made by
+                     ask, score, drop, cut, apply, pause, resume        tokens, each with the version it was made by
 
 One thread, so a message and a step never overlap. Weights are replaced by a message: every token of a step was made by
 the weights that the last `apply` before it brought, and by no others. (vLLM's asynchronous scheduling would return the
@@ -11,7 +11,11 @@ it.
 What is said are plain values, which any two versions of Python agree on. This file is also used where Headway is not
 installed (vllm_host.py): it needs the standard library and children/ alone.
 
-      parent -> host   start spec | ask key prompt seed sampling salt | drop keys | cut keys
+A continuation that is to be scored is a sample whose tokens are known: it comes back as a sample, whole, after the step
+that has read it.
+
+      parent -> host   start spec | ask key prompt seed sampling salt | score key prompt continuation
+                       drop keys | cut keys
                        apply number ... | pause number | resume number
       host -> parent   ready | broken why | sample key ... | failed key why | done number | refused number why | beat
 """
@@ -37,6 +41,9 @@ Layout = list[tuple[str, str, tuple[int, ...], int]]
 News = tuple[str, list[int], list[float], bool]
 """New tokens of one sample with their log-probabilities, and whether it has reached its longest length."""
 
+UNTOUCHED = {"temperature": 1.0, "min_tokens": 0, "stop": ()}
+"""How a sample is treated that is only scored."""
+
 
 def pack(message: tuple[Any, ...]) -> bytes:
     return pickle.dumps(message, PICKLE)
@@ -46,6 +53,10 @@ class Stepper(Protocol):
     """A model that makes one step for all samples under way."""
 
     def add(self, key: str, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None: ...
+
+    def add_known(self, key: str, prompt: Sequence[int], continuation: Sequence[int], salt: str) -> None:
+        """Read a sample whose tokens are known: one of the next steps tells all of them, as its last news."""
+        ...
 
     def step(self) -> Iterable[News]: ...
 
@@ -67,9 +78,12 @@ class Stepper(Protocol):
 
 
 class _Sample:
-    """One sample under way."""
+    """One sample under way; `known` are its tokens, if it is only to be scored."""
 
-    def __init__(self, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None:
+    def __init__(
+        self, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str, known: Sequence[int] = ()
+    ) -> None:
+        self.known = known
         self.prompt = prompt
         self.seed = seed
         self.sampling = sampling
@@ -132,8 +146,14 @@ class EngineHost:
     # -- messages -----------------------------------------------------------------------------------
 
     def _on_ask(self, key: str, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None:
-        self._samples[key] = _Sample(prompt, seed, sampling, salt)
         self._has_sessions = self._has_sessions or bool(salt)
+        self._take_on(key, _Sample(prompt, seed, sampling, salt))
+
+    def _on_score(self, key: str, prompt: Sequence[int], continuation: Sequence[int]) -> None:
+        self._take_on(key, _Sample(prompt, 0, UNTOUCHED, "", continuation))
+
+    def _take_on(self, key: str, sample: _Sample) -> None:
+        self._samples[key] = sample
         try:
             self._begin(key)
         except ValueError as error:  # this one cannot be; the others go on
@@ -180,7 +200,10 @@ class EngineHost:
     def _begin(self, key: str) -> None:
         sample = self._samples[key]
         now = f"{self._version}/{self._applied}"  # a version may come back, but not its cache: others have used it
-        self._stepper.add(key, sample.prompt, sample.seed, sample.sampling, sample.salt or now)
+        if sample.known:
+            self._stepper.add_known(key, sample.prompt, sample.known, now)
+        else:
+            self._stepper.add(key, sample.prompt, sample.seed, sample.sampling, sample.salt or now)
 
     def _begin_again(self) -> None:
         """Samples without a token read their prompts with the new weights; the others go on, or read again as well."""
@@ -198,6 +221,8 @@ class EngineHost:
             sample.tokens.append(token)
             sample.log_probs.append(log_prob if sampling["temperature"] > 0 else 0.0)
             sample.versions.append(self._version)
+            if sample.known:
+                continue
             self._tokens += 1
             if len(sample.tokens) >= sampling["min_tokens"] and (token in self._stops or self._says_stop(sample)):
                 return "stop"

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headway.llm.engine import Aborted, EngineError, EngineHealth, EngineOver, Request, overdue
+from headway.llm.engine import Aborted, EngineError, EngineHealth, EngineOver, Request, ScoreRequest, overdue
 from headway.llm.engine_requests import Job, Requests, Told
 from headway.llm.host_process import CLOSE_S, HostProcess, HostSettings, SharedWeights, Waker
 
@@ -111,7 +111,7 @@ class Keeper:
             process = self._process or self._starting
             return -1 if process is None else process.pid
 
-    def ask(self, requests: Sequence[Request]) -> list[Job]:
+    def ask(self, requests: Sequence[Request | ScoreRequest]) -> list[Job]:
         with self._changed:
             self._refuse_if_over()
             self._note_work()
@@ -349,6 +349,7 @@ class Keeper:
     def _expire(self) -> None:
         """End the requests whose time is over, in the way each has chosen."""
         for job in self._requests.take_expired():
+            assert isinstance(job.request, Request)  # scores have no deadline of their own
             if job.request.on_deadline == "cut" and self._process is not None:
                 self._tell("cut", self._requests.missing_of(job))
             else:
@@ -360,7 +361,8 @@ class Keeper:
     def _on_failed(self, key: str, why: str) -> None:
         job = self._requests.job_of(key)
         if job is not None:
-            self._give_up(job, EngineError(f"{job.request.uid}: {why}") if why else overdue(job.request, 1))
+            error = EngineError(f"{job.request.uid}: {why}")
+            self._give_up(job, overdue(job.request, 1) if isinstance(job.request, Request) and not why else error)
 
     def _on_done(self, number: int) -> None:
         if number in self._calls:

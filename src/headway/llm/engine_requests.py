@@ -2,6 +2,8 @@
 
 add(request) --> one question a sample --> told, one after another --> the job is over
                                        --> given up, because of an error or its own deadline
+
+A continuation that is to be scored is a sample whose tokens are known.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headway.core.types import derive_seed
-from headway.llm.engine import EngineError, Request
+from headway.llm.engine import EngineError, Request, ScoreRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,15 @@ class Told:
 class Job:
     """A request under way."""
 
-    def __init__(self, request: Request, keys: list[str]) -> None:
+    def __init__(self, request: Request | ScoreRequest, keys: list[str]) -> None:
         self.request = request
         self.keys = keys
-        self.told: list[Told | None] = [None] * request.num_samples
+        self.told: list[Told | None] = [None] * len(keys)
         self.error: EngineError | None = None
         self.over = threading.Event()  # of its own: an end wakes the one who waits for it, not hundreds of others
-        self.expires_at = math.inf if request.deadline_s is None else time.monotonic() + request.deadline_s
+        self.expires_at = math.inf
+        if isinstance(request, Request) and request.deadline_s is not None:
+            self.expires_at = time.monotonic() + request.deadline_s
 
     @property
     def is_over(self) -> bool:
@@ -56,8 +60,9 @@ class Requests:
         """How many samples are missing."""
         return len(self._missing)
 
-    def add(self, request: Request) -> Job:
-        job = Job(request, [str(next(self._keys)) for _ in range(request.num_samples)])
+    def add(self, request: Request | ScoreRequest) -> Job:
+        count = request.num_samples if isinstance(request, Request) else len(request.continuations)
+        job = Job(request, [str(next(self._keys)) for _ in range(count)])
         self._missing.update((key, (job, number)) for number, key in enumerate(job.keys))
         if job.expires_at < math.inf:
             self._timed.append(job)
@@ -73,6 +78,9 @@ class Requests:
         for key in self._missing if job is None else self.missing_of(job):
             asked, number = self._missing[key]
             request = asked.request
+            if isinstance(request, ScoreRequest):
+                yield "score", key, tuple(request.prompt), tuple(request.continuations[number])
+                continue
             seed = derive_seed(request.seed, "sample", number)
             yield "ask", key, tuple(request.prompt), seed, asdict(request.sampling), request.salt
 

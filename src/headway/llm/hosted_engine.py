@@ -17,11 +17,27 @@ from typing import Any
 import numpy as np
 
 from headway.core.naming import unknown
-from headway.llm.engine import EngineHealth, Request, Sample, Session, TakesHandles, WeightIntake, check_fits
+from headway.llm.engine import (
+    ContinuationScores,
+    EngineError,
+    EngineHealth,
+    Request,
+    Sample,
+    ScoreRequest,
+    Session,
+    TakesHandles,
+    WeightIntake,
+    check_fits,
+    check_scorable,
+    check_scores,
+)
 from headway.llm.engine_keeper import Keeper
-from headway.llm.engine_requests import Told
+from headway.llm.engine_requests import Job, Told
 from headway.llm.host_process import HostSettings, SharedWeights
 from headway.llm.sessions import AskedTokens, RereadSession, check_opening
+
+SCORE_ATTEMPTS = 5
+"""How often a request for scores is asked again because new weights came in the middle of it."""
 
 
 class HostedEngine:
@@ -82,6 +98,21 @@ class HostedEngine:
         jobs = self._keeper.ask(requests)
         return [[self._sample(told) for told in job.told if told is not None] for job in self._keeper.wait_for(jobs)]
 
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ContinuationScores]:
+        """Each continuation is read by itself; what comes of two versions is asked for once more, as a whole."""
+        for request in requests:
+            check_scorable(request, self._context)
+        answers: dict[int, ContinuationScores] = {}
+        for _ in range(SCORE_ATTEMPTS):
+            missing = [number for number in range(len(requests)) if number not in answers]
+            jobs = self._keeper.wait_for(self._keeper.ask([requests[number] for number in missing]))
+            for number, scores in zip(missing, map(_scores, jobs), strict=True):
+                if scores is not None:
+                    answers[number] = check_scores(requests[number], scores)
+            if len(answers) == len(requests):
+                return [answers[number] for number in range(len(requests))]
+        raise EngineError(f"new weights came in the middle of scoring, {SCORE_ATTEMPTS} times in a row")
+
     def open(self, uid: str, prompt: Sequence[int], count: int = 1) -> list[Session]:
         check_opening(uid, prompt, count)
         return [RereadSession(self, uid, prompt, self._context, self._session_salt, self._asked) for _ in range(count)]
@@ -139,3 +170,12 @@ class HostedEngine:
         text = self._tokenizer.decode(tokens[~np.isin(tokens, self._stop_tokens)].tolist())
         log_probs, versions = np.frombuffer(told.log_probs, np.float32), np.frombuffer(told.versions, np.int32)
         return Sample(tokens.copy(), log_probs.copy(), versions.copy(), told.finish, text)
+
+
+def _scores(job: Job) -> ContinuationScores | None:
+    """Returns what a request for scores was told; nothing if that came of two versions."""
+    told = [one for one in job.told if one is not None]
+    versions = {version for one in told for version in np.frombuffer(one.versions, np.int32).tolist()}
+    if len(versions) != 1:
+        return None
+    return ContinuationScores(tuple(np.frombuffer(one.log_probs, np.float32).copy() for one in told), versions.pop())

@@ -53,6 +53,16 @@ def choose_layout(model: CausalModel, wanted: str = "auto") -> Layout:
         return "rows"
 
 
+def fits_trees(model: CausalModel) -> bool:
+    """Says whether a model reads trees as it reads sequences; ValueError, one line, where it cannot be read at all."""
+    with _short_window(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            own = _own_log_probs(model)
+        except Exception as error:  # as above
+            raise ValueError(f"{_name(model)} cannot be read: {_first_line(error)}") from error
+        return not _why_no_tree(model, own)
+
+
 def _why_no_tree(model: CausalModel, own: Tensor) -> str:
     config = model.config.get_text_config()
     others = set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}

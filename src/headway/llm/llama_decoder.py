@@ -15,6 +15,7 @@ with a kernel of the library, which is faster for long prompts and rounds otherw
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -22,15 +23,19 @@ from numba import njit
 from torch import Tensor
 from torch.nn.functional import linear
 
-from headway.llm.decoder import Drawn, Prompts, Reads
+from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits
 from headway.llm.engine import Sampling
+from headway.llm.llama_scores import branch_price, score_branches
 from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotation
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
+from headway.llm.trees import ReplyTree
 
 MIN_ROWS = 16
 EXTEND_TOKENS = 512
 """Tokens that are read at once into cached rows: enough to keep the matrices busy, few enough for a small memory."""
+SCORE_TOKENS = 4096
+"""Padded tokens of trees that are scored at once: enough to keep the matrices busy."""
 
 
 class LlamaDecoder:
@@ -122,6 +127,12 @@ class LlamaDecoder:
             hidden = hidden + linear(attended, layer.out)
             hidden = hidden + weights.mlp(layer, hidden)
         return hidden
+
+    def tree_limits(self) -> TreeLimits:
+        return TreeLimits(SCORE_TOKENS, branch_price(self.weights.shape))
+
+    def score(self, trees: Sequence[ReplyTree]) -> Tensor:
+        return score_branches(self.weights, self.cos, self.sin, trees)
 
     def move(self, source: int, target: int, length: int) -> None:
         self.keys[:, target, :, :length] = self.keys[:, source, :, :length]

@@ -8,16 +8,19 @@ move make the batch be put together anew.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from headway.llm.decoder import Drawn, Prompts, Reads, copy_weights
+from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits, copy_weights
 from headway.llm.engine import Sampling
+from headway.llm.model_scores import ModelScores
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
+from headway.llm.trees import ReplyTree
 
 ATTENTION = {"full_attention", "sliding_attention"}
 """Kinds of layers that remember keys and values of each token, and nothing else."""
@@ -35,6 +38,7 @@ class PaddedDecoder:
         self.device = next(model.parameters()).device
         self._model = model.eval()
         self._parameters = dict(model.named_parameters())
+        self._scores = ModelScores(self._model)
         self._caches: list[Layers | None] = [None] * rows
         self._batch: tuple[int, DynamicCache] | None = None  # put together for so many rows, newer than the caches
         self._next = torch.zeros(0, dtype=torch.int64)  # the places it goes on at
@@ -84,6 +88,12 @@ class PaddedDecoder:
         )
         drawn, log_probs = draw(out.logits[:, -1], uniform(seeds, counts).to(self.device), sampling)
         return drawn[None].cpu(), log_probs[None].cpu()
+
+    def tree_limits(self) -> TreeLimits:
+        return self._scores.limits
+
+    def score(self, trees: Sequence[ReplyTree]) -> Tensor:
+        return self._scores.read(trees)
 
     def move(self, source: int, target: int, length: int) -> None:
         self._take_apart()

@@ -9,15 +9,18 @@ engine in this process; vLLM keeps such states.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from headway.llm.decoder import Drawn, Prompts, Reads, copy_weights
+from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits, copy_weights
 from headway.llm.engine import Sampling
 from headway.llm.heads import logit_transform_of, model_logits
+from headway.llm.model_scores import ModelScores
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
-from headway.llm.trees import body_of
+from headway.llm.trees import ReplyTree, body_of
 
 PASS_TOKENS = 8192
 """Rows go through the model together up to so many tokens."""
@@ -34,6 +37,7 @@ class RereadingDecoder:
         self._model = model.eval()
         self._body, self._transform = body_of(model), logit_transform_of(model)
         self._parameters = dict(model.named_parameters())
+        self._scores = ModelScores(self._model)
         self._tokens = torch.zeros(rows, context, dtype=torch.int64, device=self.device)
 
     def load(self, weights: NamedWeights) -> None:
@@ -65,6 +69,12 @@ class RereadingDecoder:
         logits = torch.cat([self._logits(some, here) for some, here in parts])
         drawn, log_probs = draw(logits, uniform(seeds, counts).to(self.device), sampling)
         return drawn[None].cpu(), log_probs[None].cpu()
+
+    def tree_limits(self) -> TreeLimits:
+        return self._scores.limits
+
+    def score(self, trees: Sequence[ReplyTree]) -> Tensor:
+        return self._scores.read(trees)
 
     def move(self, source: int, target: int, length: int) -> None:
         self._tokens[target] = self._tokens[source]

@@ -24,14 +24,17 @@ from headway.llm.continuous_batch import ContinuousBatch
 from headway.llm.decoder import Decoder
 from headway.llm.engine import (
     Aborted,
+    ContinuationScores,
     EngineError,
     EngineHealth,
     Request,
     Sample,
+    ScoreRequest,
     Session,
     TakesHandles,
     WeightIntake,
     check_fits,
+    check_scorable,
 )
 from headway.llm.llama_decoder import LlamaDecoder
 from headway.llm.llama_weights import why_not
@@ -40,6 +43,7 @@ from headway.llm.models import context_length
 from headway.llm.padded_decoder import PaddedDecoder, remembers_by_attention
 from headway.llm.rereading_decoder import RereadingDecoder
 from headway.llm.sample_rows import GenerationJob
+from headway.llm.scoring import ScoreJob, ScoreLine
 from headway.llm.session_rows import CachedSession, SharedPrompt
 from headway.llm.sessions import OpenSession, check_opening
 
@@ -83,7 +87,8 @@ class TransformersEngine:
         self._decoder = decoder
         self._recompute = recompute
         self._batch = ContinuousBatch(decoder, tokenizer, stop_tokens, version, clock)
-        self._arrivals: deque[GenerationJob] = deque()
+        self._scores = ScoreLine(decoder)
+        self._arrivals: deque[GenerationJob | ScoreJob] = deque()
         self._closing: deque[CachedSession] = deque()
         self._state_lock, self._step_lock = _FairLock(), threading.Lock()
         self._is_paused = self._is_closed = False
@@ -117,6 +122,19 @@ class TransformersEngine:
                 raise job.error
         return [[sample for sample in job.samples if sample is not None] for job in jobs]
 
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ContinuationScores]:
+        for request in requests:
+            check_scorable(request, self._decoder.context)
+        news = threading.Event()
+        jobs = [ScoreJob(request, news) for request in requests]
+        self._arrivals.extend(jobs)
+        for job in jobs:
+            self._wait_for(job)
+        for job in jobs:
+            if job.error is not None:
+                raise job.error
+        return [job.scores for job in jobs if job.scores is not None]
+
     def open(self, uid: str, prompt: Sequence[int], count: int = 1) -> list[Session]:
         check_opening(uid, prompt, count)
         shared = SharedPrompt(len(prompt))
@@ -148,7 +166,7 @@ class TransformersEngine:
 
     def abort(self, uids: Sequence[str] | None = None) -> int:
         with self._between_steps():
-            return self._batch.abort("aborted", uids)
+            return self._abort("aborted", uids)
 
     def health(self) -> EngineHealth:
         with self._between_steps():
@@ -156,19 +174,19 @@ class TransformersEngine:
             return EngineHealth(
                 batch.version,
                 len(batch.rows),
-                batch.num_waiting,
+                batch.num_waiting + self._scores.num_waiting,
                 self._is_paused,
                 batch.num_tokens,
                 batch.num_steps,
                 self._clock() - batch.stepped_at,
-                batch.sessions.statistics(),
+                {**batch.sessions.statistics(), "tokens_scored": self._scores.num_tokens},
             )
 
     def close(self) -> None:
         with self._between_steps():
             self._is_closed = True
             self._is_paused = False  # who comes now is to be told, not to wait
-            self._batch.abort("the engine was closed", None)
+            self._abort("the engine was closed", None)
         self._intake.close()
 
     # -- sessions ---------------------------------------------------------------------------------
@@ -197,7 +215,7 @@ class TransformersEngine:
 
     # -- making steps -----------------------------------------------------------------------------
 
-    def _wait_for(self, job: GenerationJob) -> None:
+    def _wait_for(self, job: GenerationJob | ScoreJob) -> None:
         """Returns when the job is over, whoever made the steps."""
         while not job.is_over:
             if not self._is_paused and self._step_lock.acquire(blocking=False):
@@ -214,7 +232,7 @@ class TransformersEngine:
         if not self._step_lock.locked():  # it may have been woken to make steps, and been given up before it could
             self._wake_another()
 
-    def _make_steps(self, job: GenerationJob) -> None:
+    def _make_steps(self, job: GenerationJob | ScoreJob) -> None:
         """Makes steps for everybody until the own job is over. Others get at the state between two of them."""
         with self._between_steps():
             try:
@@ -222,7 +240,7 @@ class TransformersEngine:
                     self._step()
                     self._state_lock.let_others_in()
             except Exception as error:
-                self._batch.abort(f"the engine failed: {type(error).__name__}: {error}", None)
+                self._abort(f"the engine failed: {type(error).__name__}: {error}", None)
                 raise
 
     def _wake_another(self) -> None:
@@ -232,8 +250,12 @@ class TransformersEngine:
             if job is not None:
                 job.news.set()
 
-    def _unfinished(self) -> Iterator[GenerationJob]:
-        return (job for job in (*self._arrivals, *self._batch.unfinished()) if not job.is_over)
+    def _unfinished(self) -> Iterator[GenerationJob | ScoreJob]:
+        jobs = (*self._arrivals, *self._batch.unfinished(), *self._scores.unfinished())
+        return (job for job in jobs if not job.is_over)
+
+    def _abort(self, why: str, uids: Sequence[str] | None) -> int:
+        return self._batch.abort(why, uids) + self._scores.abort(why, uids)
 
     @contextmanager
     def _between_steps(self) -> Iterator[None]:
@@ -253,6 +275,8 @@ class TransformersEngine:
             if self._is_closed:
                 job.error = Aborted("the engine is closed")
                 job.news.set()
+            elif isinstance(job, ScoreJob):
+                self._scores.add(job)
             else:
                 self._batch.add(job)
         while self._closing:
@@ -261,6 +285,7 @@ class TransformersEngine:
     def _step(self) -> None:
         self._take_in()
         self._batch.step()
+        self._scores.step(self._batch.version)
 
 
 def _seconds_until(moment: float, now: float) -> float | None:

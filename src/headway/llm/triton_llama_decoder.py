@@ -12,7 +12,7 @@ bound by launches otherwise: 30 layers of a dozen kernels each cost a hundred ti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,11 +21,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from headway.llm.decoder import Drawn, Prompts, Reads
+from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits
 from headway.llm.engine import Sampling
+from headway.llm.llama_scores import branch_price, score_branches
 from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotate, rotation
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
+from headway.llm.trees import ReplyTree
 
 GRANULES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 """Numbers of rows that graphs are captured for; more are rounded up to a multiple of 256."""
@@ -154,6 +156,12 @@ class TritonLlamaDecoder:
             hidden = hidden + linear(attended.transpose(1, 2).flatten(2), layer.out)
             hidden = hidden + weights.mlp(layer, hidden)
         return weights.logits(hidden[torch.arange(count, device=self.device), lengths - 1])
+
+    def tree_limits(self) -> TreeLimits:
+        return TreeLimits(PREFILL_TOKENS, branch_price(self.weights.shape))
+
+    def score(self, trees: Sequence[ReplyTree]) -> Tensor:
+        return score_branches(self.weights, self._cos, self._sin, trees)
 
     # -- steps --------------------------------------------------------------------------------------
 

@@ -21,7 +21,16 @@ from typing import Any, Literal
 import torch
 
 from headway.llm import vllm_host
-from headway.llm.engine import EngineError, Request, Sample, Sampling, WeightIntake
+from headway.llm.engine import (
+    ContinuationScores,
+    EngineError,
+    Request,
+    Sample,
+    Sampling,
+    ScoreRequest,
+    WeightIntake,
+    check_scorable,
+)
 from headway.llm.host_process import HostSettings
 from headway.llm.hosted_engine import HostedEngine
 
@@ -111,6 +120,11 @@ class VLLMEngine(HostedEngine):
                     f"top_k={sampling.top_k} and top_p={sampling.top_p:g} tokens are drawn with others"
                 )
         return super().generate_all(requests)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ContinuationScores]:
+        for request in requests:
+            check_scorable(request, self._context - 1)  # vLLM draws a token behind what it reads, whether wanted or not
+        return super().score(requests)
 
 
 def kind_of_log_probs(sampling: Sampling) -> LogProbs:

@@ -70,8 +70,9 @@ class VLLMStepper:
         )
         self._engine = LLMEngine.from_engine_args(arguments)
         self._params = vllm.SamplingParams
-        self._delta = RequestOutputKind.DELTA
+        self._delta, self._final = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
         self._tokenizer: Any = None
+        self._known: dict[str, tuple[list[int], list[int], str]] = {}  # prompt, continuation and salt, by the key
         self._warm_up()
 
     def add(self, key: str, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None:
@@ -88,8 +89,43 @@ class VLLMStepper:
         )
         self._engine.add_request(key, {"type": "token", "prompt_token_ids": list(prompt), "cache_salt": salt}, params)
 
+    def add_known(self, key: str, prompt: Sequence[int], continuation: Sequence[int], salt: str) -> None:
+        self._known[key] = list(prompt), list(continuation), salt
+        self._read_known(key, from_cache=True)
+
+    def _read_known(self, key: str, *, from_cache: bool) -> None:
+        """vLLM says the log-probabilities of a prompt's tokens, but for those of a prefix that it has in its cache:
+        of its own accord it reads no cache then. Here only the prompt of many continuations is to come from it."""
+        prompt, continuation, salt = self._known[key]
+        params = self._params(
+            max_tokens=1,
+            temperature=0.0,
+            prompt_logprobs=0,  # of the token that is there, and of no other
+            skip_reading_prefix_cache=not from_cache,
+            detokenize=False,
+            output_kind=self._final,
+        )
+        text = {"type": "token", "prompt_token_ids": [*prompt, *continuation], "cache_salt": salt}
+        self._engine.add_request(key, text, params)
+
+    def _known_news(self, output: Any) -> Iterable[News]:
+        """Nothing yet where the cache held more than the prompt: the same continuation was asked for before."""
+        prompt, continuation, _ = self._known[output.request_id]
+        cached = output.num_cached_tokens
+        if cached is None or cached >= len(prompt):
+            # Its first token is predicted by the prompt's last one, which was not computed.
+            self._read_known(output.request_id, from_cache=False)
+            return
+        del self._known[output.request_id]
+        steps = output.prompt_logprobs[-len(continuation) :]  # what came from the cache may be left out, or stale
+        log_probs = [step[token].logprob for token, step in zip(continuation, steps, strict=True)]
+        yield output.request_id, continuation, log_probs, True
+
     def step(self) -> Iterable[News]:
         for output in self._engine.step():
+            if output.request_id in self._known:
+                yield from self._known_news(output)
+                continue
             (reply,) = output.outputs
             tokens = list(reply.token_ids)
             log_probs = [step[token].logprob for token, step in zip(tokens, reply.logprobs or (), strict=True)]
@@ -103,6 +139,8 @@ class VLLMStepper:
             self._engine.step()
 
     def drop(self, keys: list[str]) -> None:
+        for key in keys:
+            self._known.pop(key, None)
         if keys:
             self._engine.abort_request(keys)
 

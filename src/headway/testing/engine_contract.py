@@ -4,6 +4,7 @@ class TestMine(EngineContract, SessionContract):
     def make(self, folder, **options): return Mine(folder, **options)
 
 What a subclass may say besides stands in engine_subject.py; sessions have a suite of their own, session_contract.py.
+The tests of `score` are in score_contract.py, and part of this suite.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import numpy as np
 import pytest
 
 from headway.llm.engine import Aborted, EngineError, Overdue, Request, Sample, Sampling
-from headway.testing.engine_subject import SOON_S, EngineSubject, MakeEngine, answer, started, tokens, wait_until
+from headway.testing.engine_subject import SOON_S, MakeEngine, answer, started, tokens, wait_until
+from headway.testing.score_contract import ScoreContract
 
 
-class EngineContract(EngineSubject):
+class EngineContract(ScoreContract):
     """Tests of the `Engine` protocol but for its sessions."""
 
     # -- what is sampled ----------------------------------------------------------------------------

@@ -11,12 +11,9 @@ What travels to another process is the name: each process loads the class for it
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 from headway.core.naming import unknown
@@ -24,7 +21,7 @@ from headway.core.one_line import in_a_line
 from headway.core.opaque import JsonObject, SettingValue, UserFunction
 from headway.envs.agents.games import GAMES
 from headway.envs.agents.interface import AgentEnv, BadEnvironment, EnvFactory, EnvironmentLost, checked_env
-from headway.observe.user_functions import load_place
+from headway.envs.named_classes import anywhere, class_in, require_options
 
 
 class Adapter(NamedTuple):
@@ -53,9 +50,9 @@ def load_env(spec: str, options: Mapping[str, SettingValue] | None = None) -> En
     The factory can be pickled. What it makes has `reset`, `step` and `max_turns`; a constructor's error is one line.
     """
     given = dict(options or {})
-    spec = _anywhere(spec)
+    spec = anywhere(spec)
     make = _found(spec)
-    _require_options(make, spec, given)
+    require_options(make, spec, given, "environment")
     return functools.partial(_make, spec, given)
 
 
@@ -103,7 +100,7 @@ def _found(spec: str) -> UserFunction:
         if not rest:
             raise ValueError(f"{spec!r} names no environment; allowed: {prefix}:ID")
         return functools.partial(adapted(ADAPTERS[prefix], spec), rest)
-    return _class_in(spec)
+    return class_in(spec, "environment", HOW)
 
 
 def adapted(adapter: Adapter, spec: str) -> UserFunction:
@@ -123,59 +120,3 @@ def _missing(spec: str, error: ModuleNotFoundError) -> BaseException:
         return error
     adapter = ADAPTERS.get(spec.partition(":")[0])
     return ValueError(f"environment {spec} needs {name}: pip install {adapter.install if adapter else name}")
-
-
-def _class_in(spec: str) -> UserFunction:
-    place, _, name = spec.rpartition(":")
-    if not place or not name:
-        raise ValueError(f"an environment is {HOW}, received {spec!r}")
-    module = _module(place, Path(place).stat().st_mtime_ns if _is_file(place) else 0)
-    made = getattr(module, name, None)
-    if made is None:
-        raise ValueError(unknown(f"environment of {place}", name, _classes(module)))
-    if not callable(made):
-        raise ValueError(f"{spec} is a {type(made).__name__}; an environment is a class, or a function that makes one")
-    found: UserFunction = made
-    return found
-
-
-@functools.lru_cache(maxsize=32)
-def _module(place: str, modified_ns: int) -> ModuleType:
-    """Loads a module once; a file again when it has changed."""
-    return load_place(place, "environment")
-
-
-def _is_file(place: str) -> bool:
-    return place.endswith(".py") and Path(place).is_file()
-
-
-def _anywhere(spec: str) -> str:
-    """Returns a name that means the same file in a process that stands in another folder."""
-    place, colon, name = spec.rpartition(":")
-    return f"{Path(place).expanduser().resolve()}:{name}" if colon and _is_file(str(Path(place).expanduser())) else spec
-
-
-def _classes(module: ModuleType) -> list[str]:
-    """Lists what a module has that looks like an environment; all its classes where nothing does."""
-    own = {name: value for name, value in vars(module).items() if inspect.isclass(value) and not name.startswith("_")}
-    likely = [name for name, value in own.items() if callable(getattr(value, "step", None))]
-    return likely or list(own)
-
-
-def _require_options(make: UserFunction, spec: str, options: Mapping[str, SettingValue]) -> None:
-    try:
-        parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):
-        return  # a class written in C says nothing of what it takes
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return
-    allowed = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    for name in options:
-        if name not in allowed:
-            if not allowed:
-                raise ValueError(f"environment {spec} takes no options, received {name!r}")
-            raise ValueError(unknown(f"option of environment {spec}", name, allowed))
-    missing = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
-    missing = [name for name in missing if name not in options]
-    if missing:
-        raise ValueError(f"environment {spec} needs options that are not given: {', '.join(missing)}")

@@ -48,7 +48,7 @@ def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
     rank.add_up(seen)
     logs, weights = seen
     num_steps = max(len(update.norms), len(update.critic_norms))
-    found |= measures(_of_all_ranks(update.sums, rank, seen.device), data.num_tokens * epochs, num_steps)
+    found |= measures(sums_of_all_ranks(update.sums, rank, seen.device), data.num_tokens * epochs, num_steps)
     found |= diagnostics.behaviour(logs, data.log_probs, Weighed(weights, weights > 0))
     if update.mismatch is None:
         fresh = data.made_by(version)
@@ -65,7 +65,7 @@ def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
     return found
 
 
-def _of_all_ranks(
+def sums_of_all_ranks(
     sums: Sequence[Mapping[str, Tensor]], rank: Rank, device: torch.device
 ) -> Sequence[Mapping[str, Tensor]]:
     """Adds sums up over ranks. One that had nothing to do has no names either: all names are sent, and who has them."""

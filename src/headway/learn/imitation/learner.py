@@ -23,16 +23,14 @@ from torch import Tensor
 from headway.core.types import Batch, LearnReport
 from headway.experience.episode import Episodes
 from headway.learn.grpo.policy import autocast
-from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies, minibatches
+from headway.learn.grpo.replies import Microbatch, Replies, minibatches
 from headway.learn.imitation.settings import ImitationSettings
+from headway.learn.model_in_training import ModelInTraining
 from headway.learn.rank import ALONE, Rank
-from headway.llm.adapters import plain_weights
 from headway.llm.chat_files import WEIGHT
 from headway.llm.heads import chosen_log_probs, logit_transform_of
-from headway.llm.layouts import choose_layout
 from headway.llm.model_types import CausalModel
-from headway.llm.trees import hidden_states, pair_price
-from headway.llm.without_dropout import without_dropout
+from headway.llm.trees import hidden_states
 
 
 class _Step(NamedTuple):
@@ -57,24 +55,15 @@ class ImitationLearner:
     ) -> None:
         self._settings = settings
         self._rank = rank
-        self._model = without_dropout(load())
-        self._transform = logit_transform_of(self._model)
-        apart = choose_layout(self._model, settings.layout) == "rows"
-        device = next(self._model.parameters()).device
-        price = 0.0 if apart else pair_price(self._model)
-        self._sizes = MicrobatchSizes(settings.microbatch_tokens, price, device, apart)
-        self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
-        if not self._trained:
-            raise ValueError("the model has no weights to train")
-        self._optimizer = torch.optim.AdamW(
-            self._trained.values(),
-            lr=settings.learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_eps,
-            weight_decay=settings.weight_decay,
-            fused=True,
+        self._training = ModelInTraining(
+            load,
+            settings,
+            layout=settings.layout,
+            microbatch_tokens=settings.microbatch_tokens,
+            publish_dtype=publish_dtype,
+            rank=rank,
         )
-        self._publish_dtype = publish_dtype
+        self._transform = logit_transform_of(self._training.model)
         self._random = np.random.default_rng(seed)
         self._updates = 0
 
@@ -82,10 +71,9 @@ class ImitationLearner:
 
     def learn(self, batch: Batch) -> LearnReport:
         rate = self._settings.learning_rate * self._settings.schedule().share(self._updates)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        self._training.set_learning_rate(rate)
         records: list[Episodes] = [rollout.payload for rollout in batch.rollouts]
-        data, weights = Replies.of(records, self._sizes.device), episode_weights(records)
+        data, weights = Replies.of(records, self._training.sizes.device), episode_weights(records)
         steps = [
             self._step(data, weights, groups)
             for _ in range(self._settings.num_epochs)
@@ -107,25 +95,21 @@ class ImitationLearner:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
-        return plain_weights(self._model, self._publish_dtype)
+        return self._training.published()
 
     def held_alike(self) -> dict[str, Tensor]:
         """Returns the weights that are the same on every rank."""
-        return {name: parameter.detach() for name, parameter in self._trained.items()}
+        return self._training.weights()
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "weights": self.held_alike(),
-            "optimizer": self._optimizer.state_dict(),
+            **self._training.state_dict(),
             "updates": self._updates,
             "random": self._random.bit_generator.state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        with torch.no_grad():
-            for name, parameter in self._trained.items():
-                parameter.copy_(torch.as_tensor(state["weights"][name]))
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._training.load_state_dict(state)
         self._updates = state["updates"]
         self._random.bit_generator.state = state["random"]
 
@@ -135,26 +119,24 @@ class ImitationLearner:
         """Takes one step on some groups. The mean is over their tokens, whichever rank and microbatch these are in."""
         numbers = data.numbers(groups)
         whole = float((weights[numbers] * data.sequences.lengths[numbers].numpy()).sum())
-        loss = torch.zeros((), device=self._sizes.device)
-        self._optimizer.zero_grad(set_to_none=True)
-        for part in data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], self._sizes):
-            counts = torch.from_numpy(weights[list(part.trees.replies)]).to(self._sizes.device)
+        sizes = self._training.sizes
+        loss = torch.zeros((), device=sizes.device)
+        self._training.forget_gradients()
+        for part in data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], sizes):
+            counts = torch.from_numpy(weights[list(part.trees.replies)]).to(sizes.device)
             part_loss = -(part.sequences.spread(counts) * self._log_probs(part)).sum()
             (part_loss / whole).backward()
             loss += part_loss.detach()
         self._rank.add_up(loss)
-        parameters = list(self._trained.values())
-        self._rank.add_up_gradients(parameters)
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.max_grad_norm, foreach=True)
-        self._optimizer.step()
-        return _Step(loss, whole, norm)
+        return _Step(loss, whole, self._training.step())
 
     def _log_probs(self, part: Microbatch) -> Tensor:
         """Returns log p of the trained tokens of a microbatch, [n]."""
-        with autocast(self._sizes.device):
+        model = self._training.model
+        with autocast(self._training.sizes.device):
             found, _ = chosen_log_probs(
-                self._model.get_output_embeddings(),
-                hidden_states(self._model, part.trees),
+                model.get_output_embeddings(),
+                hidden_states(model, part.trees),
                 part.trees.targets,
                 transform=self._transform,
                 chunk=self._settings.logit_chunk_tokens,
