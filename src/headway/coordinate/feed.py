@@ -76,7 +76,7 @@ class Feed:
         elif not self._ledger.tally.live and not control.stop_reason:
             self._flights.admit(self._line)
             if not self._ledger.tally.live:
-                if self._ending.look():  # its last steps may not have been enough for an update
+                if self._ending.look_without_update():
                     return False
                 raise Stalled(f"no ticket is live and none may open: {self._why_no_ticket()}")
         await self._line.turn.wait_outside("data", explain, self._deadline_s)
@@ -271,8 +271,9 @@ class ReplayFeed(Feed):
         return not self._ledger.rule.may_learn(self._ledger.tally)
 
     def opens_when_resumed(self) -> bool:
-        """In the middle of a version of a pinned run nothing has come free."""
-        return not (self._is_pinned and self._line.updates_in_version)
+        """In the middle of a version of a pinned run nothing has come free before all that was taken is learned from;
+        then something has, and a run that was about to end did not open it."""
+        return not (self._is_pinned and self._line.updates_in_version and self._ledger.tally.taken)
 
     async def finish(self) -> None:
         await self.draws.deliver_feedback()
