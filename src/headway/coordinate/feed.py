@@ -114,6 +114,8 @@ class QueueFeed(Feed):
         while not self._is_over:
             now = self._now()
             choice = ledger.choose(line.version, left, now_s=now)
+            if not self._are_for_all(choice.batch):
+                choice = WAIT
             for index in choice.expired:
                 flights.expire(line, index, now)
             filtered = flights.drop_filtered(line, choice.batch)
@@ -126,6 +128,17 @@ class QueueFeed(Feed):
             if not await self._wait_for_rollouts(lambda: ledger.waiting_for(line.version, left)):
                 break
         return None
+
+    def _are_for_all(self, indices: tuple[int, ...]) -> bool:
+        """May this line learn from these tickets, whatever the first one does with them?
+
+        In a pinned run with a replay the plan may be reached before the first line has taken all that has landed: how
+        much more another line learns must not depend on which was quicker, so it is never ahead of the first.
+        """
+        first = self._flights.first
+        if self.is_first or first.settings.replay is None or not self._calls.settings.is_pinned:
+            return True
+        return all(index < first.ledger.tally.opened - first.ledger.tally.untaken for index in indices)
 
     def _why_no_batch(self) -> str:
         """Every landing ends the learner's wait; so what expires again and again needs a deadline of its own."""
@@ -228,6 +241,8 @@ class ReplayFeed(Feed):
             return False
         seconds = round(self._now() - now, 6)
         self._calls.journal.write(Inserted, indices, self._line.version, seconds, self._line.name)
+        for other in self._flights.lines[1:] if self.is_first else ():  # what it was waiting for may be theirs now
+            self._calls.board.wake(other.role)
         return True
 
     async def learn(self, batch: Batch, publish_as: int | None) -> Learned:
