@@ -223,6 +223,8 @@ class ReplayFeed(Feed):
             wanted = tuple(index for index in choice.batch if index not in filtered)
             if wanted and not await self._insert(wanted, now):
                 continue
+            for other in flights.lines[1:] if self.is_first and (choice.batch or choice.expired) else ():
+                self._calls.board.wake(other.role)  # what the first has taken or dropped is theirs now
             if ledger.rule.may_learn(ledger.tally):
                 return await self.draws.batch(line.version)
             if choice.batch or choice.expired:
@@ -241,8 +243,6 @@ class ReplayFeed(Feed):
             return False
         seconds = round(self._now() - now, 6)
         self._calls.journal.write(Inserted, indices, self._line.version, seconds, self._line.name)
-        for other in self._flights.lines[1:] if self.is_first else ():  # what it was waiting for may be theirs now
-            self._calls.board.wake(other.role)
         return True
 
     async def learn(self, batch: Batch, publish_as: int | None) -> Learned:
