@@ -45,7 +45,7 @@ def story_page(story: WatchedStory) -> str:
 <p class="soft">Visits: how often the search tried a candidate. Policy: what the world model thought of it before.
 Prior: what the language model thought of it. Value: what the search found it worth.</p>
 {moves}
-<section id="end"><h2>The end</h2><pre>{escape(story.ending)}</pre><p><strong>{escape(story.outcome())}</strong></p></section>
+<section id="end"><h2>The end</h2><pre>{escape(story.ending)}</pre></section>
 </body>
 </html>
 """

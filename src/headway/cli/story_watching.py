@@ -1,6 +1,8 @@
 """A run's policy plays a story for an audience: for every move what the search tried and what the prior thought of it.
 
     checkpoint --> world model, prior --> one game: ask, search, act --> a table a move --> the terminal, watch.html
+
+The table has the candidates, most visited first: visits, the world model's own policy, the prior, the value found.
 """
 
 from __future__ import annotations
