@@ -10,7 +10,6 @@ The page needs no network and no library, and works from a file. Its size is bou
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence

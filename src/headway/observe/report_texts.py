@@ -101,6 +101,7 @@ def comparison(run: Seen) -> list[list[str]]:
     story, accounts = run.story, run.accounts
     learner = accounts.roles.get(LEARNER)
     values = [e.value for e in story.evaluations if e.value is not None]
+    waited = "-" if learner is None else share_of_role(learner, learner.blocked.get("data", 0.0))
     serial, own = run.simulated.serial_updates_per_s, run.simulated.own_updates_per_s
     at_most = "at most " if run.simulated.is_shared else ""
     return [
@@ -109,7 +110,7 @@ def comparison(run: Seen) -> list[list[str]]:
         ["Updates per second", f"{len(story.updates) / _working_s(story):.4g}" if story.updates else "-"],
         ["Speed-up over lead 0, simulated", f"{at_most}{own / serial:.2f}x" if serial and own else "-"],
         ["Staleness, mean / largest", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
-        ["Learner waited for rollouts", "-" if learner is None else share_of_role(learner, learner.blocked.get("data", 0.0))],
+        ["Learner waited for rollouts", waited],
         ["Dropped", str(sum(accounts.drops.values()))],
         ["Score, last / best", f"{values[-1]:.4g} / {max(values):.4g}" if values else "-"],
         ["Wall clock", seconds(accounts.wall_s)],

@@ -235,3 +235,11 @@ def _evaluator(config: PriorZeroConfig, make_guide: MakeGuide) -> StoryEvaluator
         temperature=config.eval_temperature,
     )
     return StoryEvaluator(player, mode=config.eval_mode, modes=None if config.eval_all_modes else (config.eval_mode,))
+
+
+def seen_by_an_audience(
+    config: PriorZeroConfig, mode: Mode, seed: int, max_moves: int = 0
+) -> tuple[StoryGames, Planner, Guide]:
+    """One game, and who plays it, for somebody who looks on; `max_moves` 0: as many as in an evaluation."""
+    limit = max_moves or config.eval_max_steps or config.max_episode_steps
+    return _games(config, 1, limit, seed), planner(config, config.eval_simulations), _guide(config, mode)
