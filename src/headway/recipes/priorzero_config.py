@@ -19,7 +19,7 @@ from headway.learn.prior.settings import PriorSettings
 from headway.learn.textzero.learner import TextZeroSettings
 from headway.learn.textzero.network import TextZeroArchitecture
 from headway.recipes.config import with_defaults, without
-from headway.recipes.language_model_config import LanguageModelSettings, ReachableEngine
+from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings, ReachableEngine
 from headway.recipes.search_config import PlayedBySearchConfig
 from headway.recipes.shared_settings import SettingsGroup
 from headway.search.prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight, PriorWeight
@@ -168,7 +168,10 @@ class StoryEvaluationSettings(SettingsGroup):
     """Chance in choosing when evaluating. 0: always the most visited, or the likeliest."""
 
 
-ONLY_WITH_PRIOR = (*PriorUseSettings.model_fields, *PriorLineSettings.model_fields, *LanguageModelSettings.model_fields)
+ONLY_WITH_PRIOR = (
+    *(*PriorUseSettings.model_fields, *PriorLineSettings.model_fields),
+    *(*LanguageModelSettings.model_fields, *ChatSettings.model_fields),
+)
 ONLY_LEARNED = tuple(PriorLineSettings.model_fields)
 ONLY_WEIGHTING = {
     "adaptive": ("prior_weight_low", "prior_weight_high"),
@@ -206,6 +209,7 @@ class PriorZeroConfig(
     StorySettings,
     WorldModelSettings,
     ReachableEngine,
+    ChatSettings,
     LanguageModelSettings,
     PriorSettings,
     TextZeroSettings,
