@@ -70,7 +70,7 @@ def run_one(prior: str, settings: dict[str, Any]) -> dict[str, Any]:
         "prior_version": max((line.version for line in result.lines.values()), default=0),
         "asked": result.metrics.get("prior_asked", 0.0),
         "scored_actions": result.metrics.get("prior_scored_actions", 0.0),
-        "last": {name: value for name, value in (result.scores[-1].metrics if result.scores else {}).items()},
+        "last": dict(result.scores[-1].metrics) if result.scores else {},
     }
 
 
