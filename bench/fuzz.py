@@ -2,6 +2,7 @@
 
     python bench/fuzz.py                        2,000 schedules, from number 0 on
     python bench/fuzz.py --schedules 100000 --jobs 2
+    python bench/fuzz.py --lines 2              others, each with two lines: a replay or a queue in either, any pace
     python bench/fuzz.py --seed 123 --verbose   one of them: what was drawn, every event, which rule was broken
 
 A schedule draws settings, stations, durations, faults, stops, kills and resumes from its number
@@ -78,14 +79,14 @@ class Totals:
         self.digest = (self.digest + other.digest) % 2**64
 
 
-def run_chunk(first: int, count: int) -> Totals:
+def run_chunk(first: int, count: int, lines: int | None) -> Totals:
     """These schedules, one after another."""
     signal.signal(signal.SIGALRM, _give_up)
     totals = Totals()
     for number in range(first, first + count):
         signal.alarm(LONGEST_S)
         try:
-            outcome = run_schedule(number)
+            outcome = run_schedule(number, lines)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this schedule
             outcome = Outcome(number, end="broken")
             outcome.wrong("ends", f"{type(error).__name__}: {error}")
@@ -105,7 +106,7 @@ def _follow_parent() -> None:
     die_with_parent()
 
 
-def done_within(chunks: Iterable[tuple[int, int]], jobs: int, limit_s: float) -> Iterator[Totals]:
+def done_within(chunks: Iterable[tuple[int, int, int | None]], jobs: int, limit_s: float) -> Iterator[Totals]:
     """Run the chunks in `jobs` processes; none is begun after `limit_s`."""
     began = time.monotonic()
     in_time = itertools.takewhile(lambda chunk: time.monotonic() - began < limit_s, chunks)
@@ -123,10 +124,10 @@ def done_within(chunks: Iterable[tuple[int, int]], jobs: int, limit_s: float) ->
         yield from (future.result() for future in running)
 
 
-def run_all(first: int, count: int, jobs: int, limit_s: float) -> tuple[Totals, float]:
+def run_all(first: int, count: int, lines: int | None, jobs: int, limit_s: float) -> tuple[Totals, float]:
     """All of them, with a line about how far it is now and then."""
     began, totals, told, is_screen = time.monotonic(), Totals(), 0.0, sys.stderr.isatty()
-    chunks = ((at, min(IN_A_CHUNK, first + count - at)) for at in range(first, first + count, IN_A_CHUNK))
+    chunks = ((at, min(IN_A_CHUNK, first + count - at), lines) for at in range(first, first + count, IN_A_CHUNK))
     try:
         for part in done_within(chunks, jobs, limit_s):
             totals.merge(part)
@@ -169,10 +170,10 @@ def table(totals: Totals, seconds: float) -> list[str]:
     ]
 
 
-def show(number: int) -> int:
+def show(number: int, lines: int | None) -> int:
     """One schedule, with everything about it."""
-    outcome = run_schedule(number)
-    print(*draw(number).lines(), sep="\n")
+    outcome = run_schedule(number, lines)
+    print(*draw(number, lines).lines(), sep="\n")
     broken: dict[int, list[str]] = {}
     for violation in outcome.violations:
         broken.setdefault(violation.at, []).append(str(violation))
@@ -197,18 +198,20 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=2000, help="how many")
     parser.add_argument("--start", type=int, default=0, help="the number of the first")
     parser.add_argument("--seed", type=int, help="this one only")
+    parser.add_argument("--lines", type=int, choices=(2,), help="all of them with two; otherwise one of six has two")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--limit_s", type=float, default=float("inf"), help="begin no more after so many seconds")
     parser.add_argument("--verbose", action="store_true", help="with --seed: what was drawn, and every event")
     given = parser.parse_args()
     if given.seed is not None and given.verbose:
-        return show(given.seed)
+        return show(given.seed, given.lines)
     first, count = (given.start, given.schedules) if given.seed is None else (given.seed, 1)
-    totals, seconds = run_all(first, count, given.jobs, given.limit_s)
+    totals, seconds = run_all(first, count, given.lines, given.jobs, given.limit_s)
     print(*table(totals, seconds), sep="\n")
-    for number, lines in sorted(totals.failures.items())[:SHOWN]:
-        print(f"schedule {number} (python bench/fuzz.py --seed {number} --verbose):")
-        explain(lines[:3])
+    said = f" --lines {given.lines}" if given.lines else ""
+    for number, found in sorted(totals.failures.items())[:SHOWN]:
+        print(f"schedule {number} (python bench/fuzz.py --seed {number}{said} --verbose):")
+        explain(found[:3])
     if len(totals.failures) > SHOWN:
         print("and", *sorted(totals.failures)[SHOWN:])
     return 1 if totals.failures else 0

@@ -58,6 +58,8 @@ class Schedule:
     """May settings change with a resume?"""
     goes_on: int
     """Updates that are added when the run has finished; it is resumed then."""
+    mortals: tuple[str, ...] = ("learner", "replay", "reanalyzer")
+    """The roles that may die for good, so that the run fails."""
 
     def lines(self) -> list[str]:
         """For people who look into one schedule."""
@@ -82,13 +84,20 @@ class Schedule:
 EVALUATIONS: tuple[Duration, ...] = (Constant(0.5), Exponential(3.0), Exponential(12.0))
 
 
-def draw(number: int) -> Schedule:
-    """Schedule `number`."""
-    rng = random.Random(f"schedule {number}")
+def draw(number: int, lines: int | None = None) -> Schedule:
+    """Schedule `number`; with `lines=2` another one of that number, which has two lines."""
+    if lines not in (None, 2):
+        raise ValueError(f"schedules have as many lines as chance says (None) or 2, received {lines!r}")
+    rng = random.Random(f"schedule {number}" if lines is None else f"schedule {number} of {lines} lines")
     is_patient = rng.random() < 0.2
-    replays = rng.random() < 0.2
+    replays = rng.random() < (0.2 if lines is None else 0.5)
     settings = _draw_settings(rng, is_patient=is_patient, replays=replays)
-    settings = _with_second_line(settings, random.Random(f"second line {number}"))
+    if lines is None:
+        settings = _with_second_line(settings, random.Random(f"second line {number}"))
+    else:
+        while settings.on_stale is OnStale.REQUEUE:
+            settings = _draw_settings(rng, is_patient=is_patient, replays=replays)
+        settings = _with_any_second_line(settings, rng)
     loses = rng.choice([0.0, 0.0, 0.0, 0.04])
     mixes = settings.on_publish == "partial"
     kinds = ["engine"] if mixes else ["concurrent", "engine"] if settings.lanes > 1 else list(COLLECTORS)
@@ -105,6 +114,7 @@ def draw(number: int) -> Schedule:
         final=0.0 if is_patient else rng.choice([0.0, 0.0, 0.0, 0.0, 0.003]),
         loses=loses > 0,
         second_publish_every=settings.lines[SECOND].publish_every if settings.lines else 0,
+        second_replays=bool(settings.lines) and settings.lines[SECOND].replay is not None,
     )
     quiet = rng.random() < 0.15
     chances = {
@@ -137,6 +147,7 @@ def draw(number: int) -> Schedule:
         takes_older=rng.choice([0.0, 0.3]),
         changes=rng.random() < 0.15,
         goes_on=rng.choice([0, 0, 0, 0, 5]),
+        mortals=("learner", "replay", "reanalyzer") if lines is None else MORTALS_OF_TWO_LINES,
     )
 
 
@@ -156,6 +167,31 @@ def _with_second_line(settings: Settings, rng: random.Random) -> Settings:
                 publish_every=rng.randint(1, 3),
                 queue_capacity=rng.choice([None, None, 6]),
                 every=rng.choice([1, 1, 2, 3]),
+            )
+            return replace(settings, lines={SECOND: line})
+        except ValueError:
+            continue
+
+
+def _with_any_second_line(settings: Settings, rng: random.Random) -> Settings:
+    """A second line with whatever a line may have."""
+    replays = rng.random() < 0.25
+    while True:
+        lead: Any = rng.choice([0, 0.5, 1, 2, 4, "auto"])
+        try:
+            line = LineSettings(
+                max_lead=lead,
+                order=rng.choice([OLDEST, OLDEST, window(3), READY]),
+                max_staleness=rng.choice([None, None, 0, 1, 2]),
+                on_stale=rng.choice([OnStale.WAIT, OnStale.DROP, OnStale.KEEP]),
+                max_age_s=rng.choice([None, None, None, 3.0, 12.0]),
+                tickets_per_batch=rng.randint(1, 3),
+                publish_every=rng.randint(1, 3),
+                queue_capacity=rng.choice([None, None, 6]),
+                queue_bytes_limit=rng.choice([None, None, None, 1, 60, 150]),
+                lead_interval=rng.choice([1, 4, 8]),
+                replay=_draw_ratio(rng) if replays else None,
+                every=rng.choice([1, 1, 2, 3, 5]),
             )
             return replace(settings, lines={SECOND: line})
         except ValueError:
@@ -247,8 +283,18 @@ def traits(schedule: Schedule) -> list[str]:
         names.append("partial")
     if settings.lines:
         names.append("two lines, pinned" if settings.is_pinned else "two lines, free")
+        names += _traits_of_second(settings.lines[SECOND])
     if settings.plan.evaluate_every:
         names.append("evaluates in background" if settings.evaluate_in_background else "evaluates, blocking")
+    return names
+
+
+def _traits_of_second(line: LineSettings) -> list[str]:
+    names = ["second replay" if line.replay is not None else "second queue"]
+    names += ["second every > 1"] if line.every > 1 else []
+    names += ["second auto lead"] if line.max_lead == "auto" else []
+    names += [f"second max_staleness, {line.on_stale.value}"] if line.max_staleness is not None else []
+    names += [f"second max_age_s, {line.on_stale.value}"] if line.max_age_s is not None else []
     return names
 
 
@@ -291,7 +337,7 @@ class Faults:
             return Fault.CRASH if self._happens("restart fails") else None
         elif method == "start":
             return Fault.CRASH if self._happens("start fails") else None
-        elif role in ("learner", "replay", "reanalyzer") and self._happens("learner dies"):
+        elif role in self._schedule.mortals and self._happens("learner dies"):
             return self._random.choice([Fault.CRASH, Fault.HANG])
         return None
 
@@ -303,5 +349,6 @@ class Faults:
         return True
 
 
+MORTALS_OF_TWO_LINES = ("learner", f"{SECOND}/learner", "replay", "reanalyzer")
 SLOW_STEPS = frozenset(("insert", "state", "apply", "restart", "reanalyze_work", "sample", "refresh", "restore"))
 NEEDS_PAYLOADS = frozenset(("learn", "insert", "collect", "apply", "evaluate", "reanalyze", "reanalyze_work"))

@@ -69,6 +69,8 @@ class Nature:
     """The chance that a collector says that it cannot go on."""
     second_publish_every: int = 0
     """Updates per version of a second line; 0: there is none."""
+    second_replays: bool = False
+    """Does the learner of the second line keep a replay?"""
     loses: bool = False
     """May weights be lost, so that they are staged again with updates of the next version in them?"""
 
@@ -88,6 +90,7 @@ class Nature:
         inside: type[ChainLearner] = OfferingLearner if offers else KeepingLearner
         kinds: dict[str, type[ChainLearner]] = {"": ChainLearner, "inside": inside, "shared": DrawLearner}
         learner = kinds[self.replay]
+        second = KeepingLearner if self.second_replays else ChainLearner
         shared: Callable[[], Any] = OfferingReplay if offers else ChainReplay
         return Stations(
             collector=lambda number: COLLECTORS[self.collector](self, notes, rng, count),
@@ -95,7 +98,7 @@ class Nature:
             evaluator=(lambda: ChainEvaluator(self, notes)) if self.evaluates else None,
             reanalyzer=ChainReanalyzer if offers else None,
             replay=shared if self.replay == "shared" else None,
-            lines={SECOND: LineStations(lambda: ChainLearner(self, notes, rng, count))} if self.has_second else {},
+            lines={SECOND: LineStations(lambda: second(self, notes, rng, count))} if self.has_second else {},
         )
 
     @property

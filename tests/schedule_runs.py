@@ -170,9 +170,9 @@ class MemoryCheckpoints(CheckpointStore):
         return state
 
 
-def run_schedule(number: int) -> Outcome:
-    """Run schedule `number` to its end and check it."""
-    return _Run(draw(number)).to_the_end()
+def run_schedule(number: int, lines: int | None = None) -> Outcome:
+    """Run schedule `number` (`draw`) to its end and check it."""
+    return _Run(draw(number, lines)).to_the_end()
 
 
 class _Run:
@@ -247,7 +247,7 @@ class _Run:
                 outcome.wrong("reason", f"{reason}: {failure}")
         except Stalled as stalled:
             outcome.end, outcome.why = "stalled", str(stalled)
-            if settings.max_age_s is None or settings.on_stale in (OnStale.KEEP, OnStale.WAIT):
+            if not any(line.max_age_s is not None and line.expiry.discards for line in settings.all_lines.values()):
                 outcome.wrong("reason", f"stalled: {stalled}")
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not declared
             outcome.end, outcome.why = "broken", f"{type(error).__name__}: {error}"
@@ -303,6 +303,10 @@ class _Run:
                 **asdict(result.ledger),
                 **{name: getattr(result, name) for name in REPORTED},
                 "scores": [(score.version, score.value) for score in result.scores],
+                "lines": {
+                    name: {**asdict(line.ledger), "version": line.version, "updates": line.updates, "lead": line.lead}
+                    for name, line in result.lines.items()
+                },
             }
             for ledger in (result.ledger, *(line.ledger for line in result.lines.values())):
                 if not ledger.closes:
@@ -394,7 +398,7 @@ REASONS: dict[str, Sequence[str]] = {
     r"was lost more than publish_attempts times": ("lose",),
     r"cannot go on": ("final",),
     r"\.start: crashed while starting": ("start fails",),
-    r"^(learner|replay|reanalyzer)\.\w+: (crashed|no answer|it is not running)": ("learner dies",),
+    r"^(learner|second/learner|replay|reanalyzer)\.\w+: (crashed|no answer|it is not running)": ("learner dies",),
     r"injected loss of the payloads": ("lose",),
     r"in a row": ("crash", "hang", "raise", "lose", "slow"),
 }

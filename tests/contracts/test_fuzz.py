@@ -31,6 +31,7 @@ from headway.testing.auditor import RULES
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "fuzz.py"
 SCHEDULES = 300
+TWO_LINES = 100
 ENOUGH = 400
 """Schedules within which a broken rule must show."""
 
@@ -42,6 +43,29 @@ def test_a_schedule_that_once_broke_a_rule_breaks_none(number: int) -> None:
     opened its tickets when another one had slots.
     """
     assert not run_schedule(number).violations, f"python bench/fuzz.py --seed {number} --verbose"
+
+
+@pytest.mark.parametrize("number", [341, 899, 2193, 981, 8484, 4966, 601, 3975, 6961, 8615])
+def test_a_schedule_with_two_lines_that_once_broke_a_rule_breaks_none(number: int) -> None:
+    """A rollout that was lost and flew again let go twice of what it used of a line that does not take it; a landing
+    opened tickets of a line that has no limit in bytes; newer targets came between the states of two learners; weights
+    were lost that only a line uses which does not take the rollout; a line that ended in the middle of a version opened
+    nothing when the run went on; a line that had failed was saved; a run ended between an insert and its update.
+    """
+    assert not run_schedule(number, 2).violations, f"python bench/fuzz.py --lines 2 --seed {number} --verbose"
+
+
+def test_no_schedule_with_two_lines_breaks_a_rule() -> None:
+    seen: Counter[str] = Counter()
+    for number in range(TWO_LINES):
+        outcome = run_schedule(number, 2)
+        assert not outcome.violations, f"python bench/fuzz.py --lines 2 --seed {number} --verbose"
+        seen.update(outcome.faults.keys() | set(outcome.traits) | {outcome.end})
+    wanted = (
+        "two lines, pinned", "two lines, free", "replay inside", "replay shared", "second queue", "second replay",
+        "second every > 1", "second auto lead", "second max_staleness, drop", "learner dies", "publish fails", "crash",
+    )  # fmt: skip
+    assert not [name for name in wanted if not seen[name]]
 
 
 def test_no_schedule_breaks_a_rule() -> None:

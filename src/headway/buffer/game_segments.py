@@ -33,8 +33,8 @@ from headway.buffer.beta_schedule import BetaSchedule
 from headway.buffer.board_views import BoardViews
 from headway.buffer.game_windows import Windows, complete_until, gather, segments_per_stream
 from headway.buffer.priority_tree import PriorityTree, checked_priorities
-from headway.buffer.stream_rings import VALID, StreamRings, begins_of
-from headway.core.types import Batch, Rollout, Span, State
+from headway.buffer.stream_rings import UNSAID, VALID, StreamRings, begins_of
+from headway.core.types import MEASURES, Batch, Rollout, Span, State
 from headway.experience.feedback import Priorities
 from headway.experience.game_segment import DrawnWindows, GameSegment, OldTargets, SearchedTargets
 from headway.experience.recent_returns import RecentReturns
@@ -77,7 +77,8 @@ class GameSegments:
 
     `total_draws` and `total_steps` say how long the run is: over it the exponent of the importance weights goes from
     `beta_start` to `beta_end`. `bootstrap_obs`: a draw brings the observations that values are to be computed for;
-    without, the stored root values are all there is. `symmetries`: ways to see observations [..., cells] and actions
+    without, the stored root values are all there is. `has_priors`: opinions that came with the segments are kept, and
+    searched with again. `symmetries`: ways to see observations [..., cells] and actions
     ([S, cells] and [S, A], which of the old is at each new place); each window that is drawn is seen in one, by lot.
     """
 
@@ -94,6 +95,7 @@ class GameSegments:
         reanalysis: Reanalysis | None = None,
         store_as: DTypeLike = np.float32,
         has_masks: bool = False,
+        has_priors: bool = False,
         bootstrap_obs: bool = True,
         alpha: float = 0.6,
         beta_start: float = 0.4,
@@ -117,6 +119,7 @@ class GameSegments:
             num_actions=num_actions,
             store_as=store_as,
             has_masks=has_masks,
+            has_priors=has_priors,
         )
         self.windows = windows
         self.reanalysis = reanalysis or Reanalysis()
@@ -129,6 +132,7 @@ class GameSegments:
         self._priorities = PriorityTree(rings.num_rows, alpha=alpha)
         self._random = np.random.default_rng(seed)
         self._returns = RecentReturns()
+        self._measured: dict[str, float] = {}  # what collectors counted, added up
         self._counts = dict.fromkeys(("arrived", "steps", "complete", "drawn", "draws", "broken"), 0)
         self._counts |= dict.fromkeys(("late_priorities", "given_out", "refreshed", "late_targets", "rounds"), 0)
         self._version = 0  # being trained, as far as anybody said
@@ -166,7 +170,7 @@ class GameSegments:
                 "target_age_after": self._ages["target_age_after"],
                 "target_age_mean": self._mean_target_age(),
             }
-        return shown | self._returns.as_metric()
+        return shown | self._measured | self._returns.as_metric()
 
     def _mean_target_age(self) -> float:
         """Of all segments there are, now."""
@@ -184,6 +188,8 @@ class GameSegments:
             self._insert(segment, version)
             self._counts["steps"] += rollout.steps
             self._returns.see(rollout)
+            for name, count in rollout.info.get(MEASURES, {}).items():
+                self._measured[name] = self._measured.get(name, 0.0) + count
 
     def _insert(self, segment: GameSegment, version: int) -> None:
         rings, versions = self._rings, self._versions
@@ -287,6 +293,7 @@ class GameSegments:
             to_play=kept.to_play[rows],
             legal=kept.legal[rows] if len(kept.legal) else None,
             round=self._counts["rounds"],
+            priors=kept.priors[rows] if len(kept.priors) else None,
         )
         self._counts["rounds"] += 1
         self._counts["given_out"] += rows.size
@@ -337,6 +344,7 @@ class GameSegments:
             "max_priority": self._priorities.max_priority,
             "random": self._random.bit_generator.state,
             "returns": self._returns.state(),
+            "measured": dict(self._measured),
             "counts": dict(self._counts),
             "version": self._version,
             "ages": dict(self._ages),
@@ -346,8 +354,9 @@ class GameSegments:
         if state["settings"] != self._settings():
             raise ValueError(f"saved with {state['settings']}, cannot continue with {self._settings()}")
         rings, used = self._rings, state["leaves"].shape[1]
-        for name, values in state["rows"].items():
-            rings.in_use(getattr(rings.steps, name), used)[:] = values
+        for name, kept in rings.steps._asdict().items():
+            if len(kept):  # what was saved before there were priors has none
+                rings.in_use(kept, used)[:] = state["rows"][name] if name in state["rows"] else UNSAID[name]
         leaves = np.zeros((rings.num_streams, rings.rows_per_stream))
         leaves[:, :used] = state["leaves"]
         self._priorities.restore(leaves.reshape(-1), state["max_priority"])
@@ -357,6 +366,7 @@ class GameSegments:
             kept[:] = values
         self._random.bit_generator.state = state["random"]
         self._returns.restore(state["returns"])
+        self._measured = dict(state.get("measured", {}))
         self._counts, self._ages = dict(state["counts"]), dict(state["ages"])
         self._version = state["version"]
 

@@ -18,6 +18,9 @@ from numpy.typing import DTypeLike
 from headway.experience.game_segment import GameSegment
 
 TERMINATED, TRUNCATED, VALID = 1, 2, 4  # bits of `flags`
+NOBODY = -1  # as the version of an opinion
+UNSAID = {"priors": 0.0, "prior_versions": NOBODY}
+"""What stands in the rows of a segment that does not say these."""
 
 
 class GameSteps(NamedTuple):
@@ -31,6 +34,8 @@ class GameSteps(NamedTuple):
     policies: np.ndarray  # [R, A] float32
     values: np.ndarray  # [R] float32, of the search's root, seen by who is to move
     legal: np.ndarray  # [R, A] bool, or [0, A]: everything is
+    priors: np.ndarray  # [R, A] float32, or [0, A]: nobody is asked; a row of zeros is no opinion
+    prior_versions: np.ndarray  # [R] int32, or [0]: whose opinion it was, -1 nobody's
 
 
 class StreamRings:
@@ -46,6 +51,7 @@ class StreamRings:
         num_actions: int,
         store_as: DTypeLike,
         has_masks: bool,
+        has_priors: bool = False,
     ) -> None:
         self.segments_per_stream, self.num_streams, self.segment_steps = segments_per_stream, num_streams, segment_steps
         rows = num_streams * self.rows_per_stream
@@ -58,6 +64,8 @@ class StreamRings:
             policies=np.zeros((rows, num_actions), np.float32),
             values=np.zeros(rows, np.float32),
             legal=np.zeros((rows if has_masks else 0, num_actions), bool),
+            priors=np.zeros((rows if has_priors else 0, num_actions), np.float32),
+            prior_versions=np.full(rows if has_priors else 0, NOBODY, np.int32),
         )
         self.ends = np.zeros(num_streams, np.int64)  # segments each stream has had
         self.serials = np.full(num_streams, -1, np.int64)  # of its last segment, as its collector counts
@@ -85,6 +93,10 @@ class StreamRings:
             if name == "flags" or not len(kept):
                 continue
             shape, received = (self.segment_steps, num, *kept.shape[1:]), getattr(segment, name)
+            if received is None and name in UNSAID:
+                continue
+            if received is None:
+                raise ValueError(f"{name} of a segment must be {list(shape)}, received nothing")
             if received.shape != shape:
                 raise ValueError(f"{name} of a segment must be {list(shape)}, received {list(received.shape)}")
         obs, kept = segment.obs, self.steps.obs
@@ -101,7 +113,8 @@ class StreamRings:
             rows = self.rows_in(slots[-1])
             for name, kept in self.steps._asdict().items():
                 if len(kept):
-                    kept[rows] = (flags if name == "flags" else getattr(segment, name))[:, column]
+                    said = flags if name == "flags" else getattr(segment, name)
+                    kept[rows] = UNSAID[name] if said is None else said[:, column]
             self.ends[stream] += 1
         return slots
 

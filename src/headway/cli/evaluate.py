@@ -17,7 +17,7 @@ from headway.cli.words import one_run, read_options, whole_numbers
 from headway.coordinate.best_weights import LAST, Kept, kept_weights
 from headway.coordinate.evaluations import evaluation_seed
 from headway.coordinate.roles import EvaluatorRole
-from headway.core.types import Score, Snapshot
+from headway.core.types import Score
 from headway.observe.folder import RunFolder
 from headway.recipes import Recipe, load_recipe
 from headway.recipes.config import RunConfig, read_values, understand
@@ -81,8 +81,7 @@ def evaluate(
     seeds = range(first, first + repeat)
     role = EvaluatorRole(make)
     try:
-        snapshot = Snapshot(kept.version, kept.weights)
-        scores = [role.evaluate(snapshot, evaluation_seed(one, kept.version)) for one in seeds]
+        scores = [role.evaluate(kept.snapshot, evaluation_seed(one, kept.version)) for one in seeds]
     finally:
         role.close()
     return ScoresBySeed(kept, seeds, scores)
@@ -114,7 +113,7 @@ def _print_measured(measured: ScoresBySeed, folder: RunFolder) -> None:
     kept, seeds = measured.kept, measured.seeds
     said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     recorded = "" if kept.score is None else f"; the run's own score was {kept.score:.6g}"
-    say(f"version {kept.version} of {folder.path}, {said}{recorded}")
+    say(f"{kept.title()} of {folder.path}, {said}{recorded}")
     rows = [(name, ScoreSpread.of(values)) for name, values in measured.values().items()]
     if len(seeds) == 1:
         print_table(["what", "value"], [[name, f"{found.mean:.6g}"] for name, found in rows])

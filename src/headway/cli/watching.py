@@ -34,8 +34,6 @@ def watch(
 ) -> list[Frame]:
     """One game of the policy of a checkpoint (`last`, `best` or a version); its page is left in the run folder."""
     name, values = folder.read_config()
-    if name != "colorlines":
-        raise ValueError(f"{folder.path} is a run of {name!r}; only runs of 'colorlines' can be watched")
     config = read_values(load_recipe(name).config, values)
     kept = kept_weights(folder.checkpoints, checkpoint)
     policy = colorlines.policy(config)  # type: ignore[arg-type]  # the recipe's own config, by its name

@@ -17,16 +17,29 @@ from headway.experience.game_segment import OldTargets, SearchedTargets
 from headway.experience.records import record_of
 from headway.search.history import Past, pasts
 from headway.search.planning import Planner
+from headway.search.prior_weight import PriorWeight
 
 
 class SearchReanalyzer:
-    """Searches from up to `max_roots` observations at once."""
+    """Searches from up to `max_roots` observations at once.
 
-    def __init__(self, make_planner: Callable[[], Planner], *, max_roots: int = 256, seed: int = 0) -> None:
+    Opinions that were stored with the segments have the share `prior_weight` in the roots' own, as when they were
+    first searched; without one they are left out.
+    """
+
+    def __init__(
+        self,
+        make_planner: Callable[[], Planner],
+        *,
+        max_roots: int = 256,
+        prior_weight: PriorWeight | None = None,
+        seed: int = 0,
+    ) -> None:
         if max_roots < 1:
             raise ValueError(f"max_roots must be >= 1, received {max_roots!r}")
         self._planner = make_planner()
         self._max_roots = max_roots
+        self._prior_weight = prior_weight
         self._seed = seed
         self._version: int | None = None
 
@@ -42,6 +55,8 @@ class SearchReanalyzer:
         legal = None if segments.legal is None else segments.legal.reshape(groups * steps, -1)
         to_play = segments.to_play.reshape(-1)
         past = self._past(segments)
+        weight = 0.0 if self._prior_weight is None else self._prior_weight.at(snapshot.version)
+        stored = None if weight == 0.0 or segments.priors is None else segments.priors.reshape(groups * steps, -1)
         policies, values = [], []
         for begin in range(0, groups * steps, self._max_roots):
             part = slice(begin, begin + self._max_roots)
@@ -53,6 +68,8 @@ class SearchReanalyzer:
                 to_play=to_play[part],
                 active=None if allowed is None else np.logical_or.reduce(allowed, axis=1),  # an ended game has none
                 past=None if past is None else Past(*(rows[part] for rows in past)),
+                prior=None if stored is None else stored[part],
+                prior_weight=weight,
             )
             policies.append(result.policies)
             values.append(result.values)

@@ -21,6 +21,7 @@ from headway.core.opaque import SettingValue
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.experience.game_segment import GameSegment
 from headway.search.batched import choose_actions
+from headway.search.interface import SearchResult
 from headway.search.planning import Planner
 
 
@@ -177,20 +178,34 @@ class SearchSegmentCollector:
         self._lengths = np.zeros(self._games.num_envs, np.int64)
         self._history = self._planner.history(self._games.obs)
 
-    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+    def _load(self, snapshot: Snapshot) -> None:
         if self._version != snapshot.version:
             self._planner.load(snapshot.payload)
             self._version = snapshot.version
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        self._load(snapshot)
         rng = np.random.default_rng(ticket.seed)
         rows: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
         finished: list[tuple[float, int]] = []
         for _ in range(self._steps):
             self._step(rng, snapshot.version, rows, finished)
-        arrays = {name: np.stack(values) for name, values in rows.items() if values}
-        segment = GameSegment(stream=self._stream, serial=self._serial, **arrays)
+        segment = self._segment({name: np.stack(values) for name, values in rows.items() if values})
         refuse_nan(segment, ticket, obs="observation", rewards="reward", values="root value")
         self._serial += 1
         return Rollout(segment, steps=segment.num_steps, info={"episodes": finished})
+
+    def _segment(self, arrays: dict[str, np.ndarray]) -> GameSegment:
+        return GameSegment(stream=self._stream, serial=self._serial, **arrays)
+
+    def _plan(self, rng: np.random.Generator, active: np.ndarray | None) -> SearchResult:
+        """A search in each game."""
+        games, past = self._games, None if self._history is None else self._history.past
+        return self._planner.plan(games.obs, rng, legal=games.legal, to_play=games.to_play, active=active, past=past)
+
+    def _choose(self, result: SearchResult, version: int, rng: np.random.Generator) -> np.ndarray:
+        """What is done in each game [N]."""
+        return choose_actions(result, self._temperature.at(version, self._lengths), rng, self._games.legal)
 
     def _step(
         self,
@@ -202,9 +217,8 @@ class SearchSegmentCollector:
         games = self._games
         obs, legal, to_play, was_over = games.obs, games.legal, games.to_play, games.ended
         active = None if legal is None else np.logical_or.reduce(legal, axis=1)  # an ended game has none
-        past = None if self._history is None else self._history.past
-        result = self._planner.plan(obs, rng, legal=legal, to_play=to_play, active=active, past=past)
-        actions = choose_actions(result, self._temperature.at(version, self._lengths), rng, legal)
+        result = self._plan(rng, active)
+        actions = self._choose(result, version, rng)
         rewards, terminated, truncated = games.step(actions)
         if self._history is not None:
             self._history.add(obs, actions)

@@ -3,7 +3,8 @@
     checkpoints/best.weights    a line of JSON: format, version, score, size and SHA-256; then the pickled weights
 
 One file, written beside and renamed: a crash leaves the best before or the best now. It holds weights and no
-state of the run, so it is small, and it knows its own score: a resumed run asks the file what there is to beat.
+state of the run, so it is small, and it knows its own score: a resumed run asks the file what there is to beat. Of a
+run with several lines it holds those of the others too that were evaluated together with the first.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.coordinate.checkpoint import LAST as LAST
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState, make_folder
 from headway.core.opaque import JsonObject, Weights
-from headway.core.types import Score
+from headway.core.types import Score, Snapshot
 from headway.observe.whole_files import written_beside
 
 FORMAT = 1
@@ -33,6 +35,18 @@ class Kept:
     weights: Weights
     score: float | None = None
     state: RunState | None = field(default=None, compare=False, repr=False)
+    others: Mapping[str, Snapshot] = field(default_factory=dict, compare=False, repr=False)
+    """What goes with them of the other lines of the run, by name."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """As whoever plays or evaluates is given it."""
+        return Snapshot(self.version, self.weights, self.others)
+
+    def title(self) -> str:
+        """`version 12`; with other lines `version 12 with prior 3`."""
+        beside = "".join(f" with {name} {part.version}" for name, part in self.others.items())
+        return f"version {self.version}{beside}"
 
 
 class BestWeights:
@@ -49,9 +63,10 @@ class BestWeights:
     def is_beaten_by(self, score: Score) -> bool:
         return score.value is not None and (self.score is None or score.value > self.score)
 
-    def save(self, score: Score, weights: object) -> None:
-        """Keep these weights in place of those kept so far."""
-        content = pickle.dumps(weights, protocol=5)
+    def save(self, score: Score, weights: Weights, others: Mapping[str, Snapshot] | None = None) -> None:
+        """Keep these weights in place of those kept so far; `others` are those of the other lines."""
+        others = others or {}
+        content = pickle.dumps((weights, dict(others)) if others else weights, protocol=5)
         header = {
             "format": FORMAT,
             "version": score.version,
@@ -59,6 +74,8 @@ class BestWeights:
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
+        if others:
+            header["others"] = {name: part.version for name, part in others.items()}
         make_folder(self.path.parent)
         with written_beside(self.path) as beside, open(beside, "wb") as file:
             file.write(json.dumps(header).encode() + b"\n")
@@ -75,7 +92,9 @@ class BestWeights:
             raise CheckpointError(
                 f"{self.path} is damaged: its {len(content)} bytes of weights do not match their SHA-256"
             )
-        return Kept(header["version"], pickle.loads(content), header["score"])
+        kept = pickle.loads(content)
+        weights, others = kept if header.get("others") else (kept, {})
+        return Kept(header["version"], weights, header["score"], others=others)
 
     def _header(self) -> JsonObject:
         try:
@@ -112,7 +131,19 @@ def kept_weights(checkpoints: Path, which: str | int = LAST) -> Kept:
 def _kept_in(state: RunState, version: int) -> Kept:
     scores = (score.value for score in state.scores if score.version == version)
     weights = state.last[1] if state.last is not None and state.last[0] == version else state.snapshots[version]
-    return Kept(version, weights, next(scores, None), state)
+    others = {name: _other_line(state, name, version) for name in state.lines or {}}
+    return Kept(version, weights, next(scores, None), state, others)
+
+
+def _other_line(state: RunState, name: str, version: int) -> Snapshot:
+    """What another line has beside this version of the first: in a pinned run what that was evaluated with."""
+    assert state.lines is not None
+    line = state.lines[name]
+    if state.settings.get("dispatch") == "pinned" and state.companions is not None and version == state.version:
+        beside = state.companions[1].get(name)
+        if beside in line.snapshots:
+            return Snapshot(beside, line.snapshots[beside])
+    return Snapshot(line.version, line.snapshots[line.version]) if line.last is None else Snapshot(*line.last)
 
 
 def _version(path: Path) -> int:

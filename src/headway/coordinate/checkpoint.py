@@ -36,7 +36,7 @@ class CheckpointError(ValueError):
 
 OfLines = Mapping[str, int]
 """A version of each of the other lines, by their names."""
-Companions = tuple[Mapping[int, OfLines], OfLines, Mapping[int, OfLines], Mapping[str, Mapping[int, tuple[int, int]]]]
+Companions = tuple[Mapping[int, OfLines], OfLines, Mapping[int, OfLines], Mapping[str, Mapping[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,15 +76,14 @@ class Checkpointing:
         states: dict[str, State] = {}
         lasts: dict[str, Snapshot] = {}
         for line in flights.lines:
-            state = states[line.name] = {
-                "learner": await line.learner.state(first.role),
-                "replay": await self._feeds[line.name].state(),
-            }
+            state = states[line.name] = {"learner": await line.learner.state(first.role)}
             state["weights"] = await line.publishing.all_weights(first.role)
             if is_end and line.updates_in_version:
                 last, weights = await line.publishing.stage_last(line.version + 1, first.role)
                 if last is not None:
                     lasts[line.name], state["last"] = last, (last.version, weights)
+        for line in reversed(flights.lines):  # that of the first line last: it may be given newer targets meanwhile
+            states[line.name]["replay"] = await self._feeds[line.name].state()
         rollouts = flights.fetch_ready()  # before the ledger is looked at: what is lost is open again
         now = runtime.now()
         parts = {line.name: _line_state(line, states[line.name], now) for line in flights.lines}

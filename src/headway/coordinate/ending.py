@@ -31,19 +31,24 @@ class Ending:
 
     def look(self) -> bool:
         """Stop the run if its plan is reached. Returns whether it is stopped."""
-        self._control.stop(self.plan_reached())
+        self._control.stop(self.plan_reached(self._first.ledger.tally.trained))
+        return bool(self._control.stop_reason)
+
+    def look_without_update(self) -> bool:
+        """The same where no further update can come: its last steps may not have been enough for one."""
+        self._control.stop(self.plan_reached(self._first.ledger.tally.inserted))
         return bool(self._control.stop_reason)
 
     def look_at_score(self) -> None:
         """Stop the run if the best score reaches the target."""
         self._control.stop(self.target_reached())
 
-    def plan_reached(self) -> str:
-        """Why the run is over, or nothing."""
+    def plan_reached(self, steps: float) -> str:
+        """Why the run is over after so many steps, or nothing."""
         plan = self._settings.plan
         if plan.updates is not None and self._first.updates >= plan.updates:
             return f"reached {plan.updates} updates"
-        if plan.steps is not None and self._first.ledger.tally.inserted >= plan.steps:
+        if plan.steps is not None and steps >= plan.steps:
             return f"reached {plan.steps} steps"
         if not self.defers_target and self.target_reached():
             return self.target_reached()

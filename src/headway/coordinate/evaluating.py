@@ -202,10 +202,14 @@ class Evaluating:
         """Only a new best brings its weights here from where they are. They are still held."""
         try:
             weights = await self._first.publishing.weights_of(self._first.snapshots.get(score.version), EVALUATOR)
+            others: dict[str, Snapshot] = {}
+            for line in self._flights.lines[1:]:
+                beside = line.snapshots.get(self.companions[score.version][line.name])
+                others[line.name] = Snapshot(beside.version, await line.publishing.weights_of(beside, EVALUATOR))
         except PayloadLost:
             return  # gone with their node since the evaluation: the best before stays
         what = f"best weights so far, version {score.version}"
-        await self._calls.write_file(EVALUATOR, what, lambda: best.save(score, weights))
+        await self._calls.write_file(EVALUATOR, what, lambda: best.save(score, weights, others))
         assert score.value is not None
         self._calls.journal.write(BestKept, score.version, score.value)
 

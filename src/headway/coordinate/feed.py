@@ -76,7 +76,7 @@ class Feed:
         elif not self._ledger.tally.live and not control.stop_reason:
             self._flights.admit(self._line)
             if not self._ledger.tally.live:
-                if self._ending.look():  # its last steps may not have been enough for an update
+                if self._ending.look_without_update():
                     return False
                 raise Stalled(f"no ticket is live and none may open: {self._why_no_ticket()}")
         await self._line.turn.wait_outside("data", explain, self._deadline_s)
@@ -114,6 +114,8 @@ class QueueFeed(Feed):
         while not self._is_over:
             now = self._now()
             choice = ledger.choose(line.version, left, now_s=now)
+            if not self._are_for_all(choice.batch):
+                choice = WAIT
             for index in choice.expired:
                 flights.expire(line, index, now)
             filtered = flights.drop_filtered(line, choice.batch)
@@ -126,6 +128,17 @@ class QueueFeed(Feed):
             if not await self._wait_for_rollouts(lambda: ledger.waiting_for(line.version, left)):
                 break
         return None
+
+    def _are_for_all(self, indices: tuple[int, ...]) -> bool:
+        """May this line learn from these tickets, whatever the first one does with them?
+
+        In a pinned run with a replay the plan may be reached before the first line has taken all that has landed: how
+        much more another line learns must not depend on which was quicker, so it is never ahead of the first.
+        """
+        first = self._flights.first
+        if self.is_first or first.settings.replay is None or not self._calls.settings.is_pinned:
+            return True
+        return all(index < first.ledger.tally.opened - first.ledger.tally.untaken for index in indices)
 
     def _why_no_batch(self) -> str:
         """Every landing ends the learner's wait; so what expires again and again needs a deadline of its own."""
@@ -210,6 +223,8 @@ class ReplayFeed(Feed):
             wanted = tuple(index for index in choice.batch if index not in filtered)
             if wanted and not await self._insert(wanted, now):
                 continue
+            for other in flights.lines[1:] if self.is_first and (choice.batch or choice.expired) else ():
+                self._calls.board.wake(other.role)  # what the first has taken or dropped is theirs now
             if ledger.rule.may_learn(ledger.tally):
                 return await self.draws.batch(line.version)
             if choice.batch or choice.expired:
@@ -271,8 +286,9 @@ class ReplayFeed(Feed):
         return not self._ledger.rule.may_learn(self._ledger.tally)
 
     def opens_when_resumed(self) -> bool:
-        """In the middle of a version of a pinned run nothing has come free."""
-        return not (self._is_pinned and self._line.updates_in_version)
+        """In the middle of a version of a pinned run nothing has come free before all that was taken is learned from;
+        then something has, and a run that was about to end did not open it."""
+        return not (self._is_pinned and self._line.updates_in_version and self._ledger.tally.taken)
 
     async def finish(self) -> None:
         await self.draws.deliver_feedback()

@@ -57,7 +57,7 @@ class Flights:
         self.companions = Companions(lines[1:], is_pinned=calls.settings.is_pinned)
         self._flying: dict[int, tuple[int, Snapshot]] = {}
         """Of a run with several lines: ticket in flight -> its seat and the weights it flies with."""
-        self._admits_when_landed = any(line.settings.queue_bytes_limit is not None for line in lines)
+        self._admit_when_landed = [line for line in lines if line.settings.queue_bytes_limit is not None]
 
     # -- opening ------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Flights:
             assert version is not None
             return version
         birth = line.birth(index)
-        return line.version if birth is None else birth[0]
+        return line.version if birth is None else birth
 
     def hold_newest(self) -> Snapshot:
         """The newest weights of every line; `let_go` must follow."""
@@ -191,8 +191,8 @@ class Flights:
         if rollout.filtered and not self._is_pinned:
             for line in list(parts):
                 self.drop(line, index, DropReason.FILTERED, _why_filtered(rollout))
-        elif self._admits_when_landed:
-            for line in self.lines:
+        else:
+            for line in self._admit_when_landed:
                 self.admit(line)  # how big it is may be news, or smaller than was expected
 
     def _land_with_others(self, index: int, snapshot: Snapshot) -> None:
@@ -217,8 +217,8 @@ class Flights:
             if _is_in(line, index, Phase.IN_FLIGHT):
                 again = line.ledger.reissue(index, line.version if anew else None, is_attempt=is_attempt)
                 version = again.version
-            elif line.birth(index) is not None:
-                continue  # it waits for the next flight as it waited for this one
+            elif line.birth(index) is not None:  # it waits for the next flight as it waited for this one
+                version = line.bear_again(index) if anew else held
             if version != held:
                 line.snapshots.let_go(held)
                 if version is not None:

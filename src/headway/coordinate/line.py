@@ -36,9 +36,9 @@ class Line:
         self.updates_in_version = 0
         self.metrics: JsonObject = {}
         """Those of the last update."""
-        self.births: dict[int, tuple[int, int]] = {}
-        """Of a pinned run, where this line does not take every rollout: ticket -> its version, and how many of the
-        rollouts since the ticket before have not landed. They use the same version."""
+        self.births: dict[int, int] = {}
+        """Of a pinned run, where this line does not take every rollout: one that it does not take and that has never
+        landed -> the version it uses, that of the next ticket."""
         self.turn = (Turn if run.lines else OnlyTurn)(self.role, calls.board, run.patience_s)
         """Whoever has it finds nothing half done in this line."""
 
@@ -58,31 +58,30 @@ class Line:
         """The line has opened a ticket. In a pinned run the rollouts before it that the line does not take use the same
         version, which is held for each. Returns their indices, and its own."""
         since = max(0, ticket.index - self.settings.every + 1)
-        if ticket.version is not None and since < ticket.index:
-            self.births[ticket.index] = (ticket.version, ticket.index - since)
-            for _ in range(since, ticket.index):
+        if ticket.version is not None:
+            for index in range(since, ticket.index):
+                self.births[index] = ticket.version
                 self.snapshots.hold(ticket.version)
         return range(since, ticket.index + 1)
 
-    def birth(self, index: int) -> tuple[int, int] | None:
-        """What the line uses for its next ticket, for a rollout that it does not take; that is held for it."""
-        return None if self.takes(index) else self.births.get(self.next_taken(index))
+    def birth(self, index: int) -> int | None:
+        """The version of the line's next ticket, for a rollout that it does not take; that is held for it. None once it
+        has landed: one that was lost and flies again has its place behind it."""
+        return self.births.get(index)
+
+    def bear_again(self, index: int) -> int:
+        """What a rollout was to use that the line does not take may be lost: it uses the newest version."""
+        self.births[index] = self.version
+        return self.version
 
     def end_birth(self, index: int) -> None:
         """The rollout of a ticket is here, or will never be."""
-        birth = self.birth(index)
-        if birth is not None:
-            version, left = birth
-            if left > 1:
-                self.births[self.next_taken(index)] = (version, left - 1)
-            else:
-                del self.births[self.next_taken(index)]
+        self.births.pop(index, None)
 
-    def restore_births(self, births: Mapping[int, tuple[int, int]]) -> None:
+    def restore_births(self, births: Mapping[int, int]) -> None:
         self.births = dict(births)
-        for version, left in births.values():
-            for _ in range(left):
-                self.snapshots.hold(version)
+        for version in births.values():
+            self.snapshots.hold(version)
 
     def why(self) -> str:
         """One line: where this line is."""

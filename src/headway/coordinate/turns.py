@@ -36,7 +36,8 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_inside:
+        """Who fails in the middle of an update keeps the turn: nobody may save what is half done."""
+        if self._is_inside and kind is None:
             self._leave()
 
     def _leave(self) -> None:

@@ -359,6 +359,7 @@ class Ledger:
     def count_samples(self, samples: float) -> None:
         """The learner says how many samples an update trained on (for the replay ratio)."""
         self.tally.sampled += samples
+        self.tally.trained = self.tally.inserted
 
     # -- settling -----------------------------------------------------------------------------------
 
@@ -475,6 +476,7 @@ class Ledger:
             "learned": self.tally.learned,
             "inserted": self.tally.inserted,
             "sampled": self.tally.sampled,
+            "trained": self.tally.trained,
             "sizes": [self.tally.landed, self.tally.landed_bytes],
             **self.counts.state_dict(),
             "live": [
@@ -508,6 +510,7 @@ class Ledger:
         tally.learned = state["learned"]
         tally.inserted = state["inserted"]
         tally.sampled = state["sampled"]
+        tally.trained = state.get("trained", tally.inserted)  # of earlier versions: nobody said
         tally.dropped = sum(self.counts.drops.values())
         pinned = self.terms.pinned_collectors
         for saved in state["live"]:

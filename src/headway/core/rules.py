@@ -41,6 +41,8 @@ class Tally:
     """What they held."""
     sampled: float = 0.0
     """Samples the learner says it has trained on."""
+    trained: float = 0.0
+    """Of the steps handed to the learner, those that it had when its last update was made."""
 
     @property
     def untaken(self) -> int:

@@ -7,10 +7,13 @@ collector --GameSegment--> replay --DrawnWindows--> learner
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from headway.experience.records import restore_fields
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -33,6 +36,11 @@ class GameSegment:
     legal: Bools | None = None  # [T, N, A], where games have illegal actions
     stream: int  # number of its first game among those of all collectors
     serial: int  # how many segments its collector made before it
+    priors: Floats | None = None  # [T, N, A]: what somebody else thought of the actions; a row of zeros: nothing
+    prior_versions: npt.NDArray[np.int32] | None = None  # [T, N]: whose opinion that was; -1: nobody's
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        restore_fields(self, state)
 
     @property
     def num_steps(self) -> int:
@@ -71,6 +79,10 @@ class OldTargets:
     to_play: npt.NDArray[np.int8]  # [G, T]
     legal: Bools | None  # [G, T, A], where games have illegal actions
     round: int  # how many such records were handed out before
+    priors: Floats | None = None  # [G, T, A]: the opinions that were stored with them
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        restore_fields(self, state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TypeVar
 
@@ -33,6 +33,15 @@ def as_record(payload: object, kind: type[Record]) -> Record:
         except TypeError as error:
             raise TypeError(f"a dictionary with {sorted(payload)} is no {kind.__name__}: {error}") from None
     raise TypeError(f"expected a {kind.__name__}, received a {type(payload).__name__}")
+
+
+def restore_fields(record: object, values: Sequence[object]) -> None:
+    """Sets the fields of a frozen record as they were pickled; those that have joined it since have their defaults."""
+    known = fields(record)  # type: ignore[arg-type]
+    for field, value in zip(known, values, strict=False):
+        object.__setattr__(record, field.name, value)
+    for field in known[len(values) :]:
+        object.__setattr__(record, field.name, field.default)
 
 
 def arrays_of(record: object) -> dict[str, np.ndarray]:

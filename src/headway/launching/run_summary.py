@@ -5,6 +5,7 @@ from __future__ import annotations
 from headway.coordinate.roles import LEARNER
 from headway.coordinate.run_result import LineResult, RunResult
 from headway.core.ledger_counts import LedgerStatistics
+from headway.core.naming import learner_name
 from headway.core.opaque import JsonObject
 from headway.core.types import CUT_EPISODES
 from headway.observe.fingerprint import fingerprint
@@ -39,19 +40,28 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Dropped": dropped,
         **({"Collected again": again} if again else {}),
         "Restarts": str(result.restarts),
-        **{f"Line {name}": _line_in_words(line) for name, line in result.lines.items()},
+        **{row: words for name in result.lines for row, words in _rows_of_line(name, result).items()},
         "Last score": _last_score(result),
         "Stopped": result.stop_reason,
     }
     return rows
 
 
-def _line_in_words(line: LineResult) -> str:
-    ledger = line.ledger
-    staleness = f"{ledger.mean_staleness:.2f} / {ledger.max_staleness}"
-    dropped = ", ".join(f"{count} {why}" for why, count in ledger.dropped.items())
-    words = f"{line.updates} updates, version {line.version}, lead {line.lead:g}, staleness mean / max {staleness}"
-    return f"{words}, dropped {dropped}" if dropped else words
+def _rows_of_line(name: str, result: RunResult) -> dict[str, str]:
+    """The familiar numbers of another line than the first, under its name."""
+    line, settings, spent = result.lines[name], result.settings.lines[name], result.time_spent
+    ledger, learner = line.ledger, learner_name(name)
+    taken = "" if settings.every == 1 else f", of one in {settings.every} rollouts"
+    rows = {
+        "train iterations": f"{line.updates} (version {line.version}{taken})",
+        "final lag": str(ledger.opened - ledger.learned - sum(ledger.dropped.values())),
+        "avg train time": seconds(spent.mean(learner, "learn")),
+        "lead / order": f"{line.lead:g} / {settings.effective_order}",
+        "staleness mean / max": f"{ledger.mean_staleness:.2f} / {ledger.max_staleness}",
+        "learner waited for data": f"{100 * spent.total(learner, 'data') / max(result.wall_s, 1e-9):.1f}%",
+        "dropped": ", ".join(f"{count} {why}" for why, count in ledger.dropped.items()) or "none",
+    }
+    return {f"Line {name}, {row}": words for row, words in rows.items()}
 
 
 def _evaluations(result: RunResult) -> str:

@@ -10,17 +10,16 @@ The page needs no network and no library, and works from a file. Its size is bou
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from headway.core.history_records import settings_of_line
 from headway.core.opaque import JsonObject
 from headway.observe import series
 from headway.observe.advice import Finding
 from headway.observe.agent_report import agents
+from headway.observe.line_report import age_step_of, histogram, lines_of, tickets_of
 from headway.observe.notable_moments import notices
 from headway.observe.report_texts import Seen as Seen
 from headway.observe.report_texts import Setting as Setting
@@ -28,10 +27,8 @@ from headway.observe.report_texts import Simulated as Simulated
 from headway.observe.report_texts import as_text, comparison, facts, headline, labels, state
 from headway.observe.samples import Sample, in_words
 from headway.observe.story_records import Story
-from headway.observe.time_report import Ages, taken_in
 from headway.observe.timeline_slices import Palette, time_by_role, timeline
 
-MAX_AGES = 24  # bars in the histogram
 MAX_TEXT = 2000  # characters of a prompt or a reply
 TICKETS = {
     "opened": "opened",
@@ -61,7 +58,7 @@ def page(document: Mapping[str, object]) -> str:
 def document(runs: Sequence[Seen], *, is_live: bool = False, refresh_s: float = 2.0) -> JsonObject:
     """What the page draws: runs side by side, with one list of causes and one legend."""
     palette = Palette()
-    step = max((_age_step(run.accounts.ages) for run in runs), default=1)  # bars that can stand side by side
+    step = max((age_step_of(run.story) for run in runs), default=1)  # bars that can stand side by side
     names = labels(runs)
     told = [run_data(run, palette, label, step) for run, label in zip(runs, names, strict=True)]
     title = f"Headway report: {runs[0].name}" if len(runs) == 1 else f"Headway report: {len(runs)} runs side by side"
@@ -82,7 +79,7 @@ def document(runs: Sequence[Seen], *, is_live: bool = False, refresh_s: float = 
 def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> JsonObject:
     """One run for the page."""
     story, accounts = run.story, run.accounts
-    lines, diagnostics = series.learner(story)
+    lines, diagnostics = series.learner(story.first, with_losses=bool(story.other_lines))
     return {
         "name": run.name,
         "label": label,
@@ -105,7 +102,7 @@ def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> Json
             "in_flight": series.finite(accounts.stale_in_flight),
             "in_queue": series.finite(accounts.stale_in_queue),
         },
-        **_lines(story),
+        **({"lines": lines_of(run, age_step)} if story.other_lines else {}),
         "drops": dict(accounts.drops),
         "tickets": _tickets(story),
         "length_bias": series.finite(accounts.length_bias),
@@ -142,55 +139,9 @@ def _cut(text: str) -> str:
 # -- in tables --------------------------------------------------------------------------------------
 
 
-def _age_step(ages: Mapping[int, int]) -> int:
-    return max(1, math.ceil((max(ages, default=0) + 1) / MAX_AGES))
-
-
-def histogram(ages: Mapping[int, int], step: int = 1) -> dict[str, int]:
-    """Age -> rollouts; in steps of several versions where there are many ages."""
-    if not ages:
-        return {}
-    step = max(step, _age_step(ages))
-    bars: dict[str, int] = {}
-    for first in range(0, max(ages) + 1, step):
-        name = str(first) if step == 1 else f"{first}-{first + step - 1}"
-        bars[name] = sum(ages.get(age, 0) for age in range(first, first + step))
-    return bars
-
-
-def _lines(story: Story) -> JsonObject:
-    """The lines of a run that has several: versions, updates and ages of each."""
-    if len(story.lines) < 2:
-        return {}
-    told = []
-    for name, line in story.lines.items():
-        ages = Ages.of(taken_in(line))
-        told.append(
-            {
-                "name": name or "first line",
-                "updates": len(line.updates),
-                "version": line.version,
-                "lead": line.leads[-1][1] if line.leads else None,
-                "ladder": series.ladder(line),
-                "staleness": histogram(ages.counts),
-                "mean": series.finite(ages.staleness.mean),
-                "max": series.finite(ages.staleness.max),
-                "bound": settings_of_line(story.settings, name).get("staleness_bound"),
-            }
-        )
-    return {"lines": told}
-
-
 def _tickets(story: Story) -> dict[str, int]:
-    ended = [ticket.how for ticket in story.tickets.values()]
-    learned, dropped = ended.count("learned"), ended.count("dropped")
-    return {
-        "opened": len(ended),
-        "learned": learned,
-        "dropped": dropped,
-        "live": len(ended) - learned - dropped,
-        "reissued": len(story.reissued) + len(story.requeued) + len(story.lost),
-    }
+    told = tickets_of(story.first)
+    return told | {"reissued": told["reissued"] + len(story.reissued) + len(story.lost)}
 
 
 def configuration(story: Story, settings: Mapping[str, Setting]) -> list[JsonObject]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headway.core.history_records import settings_of_line
+from headway.core.naming import learner_name
 from headway.core.opaque import JsonObject, SettingValue
 from headway.observe.advice import Finding
 from headway.observe.environment import not_known
 from headway.observe.samples import Sample
 from headway.observe.statistics import seconds
-from headway.observe.story_records import LEARNER, Story
-from headway.observe.time_report import Accounts, RoleAccount
+from headway.observe.story_records import LEARNER, LineStory, Story
+from headway.observe.time_report import Accounts, Ages, RoleAccount, taken_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def comparison(run: Seen) -> list[list[str]]:
     story, accounts = run.story, run.accounts
     learner = accounts.roles.get(LEARNER)
     values = [e.value for e in story.evaluations if e.value is not None]
+    waited = "-" if learner is None else share_of_role(learner, learner.blocked.get("data", 0.0))
     serial, own = run.simulated.serial_updates_per_s, run.simulated.own_updates_per_s
     at_most = "at most " if run.simulated.is_shared else ""
     return [
@@ -107,7 +110,7 @@ def comparison(run: Seen) -> list[list[str]]:
         ["Updates per second", f"{len(story.updates) / _working_s(story):.4g}" if story.updates else "-"],
         ["Speed-up over lead 0, simulated", f"{at_most}{own / serial:.2f}x" if serial and own else "-"],
         ["Staleness, mean / largest", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
-        ["Learner waited for rollouts", "-" if learner is None else _share(learner, learner.blocked.get("data", 0.0))],
+        ["Learner waited for rollouts", waited],
         ["Dropped", str(sum(accounts.drops.values()))],
         ["Score, last / best", f"{values[-1]:.4g} / {max(values):.4g}" if values else "-"],
         ["Wall clock", seconds(accounts.wall_s)],
@@ -122,7 +125,7 @@ def _state_in_a_word(run: Seen) -> str:
     return {True: "running", False: "cut off", None: "no end"}[run.is_alive]
 
 
-def _share(learner: RoleAccount, spent_s: float) -> str:
+def share_of_role(learner: RoleAccount, spent_s: float) -> str:
     """Of the time between start and end, as in the sentence about the bottleneck."""
     active_s = learner.wall_s - learner.blocked.get("starting", 0.0) - learner.blocked.get("ending", 0.0)
     if active_s <= 0:
@@ -181,11 +184,24 @@ def headline(run: Seen) -> list[str]:
     size = "" if ess is None else f"; effective sample size {ess:.2f} over the last updates"
     said.append(
         f"What it cost: the data were {accounts.staleness.mean:.2f} versions old on average, at most "
-        f"{accounts.staleness.max:g}{_bound(story)}{size}."
+        f"{accounts.staleness.max:g}{_bound(story.settings)}{size}."
     )
+    said += [_of_line(run, name, line) for name, line in story.other_lines.items()]
     if run.bottleneck:
         said.append(f"{run.bottleneck[0].upper()}{run.bottleneck[1:]}.")
     return said
+
+
+def _of_line(run: Seen, name: str, line: LineStory) -> str:
+    """Another line than the first, in a sentence."""
+    settings, ages = settings_of_line(run.story.settings, name), Ages.of(taken_in(line)).staleness
+    learner, dropped = run.accounts.roles.get(learner_name(name)), sum(line.drops.values())
+    worked = "" if learner is None else f"; its learner worked {share_of_role(learner, learner.busy.get('learn', 0.0))}"
+    return (
+        f"Line {name}: {len(line.updates)} updates, version {line.version}, with "
+        f"max_lead={_lead(settings.get('max_lead', 0))}; its data were {ages.mean:.2f} versions old on average, at "
+        f"most {ages.max:g}{_bound(settings)}{worked}{f'; {dropped} tickets dropped' if dropped else ''}."
+    )
 
 
 def _sharing(run: Seen) -> str:
@@ -196,8 +212,8 @@ def _sharing(run: Seen) -> str:
     return f" Its roles shared cores{used}, and work that overlaps there takes longer than it would alone."
 
 
-def _bound(story: Story) -> str:
-    bound = story.settings.get("staleness_bound")
+def _bound(settings: JsonObject) -> str:
+    bound = settings.get("staleness_bound")
     return " (no bound)" if bound is None else f" (bound {bound})"
 
 
@@ -217,14 +233,14 @@ def facts(run: Seen) -> list[list[str]]:
     story, accounts = run.story, run.accounts
     learner = accounts.roles.get(LEARNER)
     values = [e.value for e in story.evaluations if e.value is not None]
-    worked = "-" if learner is None else _share(learner, learner.busy.get("learn", 0.0))
+    worked = "-" if learner is None else share_of_role(learner, learner.busy.get("learn", 0.0))
     told = [
         ["Wall clock", seconds(accounts.wall_s)],
-        ["Updates", str(len(story.updates))],
-        ["Version", str(story.version)],
+        ["Updates", _of_each(story, lambda line: str(len(line.updates)))],
+        ["Version", _of_each(story, lambda line: str(line.version))],
         ["Staleness, mean / max", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
         ["Learner worked", worked],
-        ["Dropped", str(sum(accounts.drops.values()))],
+        ["Dropped", _of_each(story, lambda line: str(sum(line.drops.values())))],
         ["Publish lag", seconds(accounts.publish_lag_s.mean)],
         ["Steps per second", _count(accounts.steps_per_s)],
     ]
@@ -236,6 +252,11 @@ def facts(run: Seen) -> list[list[str]]:
     if accounts.restarts or accounts.errors:
         told.append(["Restarts / errors", f"{accounts.restarts} / {accounts.errors}"])
     return told
+
+
+def _of_each(story: Story, told: Callable[[LineStory], str]) -> str:
+    """Of a run with several lines, that of each, the first one first."""
+    return " / ".join(told(line) for line in story.lines.values())
 
 
 def _count(value: float) -> str:

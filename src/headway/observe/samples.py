@@ -178,7 +178,8 @@ def in_words(sample: Sample) -> InWords:
     is_train = sample["split"] == TRAIN
     when = f"update {sample['update']}" if is_train else f"version {sample['version']}"
     parts = ", ".join(f"{name} {number(value):.4g}" for name, value in sample.get("parts", {}).items())
-    oldest, newest = sample.get("versions", (sample["version"],) * 2)
+    versions = sample.get("versions", (sample["version"],))
+    oldest, newest = min(versions), max(versions)
     made = f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
     age = f", {sample['age']} old" if sample.get("age") else ""
     truth = "" if sample.get("truth") is None else f"; truth: {sample['truth']}"

@@ -78,15 +78,15 @@ def scores(story: Story) -> Line:
 def training(story: Story) -> JsonObject | None:
     """What the learner says about how well the policy does, if it does."""
     for name in TRAINED:
-        line = reported(story, name)
+        line = reported(story.first, name)
         if line is not None:
             return {"name": name, **line}
     return None
 
 
-def reported(story: Story, name: str) -> Line | None:
-    """One of the learner's metrics, over the updates that have it."""
-    seen = [update for update in story.updates if finite(update.metrics.get(name)) is not None]
+def reported(line: LineStory, name: str) -> Line | None:
+    """One of the metrics of a line's learner, over the updates that have it."""
+    seen = [update for update in line.updates if finite(update.metrics.get(name)) is not None]
     if not seen:
         return None
     columns = (
@@ -97,12 +97,14 @@ def reported(story: Story, name: str) -> Line | None:
     return dict(zip(("t", "u", "y"), thin(*columns), strict=True))
 
 
-def learner(story: Story) -> tuple[dict[str, Line], list[str]]:
-    """Everything the learner reports, and the names of what tells whether staleness hurts."""
-    names = {name: None for update in story.updates for name in update.metrics}
-    lines = {name: line for name in names if (line := reported(story, name)) is not None}
+def learner(line: LineStory, *, with_losses: bool = False) -> tuple[dict[str, Line], list[str]]:
+    """Everything the learner of a line reports, and the names of what tells whether staleness hurts; `with_losses`: and
+    of what it trains on."""
+    names = {name: None for update in line.updates for name in update.metrics}
+    lines = {name: curve for name in names if (curve := reported(line, name)) is not None}
     first = [name for name in DIAGNOSTICS if name in lines]
     first += [name for name in lines if name not in first and ("kl" in name.split("_") or "clip" in name)]
+    first += [name for name in lines if name not in first and with_losses and "loss" in name.split("_")]
     return lines, first
 
 
@@ -113,12 +115,18 @@ def ladder(line: LineStory) -> Line:
 
 
 def flows(story: Story) -> dict[str, Line]:
-    """Throughput, queue, lead and age over time."""
-    begin = min((ticket.opened for ticket in story.tickets.values()), default=story.begin_s)
-    end = max([update.end for update in story.updates], default=begin)
+    """Throughput, queue, lead and age of the first line over time, and the memory of the run."""
+    lines = line_flows(story.first, story.begin_s, story.end_s)
+    return lines | _memory(story.looks) if lines and len(story.looks) > 1 else lines
+
+
+def line_flows(line: LineStory, begin_s: float, end_s: float) -> dict[str, Line]:
+    """Throughput, queue, lead and age of one line over time, in a run that lasted from `begin_s` to `end_s`."""
+    begin = min((ticket.opened for ticket in line.tickets.values()), default=begin_s)
+    end = max([update.end for update in line.updates], default=begin)
     if end <= begin:
         return {}
-    count = max(1, min(MAX_STRETCHES, len(story.updates) // UPDATES_PER_STRETCH))
+    count = max(1, min(MAX_STRETCHES, len(line.updates) // UPDATES_PER_STRETCH))
     stretch = (end - begin) / count
     middles = [finite(begin + (place + 0.5) * stretch) for place in range(count)]
 
@@ -129,22 +137,20 @@ def flows(story: Story) -> dict[str, Line]:
                 totals[min(count - 1, int((at - begin) / stretch))] += amount
         return {"t": middles, "y": [finite(total / stretch) for total in totals]}
 
-    landed = [ticket for ticket in story.tickets.values() if ticket.ended is not None]
+    landed = [ticket for ticket in line.tickets.values() if ticket.ended is not None]
     lines = {
-        "updates_per_s": per_second((update.end, 1.0) for update in story.updates),
+        "updates_per_s": per_second((update.end, 1.0) for update in line.updates),
         "rollouts_per_s": per_second((ticket.ended or 0.0, 1.0) for ticket in landed),
         "steps_per_s": per_second((ticket.ended or 0.0, float(ticket.steps)) for ticket in landed),
-        "ready": {"t": middles, "y": _levels([(q[0], q[3]) for q in story.queue], begin, stretch, count)},
-        "in_flight": {"t": middles, "y": _levels([(q[0], q[2]) for q in story.queue], begin, stretch, count)},
-        "staleness": {"t": middles, "y": _ages(story, begin, stretch, count)},
+        "ready": {"t": middles, "y": _levels([(q[0], q[3]) for q in line.queue], begin, stretch, count)},
+        "in_flight": {"t": middles, "y": _levels([(q[0], q[2]) for q in line.queue], begin, stretch, count)},
+        "staleness": {"t": middles, "y": _ages(line, begin, stretch, count)},
     }
-    if story.leads:
-        leads = [*story.leads, (story.end_s, story.leads[-1][1])]
+    if line.leads:
+        leads = [*line.leads, (end_s, line.leads[-1][1])]
         lines["lead"] = dict(zip("ty", thin([at for at, _ in leads], [lead for _, lead in leads]), strict=True))
     if any(ticket.num_bytes for ticket in landed):
         lines["waiting_mib"] = {"t": middles, "y": _levels(_bytes_waiting(landed), begin, stretch, count)}
-    if len(story.looks) > 1:
-        lines |= _memory(story.looks)
     return lines
 
 
@@ -196,9 +202,9 @@ def _levels(levels: Sequence[tuple[float, float]], begin: float, stretch: float,
     return [finite(total / stretch) for total in totals]
 
 
-def _ages(story: Story, begin: float, stretch: float, count: int) -> list[float | None]:
+def _ages(line: LineStory, begin: float, stretch: float, count: int) -> list[float | None]:
     ages: list[list[float | None]] = [[] for _ in range(count)]
-    for ticket in story.tickets.values():
+    for ticket in line.tickets.values():
         if ticket.staleness is not None and ticket.taken is not None and ticket.taken >= begin:
             place = int((ticket.taken - begin) / stretch)
             if place < count:

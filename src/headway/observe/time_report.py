@@ -157,7 +157,7 @@ def account(story: Story) -> Accounts:
         collect_s=Distribution.of(t.ended - t.began for t in landed if t.ended is not None and t.began is not None),
         learn_s=Distribution.of(update.seconds for update in story.updates),
         evaluate_s=Distribution.of(e.end - e.begin for e in story.evaluations if e.end is not None),
-        length_bias=_length_bias([t.length for t in taken], [t.length for t in landed]),
+        length_bias=length_bias_of(story.first),
         updates_per_s=len(story.updates) * per_s,
         rollouts_per_s=(len(landed) + len(story.requeued) + len(story.lost)) * per_s,
         steps_per_s=sum(ticket.steps for ticket in landed) * per_s,
@@ -183,7 +183,10 @@ def _roles(story: Story, wall_s: float) -> dict[str, RoleAccount]:
     return roles
 
 
-def _length_bias(trained: Sequence[float], offered: Sequence[float]) -> float:
+def length_bias_of(line: LineStory) -> float:
+    """How much shorter the rollouts are that a line trained on than those that it was offered."""
+    trained = [ticket.length for ticket in taken_in(line)]
+    offered = [ticket.length for ticket in line.tickets.values() if ticket.ended is not None]
     if not trained or sum(offered) <= 0:
         return 0.0
     return (sum(trained) / len(trained)) / (sum(offered) / len(offered)) - 1

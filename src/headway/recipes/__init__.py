@@ -24,6 +24,7 @@ RECIPES = {
     "grpo": "GRPO, Dr.GRPO, RLOO or REINFORCE++ on a language model and a verifiable task (needs headway[llm])",
     "muzero": "MuZero on CartPole-v1, any discrete Gymnasium environment, or a board game (needs headway[games])",
     "ppo": "PPO for any Gymnasium environment (needs headway[games])",
+    "priorzero": "a world model that plays story games by search, guided by a language model (needs headway[llm])",
     "sft": "a language model imitates an expert's games or the conversations of a file (needs headway[llm])",
     "unizero": "UniZero, MuZero with a transformer as its model, on the same games (needs headway[games])",
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import torch
 
+from headway.core.opaque import JsonObject
 from headway.core.protocols import Learner, Placement
 from headway.learn.grpo.learner import GRPOLearner
 from headway.learn.rank import Rank
@@ -17,7 +19,41 @@ from headway.publish.weight_source import WeightSource
 from headway.recipes.config import ConfigError
 from headway.recipes.language_model_config import LanguageModelConfig
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
-from headway.recipes.trained_models import device_of, frozen_model, ranks_on, trained_model
+from headway.recipes.trained_models import TrainsAModel, device_of, frozen_model, ranks_on, trained_model
+
+
+class UsesAnEngine(TrainsAModel, Protocol):
+    """The settings of a recipe, as far as they concern what generates or scores."""
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def engine_rows(self) -> int: ...
+
+    @property
+    def context_tokens(self) -> int: ...
+
+    @property
+    def recompute_cache(self) -> bool: ...
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def vllm_python(self) -> str: ...
+
+    @property
+    def vllm_options(self) -> JsonObject: ...
+
+    @property
+    def silence_s(self) -> float: ...
+
+    @property
+    def start_deadline_s(self) -> float: ...
+
+    @property
+    def engine_restarts(self) -> int: ...
 
 
 def learner_of(config: LanguageModelConfig, kind: type[GRPOLearner], placement: Placement) -> Callable[[], Learner]:
@@ -33,7 +69,7 @@ def check_model(config: LanguageModelConfig) -> None:
     find_template(load_tokenizer(config.model), config.chat_template, config.chat_template_options)
 
 
-def check_engine(config: LanguageModelConfig) -> None:
+def check_engine(config: UsesAnEngine) -> None:
     if config.engine == "vllm" and config.runtime != "ray":  # on other machines there may be other environments
         from headway.llm.vllm_engine import check_installed, find_python
 
@@ -81,12 +117,12 @@ def build_learner(config: LanguageModelConfig, kind: type[GRPOLearner], rank: Ra
     )
 
 
-def build_engine(config: LanguageModelConfig, sampling: Sampling) -> Engine:
+def build_engine(config: UsesAnEngine, sampling: Sampling) -> Engine:
     """An engine with the model's own weights, which are version 0, for requests that sample in this way."""
     return _vllm_engine(config, sampling) if config.engine == "vllm" else _transformers_engine(config)
 
 
-def _vllm_engine(config: LanguageModelConfig, sampling: Sampling) -> Engine:
+def _vllm_engine(config: UsesAnEngine, sampling: Sampling) -> Engine:
     from headway.llm.vllm_engine import VLLMEngine
 
     return VLLMEngine(
@@ -107,7 +143,7 @@ def _vllm_engine(config: LanguageModelConfig, sampling: Sampling) -> Engine:
     )
 
 
-def _transformers_engine(config: LanguageModelConfig) -> Engine:
+def _transformers_engine(config: UsesAnEngine) -> Engine:
     from headway.llm.models import load_model, load_tokenizer, stop_tokens
     from headway.llm.transformers_engine import TransformersEngine, build_decoder
 

@@ -11,7 +11,7 @@ from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.engine import EngineError
 from headway.recipes.config import require_correction
 from headway.recipes.learner_ranks import RankedConfig
-from headway.recipes.shared_settings import SettingsGroup
+from headway.recipes.shared_settings import FaultSettings, SettingsGroup
 
 SILENCE_S = 30.0
 
@@ -100,8 +100,40 @@ class EngineSettings(SettingsGroup):
     """ray: GPUs that each engine asks for, the evaluation's too, where the cluster has any. A fraction shares one."""
 
 
+class ReachableEngine(EngineSettings, FaultSettings):
+    """Engine: what generates, and how long it may be silent."""
+
+    @model_validator(mode="after")
+    def _can_have_vllm(self) -> Self:
+        if self.engine != "vllm":
+            for name in ("engine_deadline_s", "engine_restarts", "vllm_python", "vllm_options"):
+                default = type(self).model_fields[name].get_default(call_default_factory=True)
+                if getattr(self, name) != default:
+                    raise ValueError(f"{name} needs engine='vllm', received engine={self.engine!r}")
+            return self
+        least = min(self.publish_deadline_s, self.collect_deadline_s)
+        if self.silence_s >= least:
+            raise ValueError(
+                f"engine_deadline_s={self.silence_s:g} must be below publish_deadline_s and "
+                f"collect_deadline_s ({least:g}), or the collector is restarted before its engine"
+            )
+        from headway.llm.vllm_engine import check_options
+
+        try:
+            check_options(self.vllm_options)
+        except EngineError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def silence_s(self) -> float:
+        """engine_deadline_s, or what it is where it is not said."""
+        least = min(self.publish_deadline_s, self.collect_deadline_s)
+        return min(SILENCE_S, least / 2) if self.engine_deadline_s is None else self.engine_deadline_s
+
+
 class LanguageModelConfig(
-    EngineSettings, SampleSettings, ComparisonSettings, ChatSettings, LanguageModelSettings, GRPOSettings, RankedConfig
+    ReachableEngine, SampleSettings, ComparisonSettings, ChatSettings, LanguageModelSettings, GRPOSettings, RankedConfig
 ):
     """Run: what the recipe adds to the plan."""
 
@@ -133,31 +165,3 @@ class LanguageModelConfig(
                 "where trainer and engine are in one process and weights do not travel"
             )
         return self
-
-    @model_validator(mode="after")
-    def _can_have_vllm(self) -> Self:
-        if self.engine != "vllm":
-            for name in ("engine_deadline_s", "engine_restarts", "vllm_python", "vllm_options"):
-                default = type(self).model_fields[name].get_default(call_default_factory=True)
-                if getattr(self, name) != default:
-                    raise ValueError(f"{name} needs engine='vllm', received engine={self.engine!r}")
-            return self
-        least = min(self.publish_deadline_s, self.collect_deadline_s)
-        if self.silence_s >= least:
-            raise ValueError(
-                f"engine_deadline_s={self.silence_s:g} must be below publish_deadline_s and "
-                f"collect_deadline_s ({least:g}), or the collector is restarted before its engine"
-            )
-        from headway.llm.vllm_engine import check_options
-
-        try:
-            check_options(self.vllm_options)
-        except EngineError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-    @property
-    def silence_s(self) -> float:
-        """engine_deadline_s, or what it is where it is not said."""
-        least = min(self.publish_deadline_s, self.collect_deadline_s)
-        return min(SILENCE_S, least / 2) if self.engine_deadline_s is None else self.engine_deadline_s

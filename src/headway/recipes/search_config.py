@@ -6,7 +6,7 @@ A recipe adds the settings of its model and of its learner.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -116,42 +116,17 @@ class ReanalysisSettings(SettingsGroup):
     """Positions that are searched together."""
 
 
-@with_defaults(evaluate_every=250, evaluate_in_background=True)
-class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettings, RunConfig):
-    """Games: what is played and how it is evaluated.
+class PlayedBySearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettings, RunConfig):
+    """Games: how they are played by search and learned from, whatever they are."""
 
-    For board games some defaults differ (BOARD_DEFAULTS of the recipe).
-    """
-
-    own_board_defaults: ClassVar[dict[str, dict[str, SettingValue]]] = {}
-    """Where a recipe wants others yet, by game."""
-    also_for_evaluation = ("opponents", "search_gpus", "torch_threads")
-    shown_first = "env num_envs num_simulations max_lead replay_ratio reanalyze_ratio wall_s target_score"
-
-    env: str = "CartPole-v1"
-    """A registered Gymnasium environment with discrete actions, or a board game: tictactoe, connect_four."""
     num_envs: int = Field(default=8, ge=1)
     """Games per collector, searched together. More make each network call cheaper per step."""
     segment_steps: int = Field(default=50, ge=1)
     """Steps of each game per ticket; weights change only between segments. Longer: fewer tickets, older weights."""
-    eval_episodes: int = Field(default=20, ge=1)
-    """Episodes per evaluation; for a board game, games against each opponent."""
-    eval_max_steps: int = Field(default=10_000, ge=1)
-    """Steps after which an episode of an evaluation is cut: it counts with its return so far. Raise it where episodes
-    that long end by themselves; without a bound, those of a policy that goes round in circles never do. Board
-    games always end."""
     eval_simulations: int = Field(default=25, ge=1)
     """Simulations per move in evaluations."""
-    opponents: tuple[str, ...] = ()
-    """Whom a board game is evaluated against: random, perfect, depth_N (looks N moves ahead); one of them or several,
-    with commas. The score is the mean, over them, of the games won plus half of those drawn."""
     gamma: float = Field(default=0.997, gt=0, le=1)
     """Discount. Closer to 1 looks further ahead, with more variance."""
-    prior: str | None = None
-    """What somebody else thinks of the actions at every root, as a function of your own: file.py:function or
-    module:function. It is given observations [B, ...] and what is legal [B, A], and answers probabilities [B, A]."""
-    prior_weight: float = Field(default=0.5, ge=0, le=1)
-    """Its share in the root's opinion; the rest is the policy's. 0: it is not asked."""
     temperature: float = Field(default=1.0, ge=0)
     """puct: how much chance there is in choosing by visits when collecting, at first. 0: always the most visited."""
     final_temperature: float = Field(default=0.5, ge=0)
@@ -167,12 +142,6 @@ class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettin
     """Their reach to both sides, after squashing: 50 is a value of about 2300; 1 is one of about 3."""
     value_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of every target that is spread over all bins. More: values and rewards are never quite certain."""
-    normalise: bool | None = None
-    """Bring each feature of a vector to mean 0 and variance 1 by what was seen of it. Unset: for all but boards and
-    pictures."""
-
-    symmetries: bool = True
-    """Board games: see each position drawn turned or mirrored in one of the ways that leave the game the same."""
     learner_gpus: float = Field(default=0.0, ge=0)
     """GPUs for the learner, if there are any: 0 is the CPU, which small networks are faster on."""
     search_gpus: float = Field(default=0.0, ge=0)
@@ -180,6 +149,103 @@ class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettin
     networks and many games at once (`num_envs`)."""
     torch_threads: int = Field(default=1, ge=1)
     """Threads of torch in each process. One, where roles share the cores: more are slower, and differ in bits."""
+
+    @model_validator(mode="after")
+    def _settings_are_for_this_root(self) -> Self:
+        for root, names in ONLY_FOR_ROOT.items():
+            for name in names:
+                value = getattr(self, name)
+                if root != self.root and value != type(self).model_fields[name].default:
+                    raise ValueError(f"{name}={value!r} needs root={root!r}, received root={self.root!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _the_replay_can_work(self) -> Self:
+        if self.replay_min_size > self.replay_capacity:
+            raise ValueError(
+                f"replay_min_size={self.replay_min_size} is more than replay_capacity={self.replay_capacity} ever holds"
+            )
+        tail = self.collectors * self.num_envs * (self.num_unroll_steps + self.td_steps)
+        if self.replay_min_size <= tail:
+            raise ValueError(
+                f"replay_min_size={self.replay_min_size} may be all incomplete targets: it must be above {tail} = "
+                "collectors * num_envs * (num_unroll_steps + td_steps)"
+            )
+        if self.update_per_collect is not None and self.replay_ratio != type(self).model_fields["replay_ratio"].default:
+            raise ValueError("update_per_collect and replay_ratio say the same thing: set one of them")
+        segments_per_stream(self.replay_capacity, self.collectors * self.num_envs, self.segment_steps, self.windows)
+        return self
+
+    @property
+    def support(self) -> Support:
+        return Support(-self.value_range, self.value_range, self.value_bins, self.value_smoothing)
+
+    @property
+    def steps_per_ticket(self) -> int:
+        return self.num_envs * self.segment_steps
+
+    @property
+    def updates_per_step(self) -> float:
+        if self.update_per_collect is not None:
+            return self.update_per_collect / self.steps_per_ticket
+        return self.replay_ratio
+
+    @property
+    def windows(self) -> Windows:
+        return Windows(num_unroll_steps=self.num_unroll_steps, td_steps=self.td_steps, discount=self.gamma)
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(num_cpus=self.torch_threads, num_threads=self.torch_threads)
+
+    def search_settings(self, players: int, num_simulations: int) -> SearchSettings:
+        """For games of so many players. Evaluations have simulations of their own."""
+        return self.part(SearchSettings, num_simulations=num_simulations, discount=self.gamma, players=players)
+
+    def settings(self) -> Settings:
+        ratio = ReplayRatio(
+            self.updates_per_step * self.batch_size,
+            self.replay_min_size,
+            samples_per_update=self.batch_size,
+            steps_per_ticket=self.steps_per_ticket,
+        )
+        return replace(super().settings(), replay=ratio)
+
+
+@with_defaults(evaluate_every=250, evaluate_in_background=True)
+class SearchConfig(PlayedBySearchConfig):
+    """Games: what is played and how it is evaluated.
+
+    For board games some defaults differ (BOARD_DEFAULTS of the recipe).
+    """
+
+    own_board_defaults: ClassVar[dict[str, dict[str, SettingValue]]] = {}
+    """Where a recipe wants others yet, by game."""
+    also_for_evaluation = ("opponents", "search_gpus", "torch_threads")
+    shown_first = "env num_envs num_simulations max_lead replay_ratio reanalyze_ratio wall_s target_score"
+
+    env: str = "CartPole-v1"
+    """A registered Gymnasium environment with discrete actions, or a board game: tictactoe, connect_four."""
+    eval_episodes: int = Field(default=20, ge=1)
+    """Episodes per evaluation; for a board game, games against each opponent."""
+    eval_max_steps: int = Field(default=10_000, ge=1)
+    """Steps after which an episode of an evaluation is cut: it counts with its return so far. Raise it where episodes
+    that long end by themselves; without a bound, those of a policy that goes round in circles never do. Board
+    games always end."""
+    opponents: tuple[str, ...] = ()
+    """Whom a board game is evaluated against: random, perfect, depth_N (looks N moves ahead); one of them or several,
+    with commas. The score is the mean, over them, of the games won plus half of those drawn."""
+    prior: str | None = None
+    """What somebody else thinks of the actions at every root, as a function of your own: file.py:function or
+    module:function. It is given observations [B, ...] and what is legal [B, A], and answers probabilities [B, A]."""
+    prior_weight: float = Field(default=0.5, ge=0, le=1)
+    """Its share in the root's opinion; the rest is the policy's. 0: it is not asked."""
+    normalise: bool | None = None
+    """Bring each feature of a vector to mean 0 and variance 1 by what was seen of it. Unset: for all but boards and
+    pictures."""
+
+    symmetries: bool = True
+    """Board games: see each position drawn turned or mirrored in one of the ways that leave the game the same."""
 
     @field_validator("prior")
     @classmethod
@@ -212,15 +278,6 @@ class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettin
         return self
 
     @model_validator(mode="after")
-    def _settings_are_for_this_root(self) -> SearchConfig:
-        for root, names in ONLY_FOR_ROOT.items():
-            for name in names:
-                value = getattr(self, name)
-                if root != self.root and value != type(self).model_fields[name].default:
-                    raise ValueError(f"{name}={value!r} needs root={root!r}, received root={self.root!r}")
-        return self
-
-    @model_validator(mode="after")
     def _the_game_is_known(self) -> SearchConfig:
         if self.is_board_game:
             allowed = ("random", "perfect")
@@ -243,65 +300,13 @@ class SearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettin
                 raise ValueError(f"{error}; board games: {', '.join(BOARD_GAMES)}") from None
         return self
 
-    @model_validator(mode="after")
-    def _the_replay_can_work(self) -> SearchConfig:
-        if self.replay_min_size > self.replay_capacity:
-            raise ValueError(
-                f"replay_min_size={self.replay_min_size} is more than replay_capacity={self.replay_capacity} ever holds"
-            )
-        tail = self.collectors * self.num_envs * (self.num_unroll_steps + self.td_steps)
-        if self.replay_min_size <= tail:
-            raise ValueError(
-                f"replay_min_size={self.replay_min_size} may be all incomplete targets: it must be above {tail} = "
-                "collectors * num_envs * (num_unroll_steps + td_steps)"
-            )
-        if self.update_per_collect is not None and self.replay_ratio != type(self).model_fields["replay_ratio"].default:
-            raise ValueError("update_per_collect and replay_ratio say the same thing: set one of them")
-        segments_per_stream(self.replay_capacity, self.collectors * self.num_envs, self.segment_steps, self.windows)
-        return self
-
     @property
     def is_board_game(self) -> bool:
         return self.env in BOARD_GAMES
 
-    @property
-    def support(self) -> Support:
-        return Support(-self.value_range, self.value_range, self.value_bins, self.value_smoothing)
-
     def normalises(self, observation: tuple[int, ...]) -> bool:
         """Whether observations of this shape, as the network sees them, are brought to one scale."""
         return (len(observation) == 1 and not self.is_board_game) if self.normalise is None else self.normalise
-
-    @property
-    def steps_per_ticket(self) -> int:
-        return self.num_envs * self.segment_steps
-
-    @property
-    def updates_per_step(self) -> float:
-        if self.update_per_collect is not None:
-            return self.update_per_collect / self.steps_per_ticket
-        return self.replay_ratio
-
-    @property
-    def windows(self) -> Windows:
-        return Windows(num_unroll_steps=self.num_unroll_steps, td_steps=self.td_steps, discount=self.gamma)
-
-    @property
-    def placement(self) -> Placement:
-        return Placement(num_cpus=self.torch_threads, num_threads=self.torch_threads)
-
-    def search_settings(self, players: int, num_simulations: int) -> SearchSettings:
-        """For games of so many players. Evaluations have simulations of their own."""
-        return self.part(SearchSettings, num_simulations=num_simulations, discount=self.gamma, players=players)
-
-    def settings(self) -> Settings:
-        ratio = ReplayRatio(
-            self.updates_per_step * self.batch_size,
-            self.replay_min_size,
-            samples_per_update=self.batch_size,
-            steps_per_ticket=self.steps_per_ticket,
-        )
-        return replace(super().settings(), replay=ratio)
 
 
 def load_prior(spec: str) -> Prior:

@@ -18,6 +18,7 @@ from headway.core.opaque import Weights
 from headway.search.batched import choose_actions, search
 from headway.search.history import History, Past
 from headway.search.interface import Leaves, SearchResult, SearchSettings
+from headway.search.prior_weight import RootWeight
 from headway.search.tree import Tree
 
 Prior = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -101,20 +102,25 @@ class Planner:
         noise: bool = True,
         past: Past | None = None,
         prior: np.ndarray | None = None,
-        prior_weight: float | np.ndarray = 0.0,
+        prior_weight: float | np.ndarray | RootWeight = 0.0,
     ) -> SearchResult:
         """Search from observations [B, ...]; `active` [B] leaves roots out, `past` is what came before.
 
-        A `prior` [B, A] that is given takes, with its weight, the place of the planner's own.
+        A `prior` [B, A] that is given takes, with its weight, the place of the planner's own. The weight is one for
+        all, one for each root [B], or a function of what the model thinks of the roots.
         """
         leaves = self._begin(obs, past)
         roots = Leaves(leaves.rewards, leaves.values, leaves.logits, leaves.legal if legal is None else legal, to_play)
         if self._tree is None or self._tree.edges.shape[0] < len(obs):
             self._tree = Tree(len(obs), self.settings.num_simulations, leaves.logits.shape[1])
+        share = prior_weight
         if prior is None and self._prior is not None:
             allowed = np.ones(leaves.logits.shape, bool) if legal is None else legal
-            prior, prior_weight = np.asarray(self._prior(obs, allowed)), self._prior_weight
-        return search(self._model, roots, self.settings, rng, noise, prior, prior_weight, self._tree, active)
+            prior, share = np.asarray(self._prior(obs, allowed)), self._prior_weight
+        if callable(share):
+            allowed = np.ones(leaves.logits.shape, bool) if legal is None else legal
+            share = 0.0 if prior is None else share(np.asarray(leaves.logits), allowed)
+        return search(self._model, roots, self.settings, rng, noise, prior, share, self._tree, active)
 
     def _begin(self, obs: np.ndarray, past: Past | None) -> Leaves:
         num_nodes = self.settings.num_simulations + 1

@@ -632,68 +632,100 @@
     return section("flow", "Throughput, queue and lead over time", drawn.length ? make("div", { class: "charts" }, ...drawn) : nothing("The run took no look at itself: it was too short, or has only begun."));
   }
 
+  // -- lines of a run: each has a learner, a ledger and versions of its own ---------------------------
+
+  const LINE_DASHES = ["", "7 4", "2 3"], DASH_NAMES = ["solid", "dashed", "dotted"];
+
+  /** What is told of each line: of a run with one, the run itself. A colour is a line's, or beside other runs the run's. */
+  function linesShown() {
+    const isAlone = data.runs.length < 2;
+    return shown().flatMap(({ run, place }) => !run.lines ? [{ ...run.age, run, place, title: "", label: run.label, staleness: run.staleness, drops: run.drops, tickets: run.tickets, length_bias: run.length_bias }]
+      : run.lines.map((line, at) => ({ ...line, run, title: line.name, place: isAlone ? at : place, dash: isAlone ? null : LINE_DASHES[at % 3] || "none", label: isAlone ? line.name : `${run.label}: ${line.name}` })));
+  }
+
+  const titlesOf = (lines) => [...new Set(lines.map((line) => line.title))];
+  const idOf = (title, at) => (at ? `-${title.replace(/\W/g, "-")}` : "");
+
   function shares(counts) {
     const sum = Object.values(counts).reduce((total, count) => total + count, 0);
     return Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, sum ? count / sum : 0]));
   }
 
   function stalenessSection() {
-    const names = [...new Set(shown().flatMap(({ run }) => Object.keys(run.staleness)))].sort((a, b) => parseInt(a, 10) - parseInt(b, 10));
-    const isAlone = shown().length < 2; // beside others: shares, or a long run would dwarf a short one
-    const groups = shown().map(({ run, place }) => ({ label: run.label, place, values: isAlone ? run.staleness : shares(run.staleness) }));
-    const chart = barChart("ages", "Age of the rollouts when they were taken", names, groups,
-      { x: "versions old", y: isAlone ? "rollouts" : "share of each run's rollouts", format: isAlone ? number : percent });
-    const rows = shown().map(({ run }) => [run.label, number(run.age.mean), number(run.age.max), run.age.bound === null ? "none" : number(run.age.bound), number(run.age.in_flight), number(run.age.in_queue)]);
-    return section("staleness", "Staleness", chart || nothing("Nothing was taken yet."),
-      chart ? table(["run", "mean", "largest", "bound", "of it in flight", "in the queue"], rows) : null);
+    const lines = linesShown(), isAlone = shown().length < 2; // beside others: shares, or a long run would dwarf a short one
+    const charts = titlesOf(lines).map((title, at) => {
+      const those = lines.filter((line) => line.title === title);
+      const names = [...new Set(those.flatMap((line) => Object.keys(line.staleness)))].sort((a, b) => parseInt(a, 10) - parseInt(b, 10));
+      return barChart(`ages${idOf(title, at)}`, `Age of the rollouts when they were taken${title ? `: ${title}` : ""}`, names,
+        those.map((line) => ({ label: line.label, place: line.place, values: isAlone ? line.staleness : shares(line.staleness) })),
+        { x: "versions old", y: isAlone ? "rollouts" : "share of each run's rollouts", format: isAlone ? number : percent });
+    }).filter((chart) => chart !== null);
+    const rows = lines.map((line) => [line.label, number(line.mean), number(line.max), line.bound === null ? "none" : number(line.bound), number(line.in_flight), number(line.in_queue)]);
+    return section("staleness", "Staleness", charts.length > 1 ? make("div", { class: "charts" }, ...charts) : charts[0] || nothing("Nothing was taken yet."),
+      charts.length ? table([lines.some((line) => line.title) ? "line" : "run", "mean", "largest", "bound", "of it in flight", "in the queue"], rows) : null);
   }
 
-  /** Only of runs with several lines: the versions, the ages and the updates of each. */
+  /** Only of runs with several lines: the versions and the pace of each. */
   function linesSection() {
-    const lines = shown().flatMap(({ run, place }) => (run.lines || []).map((line, at) =>
-      ({ ...line, place: place + at, label: data.runs.length < 2 ? line.name : `${run.label}: ${line.name}` })));
+    const lines = linesShown().filter((line) => line.title);
     if (!lines.length) return null;
-    const names = [...new Set(lines.flatMap((line) => Object.keys(line.staleness)))].sort((a, b) => parseInt(a, 10) - parseInt(b, 10));
-    const rows = lines.map((line) => [line.label, number(line.version), number(line.updates), number(line.lead), number(line.mean), number(line.max), line.bound === null ? "none" : number(line.bound)]);
-    return section("lines", "Lines",
-      lineChart("ladders", "Newest version of each line", lines.map((line) => ({ label: line.label, place: line.place, x: line.ladder.t, y: line.ladder.y })), { x: "seconds", y: "version", formatX: seconds, zero: true, steps: true }),
-      barChart("ages-of-lines", "Age of the rollouts when they were taken, by line", names, lines.map((line) => ({ label: line.label, place: line.place, values: line.staleness })), { x: "versions old", y: "rollouts" }),
-      table(["line", "version", "updates", "lead", "mean staleness", "largest", "bound"], rows));
+    const curve = (id, title, pick, options) => lineChart(id, title, lines.filter((line) => pick(line)).map((line) => ({ label: line.label, place: line.place, dash: line.dash, x: pick(line).t, y: pick(line).y })),
+      { x: "seconds", formatX: seconds, zero: true, ...options });
+    const flows = [["updates_per_s", "Updates per second of each line"], ["ready", "Rollouts that wait for each learner"], ["staleness", "Mean staleness of each line when taken"], ["lead", "Lead of each line, in versions"]]
+      .map(([name, title]) => curve(`lines-${name}`, title, (line) => line.flow[name], { y: title, steps: name === "lead" })).filter((chart) => chart !== null);
+    const said = data.runs.length < 2
+      ? make("p", { class: "lines-key" }, ...lines.flatMap((line) => [sample(line.place), ` ${line.label}  `]))
+      : nothing(`Lines of a run have its colour: ${titlesOf(lines).map((title, at) => `${title} ${DASH_NAMES[at % 3]}`).join(", ")}.`);
+    const rows = lines.map((line) => [line.label, number(line.version), number(line.updates), number(line.lead), line.every === 1 ? "every" : `one of ${line.every}`, line.update_s, line.worked, line.waited]);
+    return section("lines", "Lines", said, curve("ladders", "Newest version of each line", (line) => line.ladder, { y: "version", steps: true }),
+      make("div", { class: "charts" }, ...flows),
+      table(["line", "version", "updates", "lead", "rollouts it takes", "an update takes", "learner worked", "waited for rollouts"], rows));
   }
 
   function dropSection() {
-    const reasons = [...new Set(shown().flatMap(({ run }) => Object.keys(run.drops)))];
-    const groups = shown().map(({ run, place }) => ({ label: run.label, place, values: run.drops }));
-    const any = reasons.length && shown().some(({ run }) => Object.values(run.drops).some((count) => count));
-    const heads = ["run", ...data.tickets.map(([, title]) => title), "length bias"];
-    const rows = shown().map(({ run }) => [run.label, ...data.tickets.map(([name]) => number(run.tickets[name] || 0)), run.length_bias === null ? "-" : `${run.length_bias >= 0 ? "+" : ""}${percent(run.length_bias)}`]);
+    const lines = linesShown();
+    const charts = titlesOf(lines).map((title, at) => {
+      const those = lines.filter((line) => line.title === title), reasons = [...new Set(those.flatMap((line) => Object.keys(line.drops)))];
+      const any = those.some((line) => Object.values(line.drops).some((count) => count));
+      return any ? barChart(`reasons${idOf(title, at)}`, `Drops by reason${title ? `: ${title}` : ""}`, reasons, those.map((line) => ({ label: line.label, place: line.place, values: line.drops })), { x: "reason", y: "tickets" }) : null;
+    }).filter((chart) => chart !== null);
+    const heads = [lines.some((line) => line.title) ? "line" : "run", ...data.tickets.map(([, title]) => title), "length bias"];
+    const rows = lines.map((line) => [line.label, ...data.tickets.map(([name]) => number(line.tickets[name] || 0)), line.length_bias === null ? "-" : `${line.length_bias >= 0 ? "+" : ""}${percent(line.length_bias)}`]);
     return section("drops", "Tickets, drops and length bias",
-      any ? barChart("reasons", "Drops by reason", reasons, groups, { x: "reason", y: "tickets" }) : nothing("Nothing was dropped."),
+      charts.length > 1 ? make("div", { class: "charts" }, ...charts) : charts[0] || nothing("Nothing was dropped."),
       table(heads, rows),
       nothing("Length bias: how much longer or shorter the rollouts are that were trained on than those that were offered."));
   }
 
-  function learnerSection() {
-    const names = [...new Set(shown().flatMap(({ run }) => run.diagnostics))];
-    const charts = names.map((name) => lineChart(`learn-${name.replace(/\W/g, "-")}`, data.meanings[name] || name, seriesOf("learn", name), { x: "seconds", y: name, formatX: seconds })).filter((chart) => chart !== null);
-    const others = [...new Set(shown().flatMap(({ run }) => Object.keys(run.learn)))].filter((name) => !names.includes(name));
+  /** The curves of one learner in each run: what tells whether staleness hurts, and behind a fold all the rest. */
+  function diagnosticsOf(id, learners, what) {
+    const drawn = (name) => lineChart(`${id}-${name.replace(/\W/g, "-")}`, data.meanings[name] || name,
+      learners.filter((one) => one.learn[name]).map((one) => ({ label: one.label, place: one.place, x: one.learn[name].t, y: one.learn[name].y })), { x: "seconds", y: name, formatX: seconds });
+    const names = [...new Set(learners.flatMap((one) => one.diagnostics))];
+    const charts = names.map(drawn).filter((chart) => chart !== null);
+    const others = [...new Set(learners.flatMap((one) => Object.keys(one.learn)))].filter((name) => !names.includes(name));
     const more = others.length ? make("details", { ontoggle: (event) => {
       const box = event.target;
-      if (box.open) opened.add("learn-more"); else opened.delete("learn-more");
+      if (box.open) opened.add(`${id}-more`); else opened.delete(`${id}-more`);
       if (!box.open || box.children.length > 1) return;
-      const grid = make("div", { class: "charts" }, ...others.map((name) => lineChart(`learn-${name.replace(/\W/g, "-")}`, name, seriesOf("learn", name), { x: "seconds", y: name, formatX: seconds })).filter((chart) => chart !== null));
-      box.append(grid);
+      box.append(make("div", { class: "charts" }, ...others.map(drawn).filter((chart) => chart !== null)));
       fit();
-    } }, make("summary", {}, `What else the learner reports (${others.length})`)) : null;
-    if (more) more.open = opened.has("learn-more");
-    return section("learner", "Learner diagnostics", charts.length ? make("div", { class: "charts" }, ...charts)
-      : nothing("The learner reports no effective sample size, KL or clip fraction."), more);
+    } }, make("summary", {}, `What else ${what} reports (${others.length})`)) : null;
+    if (more) more.open = opened.has(`${id}-more`);
+    return [charts.length ? make("div", { class: "charts" }, ...charts) : nothing(`The learner reports no effective sample size, KL or clip fraction.`), more];
+  }
+
+  function learnerSection() {
+    const others = linesShown().filter((line) => line.title && line.title !== line.run.lines[0].name && Object.keys(line.learn).length);
+    const titles = titlesOf(others);
+    return section("learner", "Learner diagnostics", titles.length ? make("h3", {}, "First line") : null,
+      ...diagnosticsOf("learn", shown().map(({ run, place }) => ({ label: run.label, place, learn: run.learn, diagnostics: run.diagnostics })), "the learner"),
+      ...titles.flatMap((title) => [make("h3", {}, `Line ${title}`), ...diagnosticsOf(`learn-${title}`, others.filter((line) => line.title === title), `the learner of line ${title}`)]));
   }
 
   // -- episodes -------------------------------------------------------------------------------------
 
   const TURN = [["reply", "--collect", "generates"], ["step", "--evaluate", "environment"]];
-  const LINE_DASHES = ["", "7 4", "2 3"], DASH_NAMES = ["solid", "dashed", "dotted"];
   const named = (lines) => lines.map((line, at) => `${line.label} (${DASH_NAMES[at]})`).join(", ");
 
   /** Only of runs with episodes: how they ended, how long they took, and when the turns of one group were. */
