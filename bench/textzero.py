@@ -30,7 +30,7 @@ from headway.search.interface import SearchSettings
 from headway.search.planning import Planner
 
 LIKED = {"take": 4.0, "unlock": 5.0, "open": 3.0, "go": 2.0, "close": 1.0, "look": 1.0, "wait": 0.5, "shout": 0.5}
-"""What a reader without a plan might think of verbs."""
+"""What a reader without a plan might think of verbs: who acts by it wins 8 % of episodes of 30 steps."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,13 @@ class Run:
     plan_steps: int = 8
     rooms: int = 6
     world_seed: int = 0
+    in_a_row: int = 3
+    """Versions that must win one after another for the quest to count as solved, by the first of them."""
 
 
 def soft(games: StoryGames, index: int) -> list[float]:
     """Verbs that are liked more or less."""
-    return [LIKED[action.split()[0]] for action in games.shown[index]]
+    return [LIKED[action.split()[0]] ** 0.75 for action in games.shown[index]]
 
 
 def oracle(games: StoryGames, index: int) -> list[float]:
@@ -131,7 +133,10 @@ def learn(run: Run, prior: str, seed: int) -> tuple[int | None, float, float, di
     planner = Planner(searchable(make_network(), least_chance=run.least_chance), search, **guided)  # type: ignore[arg-type]
     judge = Planner(searchable(make_network(), least_chance=run.least_chance), search)
     collector = SearchSegmentCollector(
-        lambda: games, lambda: planner, steps=run.segment_steps, temperature=Temperature(run.temperature, run.temperature)
+        lambda: games,
+        lambda: planner,
+        steps=run.segment_steps,
+        temperature=Temperature(run.temperature, run.temperature),
     )
     replay = GameSegments(
         50_000,
@@ -153,6 +158,7 @@ def learn(run: Run, prior: str, seed: int) -> tuple[int | None, float, float, di
     metrics: dict[str, float] = {}
     version = 0
     wins = 0
+    held: tuple[int, ...] = ()
     while done < run.steps and time.process_time() - began < run.cpu_s:
         snapshot = Snapshot(version, learner.snapshot())
         rollout = collector.collect(Ticket(version, derive_seed(seed, "ticket", version)), snapshot)
@@ -169,8 +175,9 @@ def learn(run: Run, prior: str, seed: int) -> tuple[int | None, float, float, di
             updates += 1
         version += 1
         judge.load(learner.snapshot())
-        if wins and solves(run, judge):
-            return done, time.process_time() - began, first, metrics
+        held = (*held, done) if wins and solves(run, judge) else ()
+        if len(held) == run.in_a_row:
+            return held[0], time.process_time() - began, first, metrics
     return None, time.process_time() - began, first, metrics
 
 

@@ -82,7 +82,10 @@ def shaky(base_url: str, api_key: str, seed: int) -> float:
     """Raises, after it has asked, as often as there are files in a folder."""
     ask(base_url, api_key, [user("hello")])
     for fault in Path(os.environ["FAULTS"]).iterdir():
-        fault.unlink(missing_ok=True)
+        try:
+            fault.unlink()
+        except FileNotFoundError:  # another one took it in this moment
+            continue
         raise ConnectionError("the shop is closed")
     return 1.0
 

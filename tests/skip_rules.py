@@ -16,6 +16,7 @@ ALLOWED = {
     "needs a GPU": "there is none",
     "vLLM is not installed: ": "it needs an environment of its own, of some gigabytes: make vllm",
     "a library of games is not installed: ": "each needs an environment of its own, some of hundreds of megabytes",
+    "a story file of the user is not on this machine: ": "games that are sold are not ours to give away",
     "the data set is not on this machine": "GSM8K is for whoever has downloaded it",
 }
 """How the reason of a skip may begin, and why that is no fault."""

@@ -155,6 +155,13 @@ def test_one_that_hangs_is_given_up() -> None:
     assert result == CheckResult("reset twice gives the same game", FAILED, "no answer within 0.05 s")
 
 
+def test_one_that_hangs_keeps_no_other_from_being_checked() -> None:
+    run_check(EnvTrial(agent_envs.Hanging, "hanging", range(1)), "it ends within max_turns", deadline_s=0.05)
+    found = run_check(EnvTrial(agent_envs.Coin, "coin", range(1)), "it ends within max_turns", deadline_s=10.0)
+    assert found.outcome == PASSED, found.detail
+
+
+
 def test_a_result_is_one_line() -> None:
     assert str(CheckResult("it ends", PASSED, "at once")) == "passed: it ends: at once"
     assert str(CheckResult("it ends", PASSED)) == "passed: it ends"

@@ -34,7 +34,7 @@ from headway.buffer.board_views import BoardViews
 from headway.buffer.game_windows import Windows, complete_until, gather, segments_per_stream
 from headway.buffer.priority_tree import PriorityTree, checked_priorities
 from headway.buffer.stream_rings import UNSAID, VALID, StreamRings, begins_of
-from headway.core.types import Batch, Rollout, Span, State
+from headway.core.types import MEASURES, Batch, Rollout, Span, State
 from headway.experience.feedback import Priorities
 from headway.experience.game_segment import DrawnWindows, GameSegment, OldTargets, SearchedTargets
 from headway.experience.recent_returns import RecentReturns
@@ -132,6 +132,7 @@ class GameSegments:
         self._priorities = PriorityTree(rings.num_rows, alpha=alpha)
         self._random = np.random.default_rng(seed)
         self._returns = RecentReturns()
+        self._measured: dict[str, float] = {}  # what collectors counted, added up
         self._counts = dict.fromkeys(("arrived", "steps", "complete", "drawn", "draws", "broken"), 0)
         self._counts |= dict.fromkeys(("late_priorities", "given_out", "refreshed", "late_targets", "rounds"), 0)
         self._version = 0  # being trained, as far as anybody said
@@ -169,7 +170,7 @@ class GameSegments:
                 "target_age_after": self._ages["target_age_after"],
                 "target_age_mean": self._mean_target_age(),
             }
-        return shown | self._returns.as_metric()
+        return shown | self._measured | self._returns.as_metric()
 
     def _mean_target_age(self) -> float:
         """Of all segments there are, now."""
@@ -187,6 +188,8 @@ class GameSegments:
             self._insert(segment, version)
             self._counts["steps"] += rollout.steps
             self._returns.see(rollout)
+            for name, count in rollout.info.get(MEASURES, {}).items():
+                self._measured[name] = self._measured.get(name, 0.0) + count
 
     def _insert(self, segment: GameSegment, version: int) -> None:
         rings, versions = self._rings, self._versions
@@ -341,6 +344,7 @@ class GameSegments:
             "max_priority": self._priorities.max_priority,
             "random": self._random.bit_generator.state,
             "returns": self._returns.state(),
+            "measured": dict(self._measured),
             "counts": dict(self._counts),
             "version": self._version,
             "ages": dict(self._ages),
@@ -362,6 +366,7 @@ class GameSegments:
             kept[:] = values
         self._random.bit_generator.state = state["random"]
         self._returns.restore(state["returns"])
+        self._measured = dict(state.get("measured", {}))
         self._counts, self._ages = dict(state["counts"]), dict(state["ages"])
         self._version = state["version"]
 

@@ -114,6 +114,8 @@ class QueueFeed(Feed):
         while not self._is_over:
             now = self._now()
             choice = ledger.choose(line.version, left, now_s=now)
+            if not self._are_for_all(choice.batch):
+                choice = WAIT
             for index in choice.expired:
                 flights.expire(line, index, now)
             filtered = flights.drop_filtered(line, choice.batch)
@@ -126,6 +128,17 @@ class QueueFeed(Feed):
             if not await self._wait_for_rollouts(lambda: ledger.waiting_for(line.version, left)):
                 break
         return None
+
+    def _are_for_all(self, indices: tuple[int, ...]) -> bool:
+        """May this line learn from these tickets, whatever the first one does with them?
+
+        In a pinned run with a replay the plan may be reached before the first line has taken all that has landed: how
+        much more another line learns must not depend on which was quicker, so it is never ahead of the first.
+        """
+        first = self._flights.first
+        if self.is_first or first.settings.replay is None or not self._calls.settings.is_pinned:
+            return True
+        return all(index < first.ledger.tally.opened - first.ledger.tally.untaken for index in indices)
 
     def _why_no_batch(self) -> str:
         """Every landing ends the learner's wait; so what expires again and again needs a deadline of its own."""
@@ -210,6 +223,8 @@ class ReplayFeed(Feed):
             wanted = tuple(index for index in choice.batch if index not in filtered)
             if wanted and not await self._insert(wanted, now):
                 continue
+            for other in flights.lines[1:] if self.is_first and (choice.batch or choice.expired) else ():
+                self._calls.board.wake(other.role)  # what the first has taken or dropped is theirs now
             if ledger.rule.may_learn(ledger.tally):
                 return await self.draws.batch(line.version)
             if choice.batch or choice.expired:

@@ -116,7 +116,7 @@ def _attended(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Te
     if more:
         grouped = queries[:, :, length - more :].reshape(count, kv_heads, -1, dim)  # heads that share a key together
         found = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
-        parts.append(found.view(count, heads, more, dim))
+        parts.append(found.reshape(count, heads, more, dim))
     return torch.cat(parts, 2)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from headway.buffer.game_segments import GameSegments, Reanalysis
-from headway.collect.guidance import LINE, Guide, Mode
+from headway.collect.guidance import LINE, Guide, Mode, PriorOfActions
 from headway.collect.played_stories import PlayedStories
 from headway.collect.reanalyze import SearchReanalyzer
 from headway.collect.search_segments import Temperature
@@ -60,17 +60,21 @@ __all__ = ["CONFIG", "PriorZeroConfig", "stations"]
 
 CONFIG = PriorZeroConfig
 
+MakePrior = Callable[[PriorZeroConfig], PriorOfActions]
+MakeGuide = Callable[[Mode], Guide]
 
-def stations(config: PriorZeroConfig) -> Stations:
-    """Everything wired: one line an edge."""
-    if config.has_prior:
+
+def stations(config: PriorZeroConfig, *, make_prior: MakePrior | None = None) -> Stations:
+    """Everything wired: one line an edge. `make_prior` makes somebody else to ask in the language model's place."""
+    if config.has_prior and make_prior is None:
         check_engine(config)
+    guide = partial(_guide, config, partial(make_prior or action_prior, config) if config.has_prior else None)
     make_replay, make_learner = partial(_replay, config), partial(_learner, config)
     is_shared = config.replay_mode == "shared"
     return Stations(
-        collector=partial(_collector, config),
+        collector=partial(_collector, config, guide),
         learner=make_learner if is_shared else partial(WithReplay, make_learner, make_replay),
-        evaluator=partial(_evaluator, config),
+        evaluator=partial(_evaluator, config, guide),
         reanalyzer=partial(_reanalyzer, config) if config.reanalyze_ratio else None,
         replay=make_replay if is_shared else None,
         collector_placement=_playing(config),
@@ -200,20 +204,19 @@ def _prior_learner(config: PriorZeroConfig) -> PriorLearner:
     )
 
 
-def _guide(config: PriorZeroConfig, mode: Mode) -> Guide:
-    make: Callable[[], ActionPrior] | None = partial(action_prior, config) if config.has_prior else None
-    return Guide(make, written_prompt, weight=config.weight_of_prior(), mode=mode)
+def _guide(config: PriorZeroConfig, make_prior: Callable[[], PriorOfActions] | None, mode: Mode) -> Guide:
+    return Guide(make_prior, written_prompt, weight=config.weight_of_prior(), mode=mode)
 
 
 # -- who plays ----------------------------------------------------------------------------------------
 
 
-def _collector(config: PriorZeroConfig, number: int) -> TextSegmentCollector:
+def _collector(config: PriorZeroConfig, make_guide: MakeGuide, number: int) -> TextSegmentCollector:
     seed = derive_seed(config.seed, "environment", number)
     return TextSegmentCollector(
         partial(_games, config, config.num_envs, config.max_episode_steps, seed),
         partial(planner, config, config.num_simulations),
-        partial(_guide, config, config.collect_mode),
+        partial(make_guide, config.collect_mode),
         steps=config.segment_steps,
         stream=number * config.num_envs,
         temperature=Temperature(
@@ -223,12 +226,12 @@ def _collector(config: PriorZeroConfig, number: int) -> TextSegmentCollector:
     )
 
 
-def _evaluator(config: PriorZeroConfig) -> StoryEvaluator:
+def _evaluator(config: PriorZeroConfig, make_guide: MakeGuide) -> StoryEvaluator:
     player = partial(
         PlayedStories,
         partial(_games, config, config.eval_episodes, config.eval_max_steps or config.max_episode_steps),
         partial(planner, config, config.eval_simulations),
-        partial(_guide, config, "both"),
+        partial(make_guide, "both"),
         temperature=config.eval_temperature,
     )
     return StoryEvaluator(player, mode=config.eval_mode, modes=None if config.eval_all_modes else (config.eval_mode,))

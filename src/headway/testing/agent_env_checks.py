@@ -75,14 +75,21 @@ class EnvTrial:
     seeds: Sequence[int]
     reset_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
+    _played: dict[int, TrialGame] | None = None
 
     def make(self) -> AgentEnv:
         return checked_env(self.factory(), self.name)
 
-    @functools.cached_property
+    @property
     def played(self) -> dict[int, TrialGame]:
-        """Returns a game of each seed, played by chance in a fresh environment, and measures how long it takes."""
-        return {seed: self._play(seed) for seed in self.seeds}
+        """Returns a game of each seed, played by chance in a fresh environment, and measures how long it takes.
+
+        No lock guards it, as that of functools.cached_property would, which all trials of a process share until Python
+        3.12: whoever waits for an environment that hangs would keep it from the trials of all others.
+        """
+        if self._played is None:
+            self._played = {seed: self._play(seed) for seed in self.seeds}
+        return self._played
 
     def _play(self, seed: int) -> TrialGame:
         env = self.make()

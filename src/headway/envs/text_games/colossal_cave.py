@@ -241,25 +241,26 @@ def _words(action: str) -> list[str]:
 
 
 def _text(game: AdventureGame, said: str) -> str:
-    """Returns what was said, then the room unless that has just been described, then what is carried."""
-    parts = [said]
-    if not game.is_finished and not game.yesno_callback:
-        description = game.loc.long_description.upper()
-        darkness = str(game.messages[DARKNESS])
-        if game.is_dark and darkness not in said:
-            parts.append(darkness)
-        elif not game.is_dark and description not in said:
-            parts.append(description)
-            parts.extend(one.messages.get(one.prop, "") for one in game.objects_here if one.prop >= 0)
-        carried = [one.inventory_message for one in game.inventory if one.inventory_message]
-        parts.append("You carry nothing." if not carried else "You carry: " + ", ".join(carried) + ".")
-    return "\n".join(parts)
+    """Returns what happened, what is carried, and the room with what is in it.
+
+    Rooms take many words and come last, so that a row which has no place for all of them still has the rest.
+    """
+    if game.is_finished or game.yesno_callback:
+        return said
+    names = [one.inventory_message for one in game.inventory if one.inventory_message]
+    carried = f"You carry: {', '.join(names)}." if names else "You carry nothing."
+    description = str(game.messages[DARKNESS]) if game.is_dark else game.loc.long_description
+    if description.upper() in said:  # it has just been told, with what was found there
+        return f"{carried}\n\n{said}"
+    things = [] if game.is_dark else [one.messages.get(one.prop, "") for one in game.objects_here if one.prop >= 0]
+    return "\n\n".join([said, carried, description, *things])
 
 
 @functools.lru_cache(maxsize=8192)
 def _readable(text: str) -> str:
     """Returns a text that was all in capitals as sentences, on one line."""
-    line = " ".join(text.split()).lower()
+    paragraphs = [" ".join(part.split()).lower() for part in re.split(r"\n\s*\n", text)]
+    line = " ".join(f"{part}." if part[-1].isalnum() else part for part in paragraphs if part)
     line = re.sub(r"(^|[.!?]\s+\"?)([a-z])", lambda found: found[1] + found[2].upper(), line)
     return re.sub(r"\bi\b(?!/)", "I", line)
 

@@ -75,7 +75,8 @@ def _make(spec: str, options: JsonObject) -> StoryGame:
 
 
 def _called(spec: str, make: UserFunction, options: Mapping[str, SettingValue]) -> object:
-    """Returns what a class or a function of this name makes; what it raises is one line."""
+    """Returns what a class or a function of this name makes; what a user's own raises is one line."""
+    is_ours = not (":" in spec and spec.partition(":")[0] != TEXTWORLD)
     try:
         return make(**options)
     except ModuleNotFoundError as error:
@@ -83,6 +84,8 @@ def _called(spec: str, make: UserFunction, options: Mapping[str, SettingValue]) 
     except (BadStory, StoryLost):
         raise
     except Exception as error:
+        if is_ours:
+            raise
         raise BadStory(f"story game {spec} cannot be made: {in_a_line(error)}") from error
 
 

@@ -264,8 +264,8 @@ def _begin_body(
     device = reading.features.device
     before = network.read(torch.from_numpy(past.obs).flatten(0, 1).to(device))
     vectors = before.chosen(torch.from_numpy(past.actions).flatten().to(device))
-    seen = (part.unflatten(0, (num, steps)).cpu().numpy() for part in (before.features, vectors))
-    return body.begin(features, num_nodes, Past(*seen, past.lengths))
+    seen, done = (part.unflatten(0, (num, steps)).cpu().numpy() for part in (before.features, vectors))
+    return body.begin(features, num_nodes, Past(seen, done, past.lengths))
 
 
 def _root_leaves(leaves: Leaves, reading: Reading) -> Leaves:

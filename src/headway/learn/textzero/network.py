@@ -19,7 +19,7 @@ gives the same bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -116,8 +116,8 @@ class TextZeroNetwork(WorldModel):
 
     def __init__(self, architecture: TextZeroArchitecture, *, seed: int) -> None:
         a = architecture
-        supports = {"value_support": a.value_support, "reward_support": a.reward_support}
-        super().__init__(Architecture(observation=(a.row,), num_actions=a.slots, **supports))
+        seen = Architecture(observation=(a.row,), num_actions=a.slots)
+        super().__init__(replace(seen, value_support=a.value_support, reward_support=a.reward_support))
         self.architecture = a
         self.words = nn.Embedding(a.buckets + 1, a.embedding)
         self.begin_weights(seed, lambda weight, random: None)
@@ -191,20 +191,30 @@ def distinct(keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _body(a: TextZeroArchitecture, seed: int) -> VectorNetwork | UniZeroNetwork:
     """A model whose actions are vectors, and whose policy is two queries: what is good, and what can be done."""
     queries, features = 2 * a.embedding, 2 * a.embedding
-    supports = {"value_support": a.value_support, "reward_support": a.reward_support}
     body: VectorNetwork | UniZeroNetwork
     if a.body == "muzero":
-        sizes = {"latent": a.latent, "hidden": a.hidden, "projection": a.latent}
-        body = VectorNetwork(
-            MuZeroArchitecture(observation=(features,), num_actions=queries, **sizes, **supports), seed=seed
+        vector = MuZeroArchitecture(
+            observation=(features,),
+            num_actions=queries,
+            latent=a.latent,
+            hidden=a.hidden,
+            projection=a.latent,
+            value_support=a.value_support,
+            reward_support=a.reward_support,
         )
-        width = a.hidden
+        body, width = VectorNetwork(vector, seed=seed), a.hidden
     else:
-        sizes = {"dim": a.latent, "layers": a.layers, "heads": a.heads, "attention_steps": a.attention_steps}
-        body = UniZeroNetwork(
-            UniZeroArchitecture(observation=(features,), num_actions=queries, **sizes, **supports), seed=seed
+        tokens = UniZeroArchitecture(
+            observation=(features,),
+            num_actions=queries,
+            dim=a.latent,
+            layers=a.layers,
+            heads=a.heads,
+            attention_steps=a.attention_steps,
+            value_support=a.value_support,
+            reward_support=a.reward_support,
         )
-        width = a.latent
+        body, width = UniZeroNetwork(tokens, seed=seed), a.latent
     body.action = MixedEmbedding(a.embedding, width)
     nn.init.normal_(body.action.weight, generator=torch.Generator().manual_seed(seed + 1))
     return body

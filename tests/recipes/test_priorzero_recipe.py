@@ -1,0 +1,156 @@
+"""PriorZero: two learners, one search, and what must not depend on how they are run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from story_runs import bits, plain_loop, run, tiny, tiny_model
+
+from headway.collect.guidance import LINE
+from headway.coordinate.checkpoint import CheckpointStore
+from headway.core.types import MEASURES, Snapshot, Ticket
+from headway.recipes import priorzero
+from headway.recipes.config import ConfigError
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny_model(tmp_path_factory.mktemp("words"))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_leads_of_zero_are_the_plain_loop_with_two_learners(model: str, every: int) -> None:
+    told = {"model": model, "max_lead": 0, "prior_every": every}
+    shared = tiny(**told, replay_mode="shared")
+    wanted = plain_loop(priorzero.stations(shared), shared.settings())
+    for mode, runtime in (("shared", "inline"), ("learner", "inline"), ("shared", "threads")):
+        assert bits(run(tiny(**told, replay_mode=mode, runtime=runtime))) == wanted, (mode, runtime)
+
+
+def test_a_pinned_run_is_the_same_inline_and_in_threads_and_resumes_to_the_same_bits(
+    model: str, tmp_path: Path
+) -> None:
+    told = {"model": model, "max_lead": 2, "prior_max_lead": 1, "updates": 10, "prior_every": 1}
+    whole = run(tiny(**told, runtime="inline"))
+    assert whole.lines[LINE].version > 1
+    assert bits(run(tiny(**told, runtime="threads"))) == bits(whole)
+    store = CheckpointStore(tmp_path / "checkpoints", keep=9)
+    run(tiny(**told, save_every=4, runtime="inline"), checkpoints=store)
+    middle = store.load(store.all()[0])
+    assert 0 < middle.updates < 10
+    for _ in range(2):  # a checkpoint is not used up
+        assert bits(run(tiny(**told, runtime="inline"), resume=middle)) == bits(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["processes", "ray"])
+def test_the_same_bits_come_out_elsewhere(model: str, runtime: str) -> None:
+    if runtime == "ray":
+        pytest.importorskip("ray")
+    told = {"model": model, "max_lead": 2, "prior_max_lead": 1, "prior_every": 1}
+    assert bits(run(tiny(**told, runtime=runtime))) == bits(run(tiny(**told, runtime="inline")))
+
+
+def test_a_weight_of_zero_changes_no_bit_and_asks_nobody(model: str) -> None:
+    without = run(tiny(prior="none", runtime="inline"))
+    silent = run(tiny(model=model, prior_weight=0.0, runtime="inline"))
+    assert bits(silent)[0] == bits(without)[0]
+    assert silent.metrics["prior_asked"] == 0
+    heard = run(tiny(model=model, prior_weight=0.5, runtime="inline"))
+    assert heard.metrics["prior_asked"] > 0
+    assert bits(heard)[0] != bits(without)[0]
+
+
+def test_a_frozen_prior_has_no_line_and_is_asked(model: str) -> None:
+    config = tiny(model=model, prior="frozen", runtime="inline")
+    assert not config.settings().lines
+    result = run(config)
+    assert not result.lines
+    assert result.metrics["prior_asked"] > result.metrics["prior_cached"] > 0
+
+
+def test_reanalysis_uses_the_rows_that_were_stored(model: str) -> None:
+    told = {"model": model, "runtime": "inline", "reanalyze_ratio": 2.0, "reanalyze_min_age": 1, "reanalyze_roots": 12}
+    told |= {"prior": "frozen"}
+    result = run(tiny(**told))
+    assert result.metrics["targets_refreshed"] > 0
+    asked = result.metrics["prior_asked"]
+    assert asked == run(tiny(**{**told, "reanalyze_ratio": 0.0})).metrics["prior_asked"], "reanalysis asks nobody"
+
+
+def test_the_prior_decides_what_stands_in_the_slots_and_what_is_cut_is_counted(model: str) -> None:
+    config = tiny(model=model, slots=2, prior="frozen")
+    stations = priorzero.stations(config)
+    rollout = stations.collector(0).collect(Ticket(0, 5, 0), Snapshot(0, stations.learner().snapshot()))
+    assert rollout.info[MEASURES]["candidates_cut"] > 0
+    segment = rollout.payload
+    assert (segment.legal[segment.valid].sum(-1) == 2).all()
+    assert (segment.priors[segment.valid].sum(-1) > 2 / 7).all(), "the likeliest of about seven"
+
+
+@pytest.mark.parametrize("mode", ["both", "world_model", "prior"])
+def test_every_way_to_play_collects_something_to_learn_from(model: str, mode: str) -> None:
+    result = run(tiny(model=model, collect_mode=mode, runtime="inline"))
+    assert result.updates == 8
+    assert (result.metrics["prior_asked"] > 0) == (mode != "world_model")
+
+
+def test_an_evaluation_has_all_ways_to_play(model: str) -> None:
+    told = {"model": model, "evaluate_every": 4, "eval_episodes": 2, "runtime": "inline"}
+    result = run(tiny(**told))
+    score = result.scores[-1]
+    for mode in ("both", "world_model", "prior"):
+        for name in ("score", "normalised", "success", "steps", "loops"):
+            assert f"{mode}_{name}" in score.metrics
+    assert score.value == score.metrics["both_score"]
+    assert score.metrics["prior_version"] > 0
+    alone = run(tiny(**{**told, "eval_mode": "prior", "eval_all_modes": False})).scores[-1]
+    assert alone.value == alone.metrics["prior_score"]
+    assert "both_score" not in alone.metrics
+    none = run(tiny(prior="none", evaluate_every=4, eval_episodes=2, runtime="inline")).scores[-1]
+    assert none.value == none.metrics["world_model_score"]
+
+
+def test_a_quick_test_is_small_unless_told_otherwise() -> None:
+    config = priorzero.CONFIG(quick_test=True, prior="none")
+    assert (config.updates, config.num_simulations) == (8, 4)
+    assert priorzero.CONFIG(quick_test=True, updates=3).updates == 3
+    assert priorzero.CONFIG().updates > 8
+
+
+def test_both_leads_follow_one_knob_unless_the_second_is_set() -> None:
+    for told, leads in (
+        ({"off_policy_degree": 0}, (0, 0)),
+        ({"off_policy_degree": 5}, (5, 5)),
+        ({"off_policy_degree": 5, "prior_max_lead": 1}, (5, 1)),
+        ({"off_policy_degree": -1}, ("auto", "auto")),
+    ):
+        settings = tiny(**told).settings()
+        assert (settings.max_lead, settings.lines[LINE].max_lead) == leads
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"env": "mini_wrold"}, "unknown story game 'mini_wrold'; did you mean 'mini_world'"),
+        ({"env": "nowhere.z5"}, "there is no story file nowhere.z5"),
+        ({"prior": "none", "prior_floor": 0.1}, "prior_floor=0.1 needs prior='frozen' or 'learned'"),
+        ({"prior": "frozen", "prior_max_lead": 2}, "prior_max_lead=2.0 needs prior='learned'"),
+        ({"prior": "none", "eval_mode": "prior"}, "eval_mode='prior' needs a prior, received prior='none'"),
+        ({"prior_weight_low": 0.1}, "prior_weight_low=0.1 needs prior_weighting='adaptive'"),
+        ({"prior_weight": 1.5}, "prior_weight=1.5: Input should be less than or equal to 1"),
+        ({"prior_deadline_s": 0.5}, "lets the clock decide what the search is told"),
+        ({"context_steps": 2}, "context_steps=2 needs body='unizero'"),
+        ({"body": "unizero", "latent": 10}, "latent must be a multiple of 2 \\* heads = 8, received 10"),
+        ({"prior": "lerned"}, "prior='lerned': Input should be 'none', 'frozen' or 'learned'"),
+        ({"replay_min_size": 5}, "replay_min_size=5 may be all incomplete targets"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(told: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        tiny(**told)
+    assert "\n" not in str(refused.value)
