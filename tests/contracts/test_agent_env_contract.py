@@ -161,7 +161,6 @@ def test_one_that_hangs_keeps_no_other_from_being_checked() -> None:
     assert found.outcome == PASSED, found.detail
 
 
-
 def test_a_result_is_one_line() -> None:
     assert str(CheckResult("it ends", PASSED, "at once")) == "passed: it ends: at once"
     assert str(CheckResult("it ends", PASSED)) == "passed: it ends"

@@ -30,7 +30,11 @@ UPDATES = 16
 def shape(first: str) -> Settings:
     """Either two queues, or a replay in the first line and a queue in the second, which takes every other rollout."""
     second = LineSettings(max_lead=1, tickets_per_batch=2, publish_every=2, every=2)
-    more: dict[str, Any] = {"replay": ReplayRatio(1.0, min_size=6, slack=9, samples_per_update=4, steps_per_ticket=4)} if first == "replay" else {}
+    more: dict[str, Any] = (
+        {"replay": ReplayRatio(1.0, min_size=6, slack=9, samples_per_update=4, steps_per_ticket=4)}
+        if first == "replay"
+        else {}
+    )
     plan = Plan(updates=UPDATES, save_every=2)
     return Settings(plan=plan, max_lead=2, collectors=2, seed=3, lines={SECOND: second}, **more)
 
