@@ -35,13 +35,13 @@ from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, Ticket
 from headway.launching import build_runtime, launch
 from headway.launching.run_summary import statistics_rows
-from headway.observe.advice import advise
+from headway.observe.advice import advise, bottleneck
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
 from headway.observe.report import document
 from headway.observe.report_texts import Seen
-from headway.observe.run_history import read_story
+from headway.observe.run_history import read_story, tell
 from headway.observe.status import read_end_status, read_whole_status
 from headway.observe.time_report import account
 from headway.observe.trace import trace_events
@@ -471,6 +471,18 @@ def test_doctor_says_which_line_holds_collection_back(recorded: Path) -> None:
     found = {finding.about: finding for finding in advise(story, account(story))}
     assert "Line second holds collection back" in found["another line"].title
     assert "lead too small" not in found, "that of the first line has nothing to do with it"
+
+
+def test_doctor_says_what_the_other_learner_does_and_what_its_line_throws_away(recorded: Path) -> None:
+    story = read_story(recorded)
+    assert "; second/learner worked " in bottleneck(story, account(story))
+    second = {"order": READY, "max_staleness": 0, "on_stale": OnStale.DROP, "tickets_per_batch": 1, "publish_every": 1}
+    recorder = MemoryRecorder()
+    place = Virtual(FaultyWorkload(Exponential(3.0), Exponential(1.0), seed=3))
+    run(settings_for((3, 2), second=second, updates=30), place, recorder=recorder)
+    dropping = tell(recorder.events)
+    found = {finding.about: finding for finding in advise(dropping, account(dropping))}
+    assert found["drops of another line"].title == "Line second throws rollouts away for their age"
 
 
 def test_a_fitted_simulation_has_the_lines_of_the_run(recorded: Path) -> None:
