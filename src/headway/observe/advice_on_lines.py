@@ -22,8 +22,8 @@ def other_line_drops(signs: Signs) -> Finding | None:
         "drops of another line",
         f"Line {name} throws rollouts away for their age",
         f"{percent(shares[name])} of what line {name} was offered was too old when its turn came "
-        f"({line.drops['stale']} by versions, {line.drops['expired']} by seconds). Lower its max_lead, let it take fewer "
-        "of the rollouts (every), or raise its limit.",
+        f"({line.drops['stale']} by versions, {line.drops['expired']} by seconds). Lower its max_lead, let it take "
+        "fewer of the rollouts (every), or raise its limit.",
         "",
         0.0,
     )
