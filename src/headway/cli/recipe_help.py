@@ -26,7 +26,8 @@ def explain_recipe(recipe: Recipe, *, every: bool) -> int:
         return 0
     first = [name for name in recipe.config.shown_first.split() if name in fields]
     print_table(["setting", "default", "what it does"], [_row(name, fields[name], short=True) for name in first])
-    shared = {name for name in RunConfig.model_fields if fields[name].default == RunConfig.model_fields[name].default}
+    common = RunConfig.model_fields
+    shared = {name for name in common if name in fields and fields[name].default == common[name].default}
     others: dict[str, list[str]] = {}
     for heading, names in groups_of(recipe.config).items():
         own = [f"{name}={_default(fields[name])}" for name in names if name not in shared and name not in first]

@@ -138,6 +138,12 @@ def _estimator(value: object) -> dict[str, object]:
     return {"credit": "gigpo", "estimator": "grpo"} if value == "gigpo" else {"estimator": value}
 
 
+def _world_model_share(value: SettingValue) -> dict[str, object]:
+    """Two shares that make up one: the rest is the prior's."""
+    is_share = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"prior_weight": round(1 - value, 12) if is_share else value}
+
+
 def _retries(value: object) -> dict[str, object]:
     return {"publish_attempts": value + 1 if isinstance(value, int) else value}
 
@@ -210,6 +216,7 @@ KNOWN_NAMES = {
     known.name: known
     for known in (
         KnownName("off_policy_degree", "batches training may be behind; 0 synchronous, -1 auto", _degree, 4),
+        KnownName("wm_weight", "share of the world model at the root", _world_model_share, 0.5),
         KnownName("enable_async_eval", "evaluate in the background", _same("evaluate_in_background"), True),
         KnownName("data_queue_size", "batches between collector and learner", _queue_size, 10),
         KnownName("enable_async_training", "off: the synchronous loop", _async_training, False),

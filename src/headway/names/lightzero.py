@@ -13,9 +13,10 @@ cannot be had here; what only tunes is accepted and said to have no effect. The 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from headway.names import lightzero_meanings as by
+from headway.names import priorzero
 from headway.names.lightzero_meanings import MODEL, RECIPES, WORLD
 from headway.names.rows import by_path, only, row, same
 
@@ -139,7 +140,7 @@ PATHS = by_path(
     row(f"{MODEL}.reward_support_size", "value_bins", 601),
     row(f"{MODEL}.value_support_range", "value_range, value_bins", (-300.0, 301.0, 1.0), by.span),
     row(f"{MODEL}.reward_support_range", "value_range, value_bins", (-300.0, 301.0, 1.0), by.span),
-    row(f"{WORLD}.embed_dim", "dim", 64),
+    row(f"{WORLD}.embed_dim", "dim", 64, by.embedding),
     row(f"{WORLD}.num_layers", "layers", 2),
     row(f"{WORLD}.num_heads", "heads", 4),
     row(f"{WORLD}.context_length", "context_steps (half as many; not for boards)", 8, by.context, by.ENV_TYPE),
@@ -332,9 +333,12 @@ _MEANS_NOTHING_ALONE = {"type", "import_names", "device", "gamma", "attention", 
 
 def _alone() -> dict[str, str]:
     """By the last part of a path, the first path that ends so: those of `policy` before those of `env`."""
-    order = sorted((*PATHS, *WITHOUT_EFFECT), key=lambda path: path.startswith("env"))
+    return _last_parts((*PATHS, *WITHOUT_EFFECT))
+
+
+def _last_parts(paths: Iterable[str]) -> dict[str, str]:
     said: dict[str, str] = {}
-    for path in order:
+    for path in sorted(paths, key=lambda path: path.startswith("env")):
         name = path.rpartition(".")[2]
         if name != "*" and name not in _MEANS_NOTHING_ALONE:
             said.setdefault(name, path)
@@ -343,17 +347,23 @@ def _alone() -> dict[str, str]:
 
 ALONE = _alone()
 """Names that are understood without the groups they are in, and the paths they stand for."""
+PRIOR_ALONE = _last_parts((*priorzero.PATHS, *priorzero.WITHOUT_EFFECT))
+"""The same of what only PriorZero has."""
 
 
 def path_of(name: str, fields: Collection[str]) -> str | None:
     """The path that a flat name stands for in a recipe that searches."""
-    return ALONE.get(name) if "num_simulations" in fields else None
+    if "num_simulations" not in fields:
+        return None
+    return ALONE.get(name) or (PRIOR_ALONE.get(name) if by.is_priorzero(fields) else None)
 
 
 def recipe_for(path: str, value: object) -> str | None:
     """A recipe that a path can be explained in; None: it is none of these."""
     if path.partition(".")[0] not in GROUPS:
         return None
+    if path in priorzero.PATHS or path in priorzero.WITHOUT_EFFECT:
+        return "priorzero"
     if path == by.POLICY_TYPE:
         return RECIPES.get(str(value), "muzero")
     return "unizero" if path.startswith(WORLD) or path == "policy.target_update_theta" else "muzero"

@@ -13,7 +13,7 @@ from headway.core.opaque import SettingValue
 from headway.names.flat import KNOWN_NAMES
 from headway.names.rows import Meaning, Theirs, Translate
 
-RECIPES = {"muzero": "muzero", "gumbel_muzero": "muzero", "unizero": "unizero"}
+RECIPES = {"muzero": "muzero", "gumbel_muzero": "muzero", "unizero": "unizero", "priorzero": "priorzero"}
 """By `create_config.policy.type`."""
 ENVIRONMENTS = {
     "cartpole_lightzero": "CartPole-v0",
@@ -27,12 +27,16 @@ BOARDS = ("tictactoe", "connect4")
 
 MODEL = "policy.model"
 WORLD = f"{MODEL}.world_model_cfg"
-ENV_TYPE, ENV_ID, ENV_NAME = "env.type", "env.env_id", "env.env_name"
+ENV_TYPE, ENV_ID, ENV_NAME, GAME_PATH = "env.type", "env.env_id", "env.env_name", "env.game_path"
 POLICY_TYPE, GUMBEL = "policy.type", "policy.gumbel_algo"
 
 
+def is_priorzero(fields: Collection[str]) -> bool:
+    return "slots" in fields
+
+
 def is_unizero(fields: Collection[str]) -> bool:
-    return "context_steps" in fields
+    return "context_steps" in fields and not is_priorzero(fields)
 
 
 def _is_gumbel(theirs: Theirs) -> bool:
@@ -45,6 +49,11 @@ def _is_board(theirs: Theirs) -> bool:
 
 def env(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     kind, named = theirs.get(ENV_TYPE), theirs.get(ENV_ID, theirs.get(ENV_NAME))
+    if is_priorzero(fields):
+        if kind not in (None, "jericho"):
+            raise ValueError("only jericho is possible here: text games are named by env_id, or by the file's path")
+        story = theirs.get(GAME_PATH, named)
+        return "env_id says which" if story is None else {"env": story}
     if kind is not None and kind not in ENVIRONMENTS:
         raise ValueError(
             f"{unknown('environment', str(kind), ENVIRONMENTS)}; for another leave env.type out and set env.env_id to "
@@ -61,7 +70,7 @@ def policy_type(value: object, theirs: Theirs, fields: Collection[str]) -> Meani
     recipe = RECIPES.get(str(value))
     if recipe is None:
         raise ValueError(unknown("policy", str(value), RECIPES))
-    if recipe != ("unizero" if is_unizero(fields) else "muzero"):
+    if recipe != ("priorzero" if is_priorzero(fields) else "unizero" if is_unizero(fields) else "muzero"):
         raise ValueError(f"that is the recipe {recipe}: headway run {recipe}")
     return gumbel(value, theirs, fields) if recipe == "muzero" else "the recipe says it"
 
@@ -115,10 +124,11 @@ SSL, SSL_WEIGHT = f"{MODEL}.self_supervised_learning_loss", "policy.ssl_loss_wei
 def consistency(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if is_unizero(fields):
         return "the next latent is always learned (latent_weight)"
+    ours = "agreement_weight" if is_priorzero(fields) else "consistency_weight"
     if theirs.get(SSL) is False:
-        return {"consistency_weight": 0}
+        return {ours: 0}
     weight = theirs.get(SSL_WEIGHT)
-    return "consistency_weight says how much" if weight is None else {"consistency_weight": weight}
+    return f"{ours} says how much" if weight is None else {ours: weight}
 
 
 DECAY, FIXED = "policy.manual_temperature_decay", "policy.fixed_temperature_value"
@@ -172,7 +182,7 @@ MODEL_TYPE = f"{MODEL}.model_type"
 def model_type(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if value not in ("mlp", "conv"):
         raise ValueError("only mlp or conv is possible here: a model begins with one observation")
-    return {"network": "vector"} if value == "mlp" and not is_unizero(fields) else "what is seen decides"
+    return {"network": "vector"} if value == "mlp" and "network" in fields else "what is seen decides"
 
 
 def width(kind: str) -> Translate:
@@ -188,9 +198,16 @@ def width(kind: str) -> Translate:
     return translate
 
 
+def embedding(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    """Of a transformer's tokens: in PriorZero it is one of two bodies."""
+    return {"body": "unizero", "latent": value} if is_priorzero(fields) else {"dim": value}
+
+
 def context(value: SettingValue, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """Tokens, of which a step has two."""
-    return "a board shows everything" if _is_board(theirs) else {"context_steps": value // 2}
+    if _is_board(theirs):
+        return "a board shows everything"
+    return {"context_steps": value // 2, **({"body": "unizero"} if is_priorzero(fields) else {})}
 
 
 def cuda(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:

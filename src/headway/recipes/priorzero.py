@@ -29,6 +29,7 @@ from headway.buffer.game_segments import GameSegments, Reanalysis
 from headway.collect.guidance import LINE, Guide, Mode, PriorOfActions
 from headway.collect.played_stories import PlayedStories
 from headway.collect.reanalyze import SearchReanalyzer
+from headway.collect.repeatable_prior import RepeatablePrior
 from headway.collect.search_segments import Temperature
 from headway.collect.text_segments import TextSegmentCollector
 from headway.coordinate.roles import LineStations, Stations
@@ -46,9 +47,10 @@ from headway.learn.textzero.inference import searchable
 from headway.learn.textzero.learner import TextZeroLearner, TextZeroSettings
 from headway.learn.textzero.network import TextZeroNetwork
 from headway.learn.with_replay import WithReplay
-from headway.llm.action_prior import ActionPrior, Situation
+from headway.llm.action_chat import ActionChat
+from headway.llm.action_prior import ActionPrior
 from headway.llm.engine import Sampling
-from headway.llm.models import load_tokenizer, encode_chat
+from headway.llm.models import load_tokenizer
 from headway.recipes.language_model import build_engine, check_engine
 from headway.recipes.priorzero_config import PriorZeroConfig
 from headway.recipes.story_models import with_model
@@ -179,16 +181,29 @@ def _reanalyzer(config: PriorZeroConfig) -> SearchReanalyzer:
 # -- the prior ----------------------------------------------------------------------------------------
 
 
-def action_prior(config: PriorZeroConfig) -> ActionPrior:
-    """The language model as one that is asked about actions, with its own weights: version 0."""
+def action_prior(config: PriorZeroConfig) -> PriorOfActions:
+    """The language model as one that is asked about actions, with its own weights: version 0.
+
+    A pinned run on CPUs asks so that the same question gets the same bits; elsewhere what is asked together is scored
+    together, which is quicker.
+    """
     config = with_model(config)
-    tokenizer = load_tokenizer(config.model)
-
-    def chat(situation: Situation):
-        prompt = encode_chat(tokenizer, [{"role": "user", "content": situation.prompt}])
-        return prompt, [tokenizer.encode(f"Action: {a}", add_special_tokens=False) for a in situation.actions]
-
-    return ActionPrior(build_engine(config, Sampling()), chat, temperature=config.prior_temperature, floor=config.prior_floor)
+    chat = ActionChat(
+        load_tokenizer(config.model),
+        chat_template=config.chat_template,
+        chat_template_options=config.chat_template_options,
+        system_prompt=config.system_prompt,
+    )
+    is_repeatable = config.settings().is_pinned and device_of(config) == "cpu"
+    prior = ActionPrior(
+        build_engine(config, Sampling()),
+        chat,
+        temperature=config.prior_temperature,
+        floor=config.prior_floor,
+        cache_size=0 if is_repeatable else config.prior_cache,
+        deadline_s=config.prior_deadline_s,
+    )
+    return RepeatablePrior(prior, size=config.prior_cache) if is_repeatable else prior
 
 
 def _prior_learner(config: PriorZeroConfig) -> PriorLearner:

@@ -19,7 +19,7 @@ from headway.learn.prior.settings import PriorSettings
 from headway.learn.textzero.learner import TextZeroSettings
 from headway.learn.textzero.network import TextZeroArchitecture
 from headway.recipes.config import with_defaults, without
-from headway.recipes.language_model_config import LanguageModelSettings, ReachableEngine
+from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings, ReachableEngine
 from headway.recipes.search_config import PlayedBySearchConfig
 from headway.recipes.shared_settings import SettingsGroup
 from headway.search.prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight, PriorWeight
@@ -51,8 +51,8 @@ class StorySettings(SettingsGroup):
     """Games: what is played, and how much of it is seen."""
 
     env: str = "mini_world"
-    """A story game: mini_world, colossal_cave, textworld:coin (treasure, quest, cooking), a Z-machine file of yours
-    (zork1.z5), or one of your own (file.py:Class, module:Class)."""
+    """What is played, by its name. That is mini_world, colossal_cave, textworld:coin (treasure, quest, cooking), a
+    Z-machine file of yours (zork1.z5), or a class of your own (file.py:Class, module:Class)."""
     env_options: JsonObject = Field(default_factory=dict)
     """What the game is made with, like {"plan_steps": 8}."""
     max_episode_steps: int = Field(default=60, ge=1)
@@ -69,7 +69,7 @@ class StorySettings(SettingsGroup):
     """Steps before this one that the language model is told of. With more almost every prompt is new, and nothing is
     cached."""
     quick_test: bool = False
-    """A run of a few updates, which ends within a minute: does everything work?"""
+    """A run of a few updates, which ends within a minute."""
 
     @field_validator("env_options", mode="before")
     @classmethod
@@ -108,6 +108,9 @@ class PriorUseSettings(SettingsGroup):
     prior: Literal["none", "frozen", "learned"] = "learned"
     """none: the world model plays alone. frozen: the language model helps and stays as it is. learned: it learns from
     what the search finds, in a line of its own."""
+    model: str = MADE
+    """The language model: made, smollm2, a folder, or an id on the model hub. made is a small one that knows the words
+    of the game and nothing else; it learns from the search. A folder may be that of a run that trained one."""
     prior_weight: float = Field(default=0.5, ge=0, le=1)
     """The prior's share in the root's opinion; the rest is the world model's. 0: it is not asked."""
     prior_weighting: Literal["fixed", "adaptive", "annealed"] = "fixed"
@@ -135,7 +138,7 @@ class PriorUseSettings(SettingsGroup):
 
 
 class PriorLineSettings(SettingsGroup):
-    """Prior's line: how the language model's learner keeps step with collection."""
+    """Prior: how the language model's learner keeps step with collection."""
 
     prior_max_lead: float | Literal["auto"] | None = None
     """How far collection may run ahead of the prior's learner, in its versions. Unset: as max_lead."""
@@ -168,7 +171,10 @@ class StoryEvaluationSettings(SettingsGroup):
     """Chance in choosing when evaluating. 0: always the most visited, or the likeliest."""
 
 
-ONLY_WITH_PRIOR = (*PriorUseSettings.model_fields, *PriorLineSettings.model_fields, *LanguageModelSettings.model_fields)
+ONLY_WITH_PRIOR = (
+    *(*PriorUseSettings.model_fields, *PriorLineSettings.model_fields),
+    *(*LanguageModelSettings.model_fields, *ChatSettings.model_fields),
+)
 ONLY_LEARNED = tuple(PriorLineSettings.model_fields)
 ONLY_WEIGHTING = {
     "adaptive": ("prior_weight_low", "prior_weight_high"),
@@ -194,7 +200,6 @@ ONLY_WEIGHTING = {
     td_steps=10,
     value_range=2.0,
     value_bins=41,
-    model=MADE,
     prior_learning_rate=3e-4,
     prior_max_states=64,
     engine_rows=16,
@@ -206,6 +211,7 @@ class PriorZeroConfig(
     StorySettings,
     WorldModelSettings,
     ReachableEngine,
+    ChatSettings,
     LanguageModelSettings,
     PriorSettings,
     TextZeroSettings,
@@ -217,7 +223,7 @@ class PriorZeroConfig(
         *("search_gpus", "torch_threads", "device", "engine", "engine_rows", "engine_deadline_s", "engine_restarts"),
         *("vllm_python", "vllm_options"),
     )
-    shown_first = "env quick_test prior model prior_weight prior_every num_envs max_lead updates wall_s target_score"
+    shown_first = "env quick_test prior model prior_weight max_lead updates wall_s target_score"
 
     @model_validator(mode="before")
     @classmethod

@@ -117,7 +117,7 @@ class ReanalysisSettings(SettingsGroup):
 
 
 class PlayedBySearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, ModelSettings, RunConfig):
-    """Play: how games are played by search and learned from, whatever they are."""
+    """Games: how they are played by search and learned from, whatever they are."""
 
     num_envs: int = Field(default=8, ge=1)
     """Games per collector, searched together. More make each network call cheaper per step."""

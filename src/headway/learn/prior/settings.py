@@ -14,7 +14,7 @@ Phase = Literal["imitation", "ppo"]
 
 
 class PriorSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
-    """Prior's update: how the language model learns from what the search has found."""
+    """Prior: how the language model learns from what the search has found."""
 
     prior_loss: PriorLoss = "imitation"
     """imitation: say what the search visited. ppo: make actions likelier that turned out better than the search's
