@@ -41,13 +41,13 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 # Random fault schedules in virtual time, each audited by its log. make fuzz N=100000 JOBS=2; START is the first number.
-# make fuzz SEED=123 shows that one: what was drawn, every event, which rule was broken.
+# make fuzz SEED=123 shows that one: what was drawn, every event, which rule was broken. LINES=2: all have two lines.
 N ?= 2000
 START ?= 0
 JOBS ?= 2
 LIMIT_S ?= inf
 fuzz: $(INSTALLED)
-	$(BIN)/python bench/fuzz.py $(if $(SEED),--seed $(SEED) --verbose,--schedules $(N) --start $(START) --jobs $(JOBS) --limit_s $(LIMIT_S))
+	$(BIN)/python bench/fuzz.py $(if $(LINES),--lines $(LINES)) $(if $(SEED),--seed $(SEED) --verbose,--schedules $(N) --start $(START) --jobs $(JOBS) --limit_s $(LIMIT_S))
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/overlap.py

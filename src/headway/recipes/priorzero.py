@@ -257,4 +257,5 @@ def seen_by_an_audience(
 ) -> tuple[StoryGames, Planner, Guide]:
     """One game, and who plays it, for somebody who looks on; `max_moves` 0: as many as in an evaluation."""
     limit = max_moves or config.eval_max_steps or config.max_episode_steps
-    return _games(config, 1, limit, seed), planner(config, config.eval_simulations), _guide(config, mode)
+    make_prior = partial(action_prior, config) if config.has_prior else None
+    return _games(config, 1, limit, seed), planner(config, config.eval_simulations), _guide(config, make_prior, mode)
