@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headway.cli.story_page import rounded, story_page
-from headway.collect.guidance import Guide, Mode, drawn_by_prior
+from headway.collect.guidance import Guide, drawn_by_prior
 from headway.coordinate.best_weights import LAST, kept_weights
 from headway.core.naming import unknown
 from headway.core.types import Snapshot
@@ -28,6 +28,7 @@ from headway.recipes import load_recipe
 from headway.recipes.config import read_values
 from headway.search.batched import choose_actions
 from headway.search.planning import Planner
+from headway.search.prior_weight import Mode
 
 PAGE = "watch.html"
 MODES: tuple[str, ...] = get_args(Mode)

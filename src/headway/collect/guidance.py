@@ -10,21 +10,19 @@ in the slots.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from headway.core.opaque import Weights
 from headway.core.types import Snapshot
-from headway.envs.text_games.interface import Scene
+from headway.envs.text_games.interface import Scene, StoryGame
 from headway.envs.text_games.story_games import StoryGames
 from headway.llm.action_prior import Opinion, Situation
-from headway.search.prior_weight import PriorWeight, RootWeight
+from headway.search.prior_weight import Mode, PriorWeight, RootWeight
 
-Mode = Literal["both", "world_model", "prior"]
-"""Who plays: the search with the prior's help, the search alone, or the prior alone."""
 LINE = "prior"
 """The line of a run that learns the prior."""
 NOBODY = -1
@@ -37,7 +35,8 @@ WritePrompt = Callable[[Scene, str, Sequence[tuple[str, str]]], str]
 class PriorOfActions(Protocol):
     """A language model, or somebody in its place, that says how likely it would be to do each of several things."""
 
-    version: int
+    @property
+    def version(self) -> int: ...
 
     def apply(self, version: int, weights: Weights) -> None: ...
 
@@ -127,15 +126,28 @@ class Guide:
         """What is asked about each game, with all its candidates; nothing where there is nobody to ask."""
         if self.prior is None:
             return [None] * games.num_envs
-        told = zip(games.scenes, games.objectives, games.histories, games.ended, strict=True)
+        told = zip(games.games, games.scenes, games.histories, games.ended, strict=True)
         return [
-            None if ended else Situation(self._write_prompt(scene, objective, history), scene.candidates)
-            for scene, objective, history, ended in told
+            None
+            if ended
+            else Situation(
+                self._write_prompt(asked_about(game, scene, history), game.objective, history), scene.candidates
+            )
+            for game, scene, history, ended in told
         ]
 
     def close(self) -> None:
         if self.prior is not None:
             self.prior.close()
+
+
+def asked_about(game: StoryGame, scene: Scene, history: Sequence[tuple[str, str]]) -> Scene:
+    """The scene as the prior is told of it: without a history, no more than the state, where the game can say that.
+
+    What an action led to is then no part of it. So a state is asked about once, however it was come to.
+    """
+    described: Callable[[], str] | None = getattr(game, "described", None)
+    return scene if described is None or history else replace(scene, text=described())
 
 
 def _likeliest(games: StoryGames, opinions: Mapping[int, Opinion]) -> list[list[int]]:

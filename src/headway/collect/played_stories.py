@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.collect.guidance import Guide, Mode, drawn_by_prior
+from headway.collect.guidance import Guide, drawn_by_prior
 from headway.core.types import Snapshot
 from headway.envs.text_games.story_games import StoryGames
 from headway.search.batched import choose_actions
 from headway.search.planning import Planner
+from headway.search.prior_weight import Mode
 
 
 @dataclass(frozen=True, slots=True)

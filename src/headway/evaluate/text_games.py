@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from headway.core.types import CUT_EPISODES, Score, Snapshot
+from headway.search.prior_weight import Mode
 
 
 class Episode(Protocol):
@@ -46,11 +47,11 @@ class PlaysStories(Protocol):
     """Plays episodes of story games with the versions it has loaded."""
 
     @property
-    def modes(self) -> Sequence[str]: ...
+    def modes(self) -> Sequence[Mode]: ...
 
     def load(self, snapshot: Snapshot) -> None: ...
 
-    def play(self, mode: str, snapshot: Snapshot, seed: int) -> Sequence[Episode]: ...
+    def play(self, mode: Mode, snapshot: Snapshot, seed: int) -> Sequence[Episode]: ...
 
     def close(self) -> None: ...
 
@@ -59,7 +60,7 @@ class StoryEvaluator:
     """Plays in every way there is, or in `modes`; `mode` is the one whose mean score is the score of a version."""
 
     def __init__(
-        self, make_player: Callable[[], PlaysStories], *, mode: str = "both", modes: Sequence[str] | None = None
+        self, make_player: Callable[[], PlaysStories], *, mode: Mode = "both", modes: Sequence[Mode] | None = None
     ) -> None:
         self._player = make_player()
         there = tuple(self._player.modes)
@@ -95,7 +96,7 @@ def measured(episodes: Sequence[Episode]) -> dict[str, float]:
     return means | ({"normalised": float(np.mean(shares))} if shares else {})
 
 
-def _for_people(mode: str, episode: Episode, snapshot: Snapshot) -> dict[str, object]:
+def _for_people(mode: Mode, episode: Episode, snapshot: Snapshot) -> dict[str, object]:
     """The first episode as a line of what was done."""
     return {
         "prompt": mode,

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
+Mode = Literal["both", "world_model", "prior"]
+"""Who plays: the search with the prior's help, the search alone, or the prior alone."""
 RootWeight = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From logits [B, A] of the policy at the roots, and what is legal [B, A], to a share for each root [B]."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from headway.collect.guidance import asked_about
 from headway.core.opaque import Weights
 from headway.envs.text_games.interface import Scene, StoryFactory
 from headway.llm.action_prior import Opinion, Situation
@@ -52,10 +53,10 @@ class OraclePrior:
 
 
 def _plans(make_game: StoryFactory, write_prompt: WritesPrompt, max_states: int) -> dict[str, str]:
-    """By prompt. A state is told in as many ways as it can be come to."""
+    """By prompt; where the game cannot describe a state by itself, it is told in as many ways as it can be come to."""
     game = make_game()
     scene = game.reset(0)
-    known = {write_prompt(scene, game.objective, ()): _first(game)}
+    known = {write_prompt(asked_about(game, scene, ()), game.objective, ()): _first(game)}
     seen, waiting = {game.key()}, deque([(game.save(), scene)])
     while waiting:
         state, scene = waiting.popleft()
@@ -64,7 +65,7 @@ def _plans(make_game: StoryFactory, write_prompt: WritesPrompt, max_states: int)
             after = game.step(action)
             if after.is_over:
                 continue
-            known[write_prompt(after, game.objective, ())] = _first(game)
+            known[write_prompt(asked_about(game, after, ()), game.objective, ())] = _first(game)
             if game.key() in seen:
                 continue
             seen.add(game.key())

@@ -42,6 +42,7 @@ class StoryGame(Protocol):
     | name | what it is |
     |---|---|
     | `plan() -> tuple[str, ...]` | the shortest way to win from here |
+    | `described() -> str` | what is here, the same for equal states: without what the last action led to |
     | `walkthrough() -> tuple[str, ...]` | a way to win, or to a good score, from the beginning |
     """
 

@@ -125,6 +125,12 @@ class MiniWorld:
                     waiting.append(there)
         raise AssertionError("every state of a mini world can be won from")
 
+    def described(self) -> str:
+        """Returns what is here, without what the last action led to."""
+        if self._state is None:
+            raise StoryEnded("look", has_begun=False)
+        return self._described(self._state)
+
     def _scene(self, state: _State) -> Scene:
         score = _parts_done(state) / 4 if self._subgoals else float(state.has_treasure)
         text = " ".join(part for part in (self._said, self._described(state)) if part)
