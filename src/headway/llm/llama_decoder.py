@@ -86,9 +86,10 @@ class LlamaDecoder:
         last = torch.zeros(_padded(len(reads)), self.weights.shape.hidden, dtype=self.keys.dtype)
         for begin in range(0, len(tokens), EXTEND_TOKENS):
             piece = slice(begin, begin + EXTEND_TOKENS)
-            hidden = self._hidden(tokens[piece], slots[piece], places[piece])
             here = (ends > begin) & (ends <= begin + EXTEND_TOKENS)
-            last[: len(reads)][here] = hidden[ends[here] - 1 - begin]
+            wanted = ends[here] - 1 - begin
+            hidden = self._hidden(tokens[piece], slots[piece], places[piece], wanted)
+            last[: len(reads)][here] = hidden[: len(wanted)]
         return self.weights.logits(last)[: len(reads)]
 
     @torch.no_grad()
@@ -100,8 +101,12 @@ class LlamaDecoder:
         """Reads one token for each of the first R rows at its place [R]; returns logits of what comes next, [R, V]."""
         return self.weights.logits(self._hidden(tokens, self.slots[: len(tokens)], places))[: len(tokens)]
 
-    def _hidden(self, tokens: Tensor, slots: np.ndarray, places: Tensor) -> Tensor:
-        """Reads tokens [T], each into its slot [T] at its place [T], in this order; returns [at least T, H]."""
+    def _hidden(self, tokens: Tensor, slots: np.ndarray, places: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """Reads tokens [T], each into its slot [T] at its place [T], in this order; returns [at least T, H].
+
+        `wanted` [n]: only what these see is asked for, and returned, [at least n, H]. The last layer then keeps the
+        keys and values of the others, and computes no more of them.
+        """
         weights, shape, count = self.weights, self.weights.shape, len(tokens)
         padded = _padded(count)
         hidden = torch.zeros(padded, shape.hidden, dtype=self.keys.dtype)
@@ -109,8 +114,13 @@ class LlamaDecoder:
         attended = torch.zeros(padded, shape.heads * shape.dim, dtype=self.keys.dtype)
         at, cos, sin, scores = places.numpy(), self.cos.numpy(), self.sin.numpy(), self._scores.numpy()
         heads = attended.view(padded, shape.heads, shape.dim).numpy()
+        attends = np.ones(count, np.bool_)
+        end = len(weights.layers) - 1
         for number, layer in enumerate(weights.layers):
             joined = linear(weights.norm_of(hidden, layer.norm), layer.qkv, layer.qkv_bias)
+            if wanted is not None and number == end:
+                attends[:] = False
+                attends[wanted.numpy()] = True
             _attend(
                 weights.norm_heads(joined, layer).view(padded, -1, shape.dim).numpy(),
                 cos,
@@ -119,9 +129,14 @@ class LlamaDecoder:
                 self.values[number].numpy(),
                 slots,
                 at,
+                attends,
                 scores,
                 heads,
             )
+            if wanted is not None and number == end:
+                rows = torch.zeros(_padded(len(wanted)), dtype=torch.int64)  # those beyond are there to be many enough
+                rows[: len(wanted)] = wanted
+                hidden, attended = hidden[rows], attended[rows]
             hidden = hidden + linear(attended, layer.out)
             hidden = hidden + weights.mlp(layer, hidden)
         return hidden
@@ -141,11 +156,12 @@ def _padded(count: int) -> int:
 
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _attend(joined, cos, sin, keys, values, rows, places, scores, attended):
+def _attend(joined, cos, sin, keys, values, rows, places, attends, scores, attended):
     """Rotates, appends to the cache, and attends over each token's own row up to its own place, one after another.
 
     joined [T, heads + 2 kv_heads, dim], keys and values [rows, kv_heads, context, dim], rows and places [count],
-    scores [heads, context + 16] is scratch, attended [T, heads, dim] is written.
+    attends [count] (others are only appended), scores [heads, context + 16] is scratch, attended [T, heads, dim] is
+    written.
     """
     heads, dim = attended.shape[1], attended.shape[2]
     kv_heads = keys.shape[1]
@@ -163,6 +179,8 @@ def _attend(joined, cos, sin, keys, values, rows, places, scores, attended):
                 keys[row, head, place, half + i] = second * cos[place, i] + first * sin[place, i]
                 values[row, head, place, i] = joined[token, heads + kv_heads + head, i]
                 values[row, head, place, half + i] = joined[token, heads + kv_heads + head, half + i]
+            if not attends[token]:
+                continue
             for number in range(head * share, (head + 1) * share):
                 for i in range(half):
                     first, second = joined[token, number, i], joined[token, number, half + i]
