@@ -44,7 +44,14 @@ WARM: dict[str, dict[str, object]] = {
 WORD = {"tickets_per_batch": 8, "max_turn_tokens": 3}
 """Half a batch, and replies of one word: with room for more a policy may forget to end them."""
 LEARN: dict[str, dict[str, object]] = {
-    "lights": {"updates": 150, "target_score": 0.985, "learning_rate": 1e-3, "credit": "turn", "turn_gamma": 0.5, **WORD},
+    "lights": {
+        "updates": 150,
+        "target_score": 0.985,
+        "learning_rate": 1e-3,
+        "credit": "turn",
+        "turn_gamma": 0.5,
+        **WORD,
+    },
     "frozen_lake": {"updates": 300, "target_score": 0.92},
     "shop": {"updates": 300, "target_score": 0.92},
     "corridor": {"updates": 150, "target_score": 0.985, "learning_rate": 3e-4, "credit": "gigpo", **WORD},
