@@ -36,18 +36,27 @@ WARM: dict[str, dict[str, object]] = {
     "lights": {"updates": 40},
     "frozen_lake": {"updates": 200, "expert_share": 0.7},
     "shop": {"updates": 300, "expert_share": 0.7},
-    "corridor": {"updates": 100},
+    "corridor": {"updates": 250},
     "climb": {"updates": 40},
     "guess": {"updates": 200},
 }
 """How it is imitated."""
+WORD = {"tickets_per_batch": 8, "max_turn_tokens": 3}
+"""Half a batch, and replies of one word: with room for more a policy may forget to end them."""
 LEARN: dict[str, dict[str, object]] = {
-    "lights": {"updates": 200, "target_score": 0.985, "tickets_per_batch": 8},
+    "lights": {
+        "updates": 150,
+        "target_score": 0.985,
+        "learning_rate": 1e-3,
+        "credit": "turn",
+        "turn_gamma": 0.5,
+        **WORD,
+    },
     "frozen_lake": {"updates": 300, "target_score": 0.92},
     "shop": {"updates": 300, "target_score": 0.92},
-    "corridor": {"updates": 200, "target_score": 0.96},
-    "climb": {"updates": 200, "target_score": 1.5, "learning_rate": 1e-3, "tickets_per_batch": 8},
-    "guess": {"updates": 150, "target_score": 0.95, "learning_rate": 3e-4, "tickets_per_batch": 8},
+    "corridor": {"updates": 150, "target_score": 0.985, "learning_rate": 3e-4, "credit": "gigpo", **WORD},
+    "climb": {"updates": 200, "target_score": 1.58, "learning_rate": 1e-3, "credit": "turn", "turn_gamma": 0.3, **WORD},
+    "guess": {"updates": 150, "target_score": 0.985, "learning_rate": 3e-4, **WORD},
 }
 """How it is learned, and the mean return at which a run is over."""
 GOALS = {"lights": 0.95, "frozen_lake": 0.9, "shop": 0.8, "corridor": 0.95, "climb": 0.8, "guess": 0.9}

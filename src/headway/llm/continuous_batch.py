@@ -78,8 +78,8 @@ class ContinuousBatch:
             self.expire()
         self._admit()
         if len(self.rows):
-            for sampling in {job.request.sampling.choice: job.request.sampling for job in self.rows.jobs}.values():
-                self._advance(sampling)
+            for choice in dict.fromkeys(self.rows.choices):
+                self._advance(choice)
             self.num_steps += self._decoder.burst
             self.stepped_at = self._clock()
 
@@ -129,12 +129,12 @@ class ContinuousBatch:
         logits = self._read(prompts, turns)
         lines = torch.tensor([number + is_turn * len(prompts) for is_turn, number in owners])  # [new rows]
         new = np.arange(first, len(self.rows))
-        samplings = [self.rows.jobs[row].request.sampling for row in new]
-        for sampling in {sampling.choice: sampling for sampling in samplings}.values():
-            chosen = np.array([other.choice == sampling.choice for other in samplings])
+        choices = self.rows.choices[first:]
+        for choice in dict.fromkeys(choices):
+            chosen = np.array([other == choice for other in choices])
             seeds = torch.from_numpy(self.rows.seeds[new[chosen]]).to(logits.device)
             mine = logits[lines[torch.from_numpy(chosen)].to(logits.device)]
-            tokens, log_probs = draw(mine, uniform(seeds, torch.zeros_like(seeds)), sampling)
+            tokens, log_probs = draw(mine, uniform(seeds, torch.zeros_like(seeds)), Sampling(*choice))
             self.rows.write(new[chosen], tokens.cpu().numpy()[:, None], log_probs.cpu().numpy()[:, None], self.version)
         self._hand_out(new, 1)
 
@@ -153,18 +153,18 @@ class ContinuousBatch:
             parts.append(self.sessions.read(turns))
         return torch.cat(parts)
 
-    def _advance(self, sampling: Sampling) -> None:
+    def _advance(self, choice: tuple[float, int, float]) -> None:
         """Makes one burst for the rows with this way of sampling; others stand still meanwhile."""
         rows = self.rows
         count = len(rows)
-        chosen = np.array([row for row in range(count) if rows.jobs[row].request.sampling.choice == sampling.choice])
+        chosen = np.array([row for row, other in enumerate(rows.choices) if other == choice])
         last = rows.tokens[np.arange(count), rows.counts[:count] - 1]
         tokens, log_probs = self._decoder.advance(
             torch.from_numpy(last.astype(np.int64)),
             torch.from_numpy(rows.places()),
             torch.from_numpy(rows.seeds[:count].copy()),
             torch.from_numpy(rows.counts[:count].copy()),
-            sampling,
+            Sampling(*choice),
         )
         rows.write(chosen, tokens.numpy().T[chosen], log_probs.numpy().T[chosen], self.version)
         self._hand_out(chosen, len(tokens))
@@ -176,15 +176,16 @@ class ContinuousBatch:
         drawn = rows.tokens[chosen[:, None], before[:, None] + np.arange(steps)]  # [chosen, steps]
         after = before[:, None] + np.arange(1, steps + 1)  # tokens there are, step by step
         least, most = rows.limits[chosen].T[:, :, None]
-        ends = (np.isin(drawn, self._stop_tokens) & (after >= least)) | (after >= most)
+        ends = (self._is_stop(drawn) & (after >= least)) | (after >= most)
         over = ends.any(1)
         taken = np.where(over, ends.argmax(1) + 1, steps)
         rows.counts[chosen] = before + taken
         self.num_tokens += int(taken.sum())
         ended = {int(row) for row in chosen[over]}
-        for row, start in zip(chosen.tolist(), before.tolist(), strict=True):
-            if rows.jobs[row].request.sampling.stop and self._cut_at_stop_string(row, start):
-                ended.add(row)
+        if rows.num_with_stops:
+            for row, start in zip(chosen.tolist(), before.tolist(), strict=True):
+                if rows.jobs[row].request.sampling.stop and self._cut_at_stop_string(row, start):
+                    ended.add(row)
         for row in sorted(ended, reverse=True):  # from the end, so that no row moves before its turn
             job = rows.jobs[row]
             job.samples[rows.numbers[row]] = self._sample(row)
@@ -230,10 +231,16 @@ class ContinuousBatch:
         rows, count = self.rows, int(self.rows.counts[row])
         tokens = rows.tokens[row, :count].copy()
         sampling = rows.jobs[row].request.sampling
-        text = self._tokenizer.decode(tokens[~np.isin(tokens, self._stop_tokens)].tolist())
-        stopped = bool(np.isin(tokens[-1], self._stop_tokens)) or any(stop in text for stop in sampling.stop)
+        is_stop = self._is_stop(tokens)
+        text = self._tokenizer.decode(tokens[~is_stop].tolist())
+        stopped = bool(is_stop[-1]) or any(stop in text for stop in sampling.stop)
         finish = "stop" if stopped else ended_by
         return Sample(tokens, rows.log_probs[row, :count].copy(), rows.versions[row, :count].copy(), finish, text)
+
+    def _is_stop(self, tokens: np.ndarray) -> np.ndarray:
+        """Says which tokens end a reply. There are few such tokens: this is quicker than np.isin."""
+        found: np.ndarray = (tokens[..., None] == self._stop_tokens).any(-1)
+        return found
 
     def change_version(self, version: int, recompute: bool) -> None:
         """Stamps what is drawn from now on. To recompute is to make the cache of everything under way anew, by the

@@ -32,6 +32,8 @@ QUESTION, REPLY, OBSERVATION = "question-7F3A", "reply-7F3A", "observation-7F3A"
 """Texts of the trial dialogues, which no template says by itself."""
 THOUGHT = f"<think>\nthought-7F3A\n</think>\n\n{REPLY}"
 TRIAL_TURNS = 4
+REMEMBERED, REMEMBERED_TEXT = 1024, 2048
+"""Observations whose tokens are remembered, and how many characters they may have."""
 _SHOWN = 48
 
 Chat = list[JsonObject]
@@ -60,6 +62,7 @@ class Conversation:
         self._system_prompt = system_prompt
         self._tools = tuple(tools)
         self._role = observation_role
+        self._said: dict[str, tuple[int, ...]] = {}  # what observations became
         self._lead = ""  # white space between the begin of a reply and its text, which the model draws
         self.end_token: int | None = None
         """The token with which a reply ends its turn; None where the template knows of none."""
@@ -87,11 +90,23 @@ class Conversation:
 
         `ended`: the last token that was drawn is `end_token`; what is left of the turn's end follows on it.
         """
-        return self.following_messages([{"role": self._role, "content": text}], ended=ended)
+        tokens = self._said.get(text)
+        if tokens is None:
+            tokens = self._following([{"role": self._role, "content": text}])
+            if len(text) <= REMEMBERED_TEXT:  # games say the same again and again
+                if len(self._said) >= REMEMBERED:
+                    self._said.clear()
+                self._said[text] = tokens
+        return self._behind(tokens, ended)
 
     def following_messages(self, messages: Chat, *, ended: bool) -> tuple[int, ...]:
         """The same of any messages, also of several: results of tools, or a reply that somebody else wrote."""
-        tokens = self._encoded(self._between(messages))
+        return self._behind(self._following(messages), ended)
+
+    def _following(self, messages: Chat) -> tuple[int, ...]:
+        return self._encoded(self._between(messages))
+
+    def _behind(self, tokens: tuple[int, ...], ended: bool) -> tuple[int, ...]:
         if not ended or self.end_token is None:
             return tokens
         return tokens[tokens.index(self.end_token) + 1 :]

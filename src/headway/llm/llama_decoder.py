@@ -4,7 +4,8 @@
     extend    some rows, some tokens each    tokens [T] a row  -> logits [n, V]
     decode    all rows, one token each       tokens [R]        -> logits [R, V]
 
-    cache     keys, values [layer, row, head, place, dim]; a row is one sample, rows 0 .. R - 1 take steps
+    cache     keys, values [layer, slot, head, place, dim]; a row is one sample, rows 0 .. R - 1 take steps; which slot
+              is a row's says `slots`, so rows that change places cost nothing
 
 A row's numbers do not depend on the other rows, bit for bit: matrices are multiplied with at least MIN_ROWS rows, from
 where the library computes every row in the same order, and attention runs over each row's own length in a kernel of
@@ -53,6 +54,7 @@ class LlamaDecoder:
         size = (shape.layers, rows, shape.kv_heads, context, shape.dim)
         self.keys = torch.zeros(size, dtype=parameter.dtype, device=parameter.device)
         self.values = torch.zeros_like(self.keys)
+        self.slots = np.arange(rows)
         self._scores = torch.zeros(shape.heads, context + 16)
 
     def load(self, weights: NamedWeights) -> None:
@@ -65,16 +67,16 @@ class LlamaDecoder:
 
     def _read(self, tokens: Tensor, rows: list[int]) -> Tensor:
         """Reads a prompt [T] into each of `rows`; returns the logits of what comes next, [1, V]."""
-        length, first = len(tokens), rows[0]
+        length, slot = len(tokens), int(self.slots[rows[0]])
 
         def keep(number: int, keys: Tensor, values: Tensor) -> None:
-            self.keys[number, first, :, :length] = keys[0]
-            self.values[number, first, :, :length] = values[0]
+            self.keys[number, slot, :, :length] = keys[0]
+            self.values[number, slot, :, :length] = values[0]
 
         cos, sin = self.cos[:length].unsqueeze(1), self.sin[:length].unsqueeze(1)
         hidden = self.weights.read(tokens[None], cos, sin, keep)
         for row in rows[1:]:
-            self.move(first, row, length)
+            self.move(rows[0], row, length)
         return self.weights.logits(hidden[0, -1:])
 
     @torch.no_grad()
@@ -83,15 +85,16 @@ class LlamaDecoder:
         tokens = torch.cat([more for more, _, _ in reads])  # [T], T over all rows
         counts = torch.tensor([len(more) for more, _, _ in reads])
         ends = counts.cumsum(0)
-        rows = torch.tensor([row for _, row, _ in reads]).repeat_interleave(counts)
+        slots = np.repeat(self.slots[[row for _, row, _ in reads]], counts.numpy())
         starts = torch.tensor([start for _, _, start in reads]) - (ends - counts)
         places = torch.arange(len(tokens)) + starts.repeat_interleave(counts)
         last = torch.zeros(_padded(len(reads)), self.weights.shape.hidden, dtype=self.keys.dtype)
         for begin in range(0, len(tokens), EXTEND_TOKENS):
             piece = slice(begin, begin + EXTEND_TOKENS)
-            hidden = self._hidden(tokens[piece], rows[piece], places[piece])
             here = (ends > begin) & (ends <= begin + EXTEND_TOKENS)
-            last[: len(reads)][here] = hidden[ends[here] - 1 - begin]
+            wanted = ends[here] - 1 - begin
+            hidden = self._hidden(tokens[piece], slots[piece], places[piece], wanted)
+            last[: len(reads)][here] = hidden[: len(wanted)]
         return self.weights.logits(last)[: len(reads)]
 
     @torch.no_grad()
@@ -101,29 +104,44 @@ class LlamaDecoder:
 
     def decode(self, tokens: Tensor, places: Tensor) -> Tensor:
         """Reads one token for each of the first R rows at its place [R]; returns logits of what comes next, [R, V]."""
-        return self.weights.logits(self._hidden(tokens, torch.arange(len(tokens)), places))[: len(tokens)]
+        return self.weights.logits(self._hidden(tokens, self.slots[: len(tokens)], places))[: len(tokens)]
 
-    def _hidden(self, tokens: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-        """Reads tokens [T], each into its row [T] at its place [T], in this order; returns [at least T, H]."""
+    def _hidden(self, tokens: Tensor, slots: np.ndarray, places: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """Reads tokens [T], each into its slot [T] at its place [T], in this order; returns [at least T, H].
+
+        `wanted` [n]: only what these see is asked for, and returned, [at least n, H]. The last layer then keeps the
+        keys and values of the others, and computes no more of them.
+        """
         weights, shape, count = self.weights, self.weights.shape, len(tokens)
         padded = _padded(count)
         hidden = torch.zeros(padded, shape.hidden, dtype=self.keys.dtype)
         hidden[:count] = weights.embed[tokens]
         attended = torch.zeros(padded, shape.heads * shape.dim, dtype=self.keys.dtype)
-        where, at = rows.numpy(), places.numpy()
+        at, cos, sin, scores = places.numpy(), self.cos.numpy(), self.sin.numpy(), self._scores.numpy()
+        heads = attended.view(padded, shape.heads, shape.dim).numpy()
+        attends = np.ones(count, np.bool_)
+        end = len(weights.layers) - 1
         for number, layer in enumerate(weights.layers):
             joined = linear(weights.norm_of(hidden, layer.norm), layer.qkv, layer.qkv_bias)
+            if wanted is not None and number == end:
+                attends[:] = False
+                attends[wanted.numpy()] = True
             _attend(
                 weights.norm_heads(joined, layer).view(padded, -1, shape.dim).numpy(),
-                self.cos.numpy(),
-                self.sin.numpy(),
+                cos,
+                sin,
                 self.keys[number].numpy(),
                 self.values[number].numpy(),
-                where,
+                slots,
                 at,
-                self._scores.numpy(),
-                attended.view(padded, shape.heads, shape.dim).numpy(),
+                attends,
+                scores,
+                heads,
             )
+            if wanted is not None and number == end:
+                rows = torch.zeros(_padded(len(wanted)), dtype=torch.int64)  # those beyond are there to be many enough
+                rows[: len(wanted)] = wanted
+                hidden, attended = hidden[rows], attended[rows]
             hidden = hidden + linear(attended, layer.out)
             hidden = hidden + weights.mlp(layer, hidden)
         return hidden
@@ -135,12 +153,12 @@ class LlamaDecoder:
         return score_branches(self.weights, self.cos, self.sin, trees)
 
     def move(self, source: int, target: int, length: int) -> None:
+        source, target = int(self.slots[source]), int(self.slots[target])
         self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
         self.values[:, target, :, :length] = self.values[:, source, :, :length]
 
     def swap(self, one: int, other: int, length: int) -> None:
-        for cache in (self.keys, self.values):
-            cache[:, [one, other], :, :length] = cache[:, [other, one], :, :length]
+        self.slots[[one, other]] = self.slots[[other, one]]
 
 
 def _padded(count: int) -> int:
@@ -149,11 +167,12 @@ def _padded(count: int) -> int:
 
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _attend(joined, cos, sin, keys, values, rows, places, scores, attended):
+def _attend(joined, cos, sin, keys, values, rows, places, attends, scores, attended):
     """Rotates, appends to the cache, and attends over each token's own row up to its own place, one after another.
 
     joined [T, heads + 2 kv_heads, dim], keys and values [rows, kv_heads, context, dim], rows and places [count],
-    scores [heads, context + 16] is scratch, attended [T, heads, dim] is written.
+    attends [count] (others are only appended), scores [heads, context + 16] is scratch, attended [T, heads, dim] is
+    written.
     """
     heads, dim = attended.shape[1], attended.shape[2]
     kv_heads = keys.shape[1]
@@ -171,6 +190,8 @@ def _attend(joined, cos, sin, keys, values, rows, places, scores, attended):
                 keys[row, head, place, half + i] = second * cos[place, i] + first * sin[place, i]
                 values[row, head, place, i] = joined[token, heads + kv_heads + head, i]
                 values[row, head, place, half + i] = joined[token, heads + kv_heads + head, half + i]
+            if not attends[token]:
+                continue
             for number in range(head * share, (head + 1) * share):
                 for i in range(half):
                     first, second = joined[token, number, i], joined[token, number, half + i]

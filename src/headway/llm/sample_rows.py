@@ -37,6 +37,8 @@ class SampleRows:
     def __init__(self, rows: int, context: int) -> None:
         self.jobs: list[GenerationJob] = []
         self.numbers: list[int] = []  # which of its job's samples a row is
+        self.choices: list[tuple[float, int, float]] = []  # how its tokens are drawn
+        self.num_with_stops = 0  # rows that end with a stop string
         self.tokens = np.zeros((rows, context), np.int32)
         self.log_probs = np.zeros((rows, context), np.float32)
         self.versions = np.zeros((rows, context), np.int32)
@@ -52,6 +54,8 @@ class SampleRows:
         row, sampling = len(self.jobs), job.request.sampling
         self.jobs.append(job)
         self.numbers.append(number)
+        self.choices.append(sampling.choice)
+        self.num_with_stops += bool(sampling.stop)
         self.counts[row] = 0
         self.prompts[row] = len(job.request.prompt)
         self.seeds[row] = derive_seed(job.request.seed, "sample", number)
@@ -73,9 +77,10 @@ class SampleRows:
     def remove(self, row: int) -> int:
         """Puts the last row in the place of this one; returns the number that the last row had."""
         last = len(self.jobs) - 1
+        self.num_with_stops -= bool(self.jobs[row].request.sampling.stop)
         for array in (self.tokens, self.log_probs, self.versions, self.counts, self.prompts, self.seeds, self.limits):
             array[row] = array[last]
-        self.jobs[row], self.numbers[row] = self.jobs[last], self.numbers[last]
-        self.jobs.pop()
-        self.numbers.pop()
+        for line in (self.jobs, self.numbers, self.choices):
+            line[row] = line[last]
+            line.pop()
         return last
