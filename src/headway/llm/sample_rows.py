@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import TypeVar
 
 import numpy as np
 
 from headway.core.types import derive_seed
 from headway.llm.engine import EngineError, Request, Sample
 from headway.llm.session_rows import CachedSession
+
+Item = TypeVar("Item")
 
 
 class GenerationJob:
@@ -80,7 +83,12 @@ class SampleRows:
         self.num_with_stops -= bool(self.jobs[row].request.sampling.stop)
         for array in (self.tokens, self.log_probs, self.versions, self.counts, self.prompts, self.seeds, self.limits):
             array[row] = array[last]
-        for line in (self.jobs, self.numbers, self.choices):
-            line[row] = line[last]
-            line.pop()
+        _put_last_at(self.jobs, row)
+        _put_last_at(self.numbers, row)
+        _put_last_at(self.choices, row)
         return last
+
+
+def _put_last_at(line: list[Item], place: int) -> None:
+    line[place] = line[-1]
+    line.pop()
