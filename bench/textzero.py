@@ -1,6 +1,6 @@
 """How soon a world model of texts solves the quest of the mini world, with and without somebody else's opinion.
 
-    python bench/textzero.py --prior none soft oracle --seeds 3 --set learning_rate=0.003 max_steps=60
+    python bench/textzero.py --prior none soft oracle --seeds 3 --set learning_rate=0.001 max_steps=100
 
 One process, one thread: steps and CPU seconds until a search without any prior wins in at most twice the shortest way.
 """
@@ -38,29 +38,29 @@ class Run:
     """What can be varied."""
 
     body: str = "muzero"
-    steps: int = 10_000
+    steps: int = 8000
     cpu_s: float = 60.0
     num_envs: int = 8
-    segment_steps: int = 20
-    max_steps: int = 60
+    segment_steps: int = 10
+    max_steps: int = 40
     num_simulations: int = 16
     value_norm_floor: float = 0.5
     pb_c_init: float = 1.25
     root_noise_weight: float = 0.25
     root_dirichlet_alpha: float = 0.3
-    gamma: float = 0.97
+    gamma: float = 0.93
     temperature: float = 1.0
-    batch_size: int = 64
-    replay_ratio: float = 0.1
-    replay_min_size: int = 320
+    batch_size: int = 48
+    replay_ratio: float = 0.4
+    replay_min_size: int = 240
     alpha: float = 0.6
     num_unroll_steps: int = 5
-    td_steps: int = 10
+    td_steps: int = 20
     learning_rate: float = 3e-3
     weight_decay: float = 1e-4
     target_every: int = 20
     average: float = 0.0
-    entropy_weight: float = 5e-3
+    entropy_weight: float = 0.03
     value_weight: float = 0.25
     legality_weight: float = 1.0
     agreement_weight: float = 2.0
@@ -103,11 +103,13 @@ def learn(run: Run, prior: str, seed: int) -> tuple[int | None, float, float, di
     torch.set_num_threads(1)
     games = StoryGames(lambda: make_world(run), run.num_envs, seed=seed, max_steps=run.max_steps)
     opinion = PRIORS[prior]
+    asked: set[tuple[str, tuple[str, ...]]] = set()
 
     def rows(obs: np.ndarray, legal: np.ndarray) -> np.ndarray:
         assert opinion is not None
         found = np.zeros(legal.shape, np.float32)
         for index in np.flatnonzero(~games.ended):
+            asked.add((games.scenes[index].text, games.shown[index]))
             found[index, : len(games.shown[index])] = opinion(games, index)
         return found
 
@@ -171,7 +173,7 @@ def learn(run: Run, prior: str, seed: int) -> tuple[int | None, float, float, di
         while done >= run.replay_min_size and len(replay) and updates < run.replay_ratio * done:
             report = learner.learn(Batch(version, (replay.sample(version),)))
             replay.update(report.feedback)
-            metrics = dict(report.metrics)
+            metrics = dict(report.metrics) | {"scenes_asked": len(asked)}
             updates += 1
         version += 1
         judge.load(learner.snapshot())
@@ -210,7 +212,10 @@ def main() -> None:
         for seed in range(told.first_seed, told.first_seed + told.seeds):
             steps, cpu_s, first, metrics = learn(run, prior, seed)
             took.append(steps or float("inf"))
-            print(f"{prior:7} seed {seed}: first won {first:6.0f}, solved {steps}, {cpu_s:5.1f} CPU s", flush=True)
+            print(
+                f"{prior:7} seed {seed}: first won {first:6.0f}, solved {steps}, {cpu_s:5.1f} CPU s", end="", flush=True
+            )
+            print(f", {metrics.get('scenes_asked', 0):.0f} scenes asked about" if prior != "none" else "", flush=True)
             if told.metrics:
                 print({name: round(value, 3) for name, value in metrics.items()})
         print(f"{prior:7} median {statistics.median(took)}  {' '.join(told.set)}", flush=True)

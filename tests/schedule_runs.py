@@ -347,7 +347,8 @@ class _Run:
         chance_decides = schedule.nature.loses or settings.why_not_pinned != ""
         if not settings.is_pinned or chance_decides or is_longer:
             return
-        is_exact = settings.plan.updates is not None and settings.replay is None
+        follow = all(line.replay is None for line in settings.lines.values())  # a queue is never ahead of a replay
+        is_exact = settings.plan.updates is not None and (settings.replay is None or follow)
         lines = list(settings.all_lines) if is_exact else [""]  # when the others end depends on when the first did
         batches = _batches(self._events, lines)
         whole, weights = undisturbed(schedule, settings, lines)

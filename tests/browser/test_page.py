@@ -21,7 +21,7 @@ from headway.simulate.workloads import Exponential, Lognormal
 
 pytestmark = pytest.mark.timeout(120)
 
-WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
+PHONE = {"width": 390, "height": 844}
 Events = list[dict[str, Any]]
 
 
@@ -61,31 +61,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory, known: Events, uneven: Event
     long_name = "uneven-with-a-name-that-is-longer-than-a-phone-is-wide-20260401-101500"
     runs = [write_log(root / "known", known), write_log(root / long_name, uneven)]
     return Pages(write_report(runs[:1]), write_report(runs[1:]), write_report(runs, root / "both.html"))
-
-
-@pytest.fixture
-def show(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a page; at the end nothing may have gone wrong on any, and nothing may have been asked of a network."""
-    contexts, wrong = [], []
-
-    def opened(address: Path | str, *, viewport: dict[str, int] = WIDE, **options: Any) -> Any:
-        context = browser.new_context(viewport=viewport, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(1000 * patient(30))
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: None if is_ours(request.url) else wrong.append(f"asked for {request.url}"))
-        page.goto(address.as_uri() if isinstance(address, Path) else address)
-        return page
-
-    def is_ours(url: str) -> bool:
-        return url.startswith(("file://", "data:", "http://127.0.0.1:"))
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
 
 
 # -- the numbers ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from waiting import patient, wait_until
 
+from headway.coordinate.best_weights import BestWeights, kept_weights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.line_settings import LineSettings
@@ -33,13 +34,14 @@ from headway.core.protocols import PayloadLost, Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, Ticket
 from headway.launching import build_runtime, launch
-from headway.observe.advice import advise
+from headway.launching.run_summary import statistics_rows
+from headway.observe.advice import advise, bottleneck
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
 from headway.observe.report import document
 from headway.observe.report_texts import Seen
-from headway.observe.run_history import read_story
+from headway.observe.run_history import read_story, tell
 from headway.observe.status import read_end_status, read_whole_status
 from headway.observe.time_report import account
 from headway.observe.trace import trace_events
@@ -48,7 +50,7 @@ from headway.simulate.fitting import fit
 from headway.simulate.simulation import compare
 from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 from headway.testing.auditor import Terms, audit
-from headway.testing.two_lines import SECOND, plain_two_line_loop, two_line_stations
+from headway.testing.two_lines import SECOND, PairEvaluator, plain_two_line_loop, two_line_stations
 
 RAY = pytest.param("ray", marks=pytest.mark.slow)
 RUNTIMES = ["inline", "threads", "processes", RAY]
@@ -471,6 +473,18 @@ def test_doctor_says_which_line_holds_collection_back(recorded: Path) -> None:
     assert "lead too small" not in found, "that of the first line has nothing to do with it"
 
 
+def test_doctor_says_what_the_other_learner_does_and_what_its_line_throws_away(recorded: Path) -> None:
+    story = read_story(recorded)
+    assert "; second/learner worked " in bottleneck(story, account(story))
+    second = {"order": READY, "max_staleness": 0, "on_stale": OnStale.DROP, "tickets_per_batch": 1, "publish_every": 1}
+    recorder = MemoryRecorder()
+    place = Virtual(FaultyWorkload(Exponential(3.0), Exponential(1.0), seed=3))
+    run(settings_for((3, 2), second=second, updates=30), place, recorder=recorder)
+    dropping = tell(recorder.events)
+    found = {finding.about: finding for finding in advise(dropping, account(dropping))}
+    assert found["drops of another line"].title == "Line second throws rollouts away for their age"
+
+
 def test_a_fitted_simulation_has_the_lines_of_the_run(recorded: Path) -> None:
     workshop = fit(read_story(recorded))
     assert workshop.lines[SECOND].settings.max_lead == 0
@@ -566,3 +580,36 @@ def test_a_dispatch_that_one_line_makes_impossible_is_free() -> None:
     assert not settings_for((2, 1), second={"order": READY}).is_pinned
     assert settings_for((0, 0), dispatch="free").is_pinned
     assert np.isfinite(settings_for((2, 1)).patience_s)
+
+
+def test_a_checkpoint_is_looked_at_together_with_the_other_line(recorded: Path) -> None:
+    state = CheckpointStore(recorded / "checkpoints").load()
+    assert state.companions is not None
+    kept = kept_weights(recorded / "checkpoints")
+    beside = state.companions[1][SECOND]
+    assert kept.snapshot.others[SECOND].version == beside
+    assert kept.title() == f"version {kept.version} with {SECOND} {beside}"
+    assert state.lines is not None
+    whole = state.lines[SECOND].snapshots[beside]
+    assert fingerprint(kept.snapshot.others[SECOND].payload) == fingerprint(whole)
+
+
+def test_the_best_weights_are_kept_together_with_those_of_the_other_line(tmp_path: Path) -> None:
+    best, settings = BestWeights(tmp_path), settings_for((2, 1), plan=Plan(updates=24, evaluate_every=3))
+    result = run(settings, "threads", best=best)
+    kept = kept_weights(tmp_path, "best")
+    score = next(score for score in result.scores if score.version == kept.version)
+    assert kept.snapshot.others[SECOND].version == score.metrics[SECOND]
+    again = PairEvaluator().evaluate(kept.snapshot, 0)
+    assert again.value == score.value == max(score.value for score in result.scores if score.value is not None)
+
+
+def test_the_statistics_at_the_end_have_rows_for_each_line() -> None:
+    result = run(settings_for((2, 1), second={"every": 2}))
+    rows = statistics_rows(result)
+    second = result.lines[SECOND]
+    assert rows["Train iterations"] == "24"
+    assert rows["Line second, train iterations"] == f"{second.updates} (version {second.version}, of one in 2 rollouts)"
+    assert rows["Line second, lead / order"] == "1 / oldest"
+    assert rows["Line second, dropped"] == "none"
+    assert rows["Line second, staleness mean / max"].endswith(f"/ {second.ledger.max_staleness}")

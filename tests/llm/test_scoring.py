@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from headway.llm.layouts import fits_trees  # noqa: E402
 from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
 from headway.llm.scoring import score_in_trees  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.vllm_host import VLLMStepper  # noqa: E402
 from headway.testing.tiny_models import KINDS, PLAIN_KINDS, ROWS_KINDS, tiny_model, tiny_tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -137,3 +139,46 @@ def test_a_decoder_that_fails_is_told_to_whoever_waits_and_a_closed_engine_score
     engine.close()
     with pytest.raises(Aborted, match="closed"):
         engine.score(REQUESTS)
+
+
+class CachingVLLM:
+    """Stands for vLLM's engine: of tokens that lie in its cache it gives log-probabilities that are stale."""
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[str, list[int], Any]] = []
+        self._read: list[int] = []
+        self.reads = 0
+
+    def add_request(self, key: str, text: dict[str, Any], params: Any) -> None:
+        self._asked.append((key, text["prompt_token_ids"], params))
+
+    def step(self) -> list[Any]:
+        outputs = []
+        for key, tokens, params in self._asked:
+            same = [a == b for a, b in zip(tokens, self._read, strict=False)]
+            cached = 0 if params.skip_reading_prefix_cache else (same.index(False) if False in same else len(same))
+            cached = min(cached, len(tokens) - 1) // 4 * 4  # whole blocks, and never all of it
+            rows = [{token: SimpleNamespace(logprob=-float(token))} for token in tokens]
+            stale = [{token: SimpleNamespace(logprob=9.0)} for token in tokens[: cached + 1]]
+            outputs.append(
+                SimpleNamespace(
+                    request_id=key, num_cached_tokens=cached, prompt_logprobs=stale + rows[len(stale) :], finished=True
+                )
+            )
+            self._read = tokens
+            self.reads += 1
+        self._asked = []
+        return outputs
+
+
+def test_vllm_is_believed_only_about_tokens_that_it_has_read() -> None:
+    """The prompt may come from its cache; a continuation that lies there too is read again without it."""
+    stepper: Any = object.__new__(VLLMStepper)
+    stepper._engine, stepper._params, stepper._known, stepper._final = CachingVLLM(), SimpleNamespace, {}, None
+    prompt, long = [5, 6, 7, 8, 9, 10], [11, 12, 13, 14, 15]
+    for continuation, reads in ((long, 1), ([21, 22], 2), (long, 3), (long, 5)):
+        stepper.add_known("k", prompt, continuation, "salt")
+        news = [*stepper.step(), *stepper.step()]
+        assert news == [("k", continuation, [-float(token) for token in continuation], True)]
+        assert stepper._engine.reads == reads
+    assert not stepper._known

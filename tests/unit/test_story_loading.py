@@ -134,7 +134,7 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "headway.envs.text_games.adventure_state", raising=False)
     monkeypatch.setitem(sys.modules, "adventure", None)  # as if it were not installed
-    with pytest.raises(ValueError, match="story game colossal_cave needs adventure: pip install adventure"):
+    with pytest.raises(ValueError, match=r"story game colossal_cave needs adventure: pip install 'headway\[text\]'"):
         load_story("adventure")
 
 

@@ -67,7 +67,7 @@ class BestWeights:
         """Keep these weights in place of those kept so far; `others` are those of the other lines."""
         others = others or {}
         content = pickle.dumps((weights, dict(others)) if others else weights, protocol=5)
-        header = {
+        header: JsonObject = {
             "format": FORMAT,
             "version": score.version,
             "score": score.value,

@@ -40,7 +40,7 @@ class Situation:
 
 SituationTokens = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 """The tokens of the prompt, up to where an action begins, and those of each action."""
-Chat = Callable[[Situation], SituationTokens]
+EncodeSituation = Callable[[Situation], SituationTokens]
 """How a situation becomes tokens; `ActionChat` (action_chat.py) is the one that models with a chat template need."""
 
 
@@ -74,7 +74,7 @@ class ActionPrior:
     def __init__(
         self,
         engine: Engine,
-        chat: Chat,
+        chat: EncodeSituation,
         *,
         temperature: float = 2.0,
         floor: float = 0.0,

@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-Key = tuple[bytes, str]
+EntryKey = tuple[bytes, str]
 
 
 def prompt_digest(prompt: str) -> bytes:
@@ -28,7 +28,7 @@ class OpinionCache:
             raise ValueError(f"cache_size must be >= 0 actions, received {size!r}")
         self._size = size
         self._count = 0
-        self._versions: dict[int, OrderedDict[Key, np.ndarray]] = {}
+        self._versions: dict[int, OrderedDict[EntryKey, np.ndarray]] = {}
 
     def __len__(self) -> int:
         return self._count

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headway.observe import advice_on_agents, advice_on_data, advice_on_time
+from headway.observe import advice_on_agents, advice_on_data, advice_on_lines, advice_on_time
 from headway.observe.advice_signs import NEGLIGIBLE, NOTICEABLE, Signs, percent, read_signs
 from headway.observe.advice_signs import Finding as Finding
 from headway.observe.story_records import LEARNER, Story
@@ -41,6 +41,7 @@ def bottleneck(story: Story, accounts: Accounts) -> str:
     shares = (
         f"the learner worked {percent(signs.learning)} of the time and waited {percent(signs.idle)} for rollouts; "
         f"collectors worked {percent(signs.collecting)} and stood before occupied slots {percent(signs.blocked)}"
+        f"{advice_on_lines.other_learners(story, accounts)}"
     )
     if signs.paused > max(signs.learning, 0.5):
         return f"evaluations are the bottleneck: {percent(signs.paused)} of the time everything waits for one; {shares}"
@@ -69,6 +70,7 @@ RULES: tuple[Callable[[Signs], Finding | None], ...] = (
     advice_on_data.staleness_hurts,
     advice_on_time.publish_exposed,
     advice_on_data.stale_drops,
+    advice_on_lines.other_line_drops,
     advice_on_time.failures,
     advice_on_time.saving_blocks,
     advice_on_time.tickets_too_small,

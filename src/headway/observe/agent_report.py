@@ -59,7 +59,7 @@ def agents(story: Story, groups: Sequence[Sample] = ()) -> JsonObject | None:
     return {
         "facts": facts(story),
         "ends": {name: lately(story, f"end_{end}") or 0.0 for end, name in ENDS.items()},
-        "success": {"training": series.reported(story, "success"), "evaluation": evaluated(story, "success")},
+        "success": {"training": series.reported(story.first, "success"), "evaluation": evaluated(story, "success")},
         "charts": [chart for name in CHARTS if (chart := _chart(story, name)) is not None],
         "groups": [drawn for one in groups[:MAX_GROUPS] if (drawn := group(one)) is not None],
     }
@@ -126,7 +126,9 @@ def _seconds(value: float | None) -> str:
 
 def _chart(story: Story, name: str) -> JsonObject | None:
     title, parts = CHARTS[name]
-    lines = [{"name": told, **line} for metric, told in parts if (line := series.reported(story, metric)) is not None]
+    lines = [
+        {"name": told, **line} for metric, told in parts if (line := series.reported(story.first, metric)) is not None
+    ]
     is_worth_it = any(value for line in lines for value in line["y"])
     return {"id": name, "title": title, "lines": lines} if is_worth_it else None
 

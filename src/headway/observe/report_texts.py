@@ -212,7 +212,7 @@ def _sharing(run: Seen) -> str:
     return f" Its roles shared cores{used}, and work that overlaps there takes longer than it would alone."
 
 
-def _bound(settings: JsonObject) -> str:
+def _bound(settings: Mapping[str, SettingValue]) -> str:
     bound = settings.get("staleness_bound")
     return " (no bound)" if bound is None else f" (bound {bound})"
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from headway.buffer.game_segments import GameSegments, Reanalysis
-from headway.collect.guidance import LINE, Guide, PriorOfActions
+from headway.collect.guidance import LINE, Guide, Mode, PriorOfActions
 from headway.collect.played_stories import PlayedStories
 from headway.collect.reanalyze import SearchReanalyzer
 from headway.collect.repeatable_prior import RepeatablePrior
@@ -57,7 +57,6 @@ from headway.recipes.story_models import with_model
 from headway.recipes.trained_models import device_of, frozen_model, trained_model, with_gpus
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner
-from headway.search.prior_weight import Mode
 
 __all__ = ["CONFIG", "PriorZeroConfig", "stations"]
 
@@ -258,8 +257,5 @@ def seen_by_an_audience(
 ) -> tuple[StoryGames, Planner, Guide]:
     """One game, and who plays it, for somebody who looks on; `max_moves` 0: as many as in an evaluation."""
     limit = max_moves or config.eval_max_steps or config.max_episode_steps
-    return (
-        _games(config, 1, limit, seed),
-        planner(config, config.eval_simulations),
-        _guide(config, partial(action_prior, config) if config.has_prior else None, mode),
-    )
+    make_prior = partial(action_prior, config) if config.has_prior else None
+    return _games(config, 1, limit, seed), planner(config, config.eval_simulations), _guide(config, make_prior, mode)

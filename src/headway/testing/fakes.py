@@ -129,6 +129,13 @@ class ToyReplayLearner(ToyLearner):
         super().learn(Batch(batch.version, tuple(self._kept[i] for i in drawn)))
         return LearnReport(samples=self._draws)
 
+    def state_dict(self) -> SavedState:
+        return {**super().state_dict(), "kept": list(self._kept), "random": self._random.bit_generator.state}
+
+    def load_state_dict(self, state: SavedState) -> None:
+        super().load_state_dict(state)
+        self._kept, self._random.bit_generator.state = list(state["kept"]), state["random"]
+
 
 class Pause:
     """Waits a while that depends on the seed alone: uneven, so that collectors overtake each other."""

@@ -88,13 +88,14 @@ def two_line_stations(
     learn_second: Callable[[Batch], None] | None = None,
     holds_weights: bool = False,
     replays: bool = False,
+    first_replays: bool = False,
 ) -> Stations:
-    """Two learners, one kind of collector. `replays`: the second learner keeps a replay."""
+    """Two learners, one kind of collector. `replays`: the second learner keeps a replay; `first_replays`: the first."""
     collector = PairEngine if holds_weights else PairCollector
     second: Callable[[], Learner] = ToyReplayLearner if replays else partial(SecondLearner, learn_second)
     return Stations(
         collector=partial(collector, work=collect),
-        learner=partial(ToyLearner, learn),
+        learner=ToyReplayLearner if first_replays else partial(ToyLearner, learn),
         evaluator=PairEvaluator,
         lines={SECOND: LineStations(learner=second)},
     )

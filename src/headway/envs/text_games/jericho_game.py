@@ -20,14 +20,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from headway.envs.text_games.interface import BadStory, Scene, StoryEnded, StoryLost
 from headway.envs.text_games.valid_actions import PAIRS, VERBS, ActionTemplates
+from headway.envs.text_games.z_machine import StoryMoment, check_story_file
 from headway.envs.text_games.z_machine_process import ZMachineProcess
-
-if TYPE_CHECKING:
-    from headway.envs.text_games.z_machine import StoryMoment
 
 CACHE_SIZE = 20_000
 """States whose valid actions are kept, the latest used."""
@@ -57,7 +55,7 @@ class StoryFile:
         pairs: Sequence[str] = PAIRS,
         cache_size: int = CACHE_SIZE,
     ) -> None:
-        """Reads nothing yet but the file's first bytes.
+        """Looks whether it is a story file; its child is started by the first game that begins.
 
         limit_s: how long an answer of the story, or trying out what can be done, may take.
         verbs: are tried with each thing that is there. More of them find more, in more time.
@@ -71,6 +69,7 @@ class StoryFile:
         self.path = Path(path).expanduser()
         if not self.path.is_file():
             raise BadStory(f"there is no story file {self.path}")
+        check_story_file(self.path.read_bytes(), self.path.name)
         self.limit_s = limit_s
         self._templates = ActionTemplates(tuple(verbs), tuple(pairs))
         self._cache_size = cache_size
@@ -96,10 +95,10 @@ class StoryFile:
         self._begin()
 
     def begin(self, seed: int) -> StoryMoment:
-        return cast("StoryMoment", self.process.ask("begin", (seed,), "its beginning", self.limit_s))
+        return cast(StoryMoment, self.process.ask("begin", (seed,), "its beginning", self.limit_s))
 
     def act(self, state: bytes, command: str) -> StoryMoment:
-        return cast("StoryMoment", self.process.ask("act", (state, command), repr(command), self.limit_s))
+        return cast(StoryMoment, self.process.ask("act", (state, command), repr(command), self.limit_s))
 
     def actions(self, moment: StoryMoment) -> tuple[str, ...]:
         """Returns what can be done, at least something."""
@@ -114,11 +113,11 @@ class StoryFile:
             answer = self.process.ask("actions", (moment,), "trying out what can be done", self.limit_s)
         except StoryLost:
             self.counts.too_slow += 1
-            return self.process.facts()[0]
+            return self.process.facts().fallback
         found = cast("tuple[str, ...]", answer)
         if not found:
             self.counts.none_found += 1
-            return self.process.facts()[0]
+            return self.process.facts().fallback
         with self._lock:
             self._cache[moment.key] = found
             if len(self._cache) > self._cache_size:
@@ -168,7 +167,12 @@ class JerichoGame:
 
     def walkthrough(self) -> tuple[str, ...]:
         """A way to the end that Jericho knows; empty for other files."""
-        return self._file.process.facts()[1]
+        return self._file.process.facts().walkthrough
+
+    @property
+    def walkthrough_seed(self) -> int:
+        """The seed with which the walkthrough works."""
+        return self._file.process.facts().walkthrough_seed
 
     def close(self) -> None:
         if not self._is_closed:

@@ -34,6 +34,8 @@ TEXTWORLD = "textworld"
 TEXTWORLD_KINDS = ("coin", "cooking", "quest", "treasure")
 STORY_NAMES = (*STORIES, *ALIASES, *(f"{TEXTWORLD}:{kind}" for kind in TEXTWORLD_KINDS))
 """Every name that is no file and no class."""
+WITHOUT_THEIR_DEPENDENCIES = ("jericho", "textworld")
+"""Jericho asks for spaCy, which we never use, and TextWorld for Jericho."""
 HOW = "a game's name, FILE.z3, FILE.z5, FILE.z8, file.py:Class or module:Class"
 
 _Z_MACHINE = re.compile(r"\.z[1-8]$", re.IGNORECASE)
@@ -138,4 +140,7 @@ def _missing(spec: str, error: ModuleNotFoundError) -> BaseException:
     name = (error.name or "").partition(".")[0]
     if name in ("", "headway"):
         return error
-    return ValueError(f"story game {spec} needs {name}: pip install {name}, or headway[text]")
+    how = "pip install 'headway[text]'"
+    if name in WITHOUT_THEIR_DEPENDENCIES:
+        how += f" and pip install --no-deps {' '.join(WITHOUT_THEIR_DEPENDENCIES)}"
+    return ValueError(f"story game {spec} needs {name}: {how}")

@@ -88,7 +88,7 @@ def make_textworld(kind: str, options: JsonObject | None = None) -> TextWorldSto
         if type(value) is not type(allowed[name]):
             wanted = "true or false" if isinstance(allowed[name], bool) else "a whole number"
             raise BadStory(f"textworld:{kind}: {name} must be {wanted}, received {value!r}")
-    return TextWorldStories(kind, {**allowed, **(options or {})})  # type: ignore[dict-item]
+    return TextWorldStories(kind, {**allowed, **(options or {})})
 
 
 class TextWorldStories:
@@ -224,12 +224,13 @@ class TextWorldGame:
     def load(self, state: bytes) -> Scene:
         from textworld.logic import Proposition, State
 
+        scene: Scene
         machine, facts, scene = pickle.loads(zlib.decompress(state))
         self._machine.set_state(machine)
         self._facts = State(self._game.kb.logic, [Proposition.deserialize(fact) for fact in facts])
         self._actions = {} if scene.is_over else self._view().actions
         self._scene = scene
-        return scene  # type: ignore[no-any-return]
+        return scene
 
     def key(self) -> bytes:
         if self._scene is None:

@@ -38,8 +38,8 @@ from headway.envs.text_games.valid_actions import ANNOUNCED
 VERSIONS = (1, 2, 3, 4, 5, 7, 8)
 """Of story files that are text; 6 draws pictures."""
 HEADER_BYTES = 64
-FIRST_SEED = 1000
-"""Below it, Frotz counts instead of drawing random numbers."""
+FIRST_SEED = 1
+"""Jericho takes 0 for no seed."""
 NOTHING = ("look", "inventory", "wait")
 """Commands that change nothing in the world."""
 MAX_INPUT_BYTES = 78
@@ -119,6 +119,7 @@ class ZMachine:
         is_made = path.name.startswith("tw-")  # Jericho keeps the score of such files where no state has it
         self.is_known = bool(self._frotz.is_fully_supported) and not is_made
         self.walkthrough = tuple(self._frotz.get_walkthrough()) if self.is_known else ()
+        self.walkthrough_seed = int(self._frotz.bindings.get("seed", FIRST_SEED)) - FIRST_SEED
         self._begun = np.frombuffer(rom, np.uint8, self._frotz.frotz_lib.getRAMSize())
         self._table = ObjectTable.of(rom[: len(self._begun)])
         self._has_score_line = self.version <= 3 and not rom[1] & 2  # else it shows the time, or nothing
@@ -136,7 +137,8 @@ class ZMachine:
 
     def act(self, command: str) -> str:
         """Types a command. What the story answers; where only a key is awaited, its first letter is that key."""
-        line = command.encode("cp1252", "ignore").split(b"\n")[0][:MAX_INPUT_BYTES]
+        typed = "".join(filter(str.isprintable, command.partition("\n")[0]))
+        line = typed.encode("cp1252", "ignore")[:MAX_INPUT_BYTES]
         said: str = self._frotz.step(line.decode("cp1252"))[0]
         self._note_score(said)
         return said

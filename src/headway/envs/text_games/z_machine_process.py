@@ -16,19 +16,22 @@ import pickle
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar, cast
 
 from headway.children.channel import Channel, HungUp
 from headway.children.child import Child, python_command, thread_limits
 from headway.core.refusals import refusal
 from headway.envs.text_games.interface import BadStory, StoryLost
 from headway.envs.text_games.valid_actions import ActionTemplates
-from headway.envs.text_games.z_machine_worker import BAD, Answer, Facts
+from headway.envs.text_games.z_machine_worker import BAD, Answer, StoryFacts
 
 START_S = 60.0
 """How long a fresh child may take until it has loaded the story."""
 GRACE_S = 1.0
-TRIES = 2
+
+T = TypeVar("T")
 
 
 class StoryHung(StoryLost):
@@ -44,7 +47,7 @@ class ZMachineProcess:
         self._lock = threading.Lock()
         self._child: Child | None = None
         self._channel: Channel | None = None
-        self._facts: Facts | None = None
+        self._facts: StoryFacts | None = None
         self.num_starts = 0
         self.num_hung = 0
 
@@ -53,28 +56,36 @@ class ZMachineProcess:
         """None: it is not running."""
         return None if self._child is None else self._child.pid
 
-    def facts(self) -> Facts:
+    def facts(self) -> StoryFacts:
         """What the file says about itself."""
         with self._lock:
             if self._facts is None:
-                self._start()
+                self._twice(self._start, "its start")
             assert self._facts is not None
             return self._facts
 
     def ask(self, method: str, arguments: tuple[object, ...], what: str, limit_s: float) -> object:
         """Returns the answer. StoryHung: it took too long; StoryLost: the child died each time."""
         request = pickle.dumps((method, arguments))
+
+        def exchange() -> object:
+            if self._child is None:
+                self._start()
+            return self._exchange(request, what, limit_s)
+
         with self._lock:
-            for tries_left in reversed(range(TRIES)):
-                try:
-                    if self._child is None:
-                        self._start()
-                    return self._exchange(request, what, limit_s)
-                except HungUp:
-                    how = self._end(GRACE_S)
-                    if not tries_left:
-                        raise StoryLost(f"{self.path.name}: its process {how} at {what}") from None
-        raise AssertionError("one try or another returns or raises")
+            return self._twice(exchange, what)
+
+    def _twice(self, work: Callable[[], T], what: str) -> T:
+        """Does something with a child, once more if the child dies of it."""
+        try:
+            return work()
+        except HungUp:
+            self._end(GRACE_S)
+        try:
+            return work()
+        except HungUp:
+            raise StoryLost(f"{self.path.name}: its process {self._end(GRACE_S)} at {what}") from None
 
     def close(self) -> None:
         with self._lock:
@@ -90,12 +101,10 @@ class ZMachineProcess:
         self.num_starts += 1
         try:
             facts = self._exchange(pickle.dumps((str(self.path), self._templates)), "its start", START_S)
-        except HungUp:
-            raise BadStory(f"{self.path.name} cannot be started: its process {self._end(GRACE_S)}") from None
+            self._facts = cast(StoryFacts, facts)
         except BadStory:
             self._end(0.0)
             raise
-        self._facts = facts  # type: ignore[assignment]
 
     def _exchange(self, request: bytes, what: str, limit_s: float) -> object:
         assert self._channel is not None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import NamedTuple
 
 from headway.children.in_child import begin
 from headway.core.one_line import first_line
@@ -19,8 +20,16 @@ from headway.envs.text_games.z_machine import StoryMoment, ZMachine
 
 SAID, BAD = "said", "bad"
 Answer = tuple[str, object]
-Facts = tuple[tuple[str, ...], tuple[str, ...]]
-"""Of a file: commands worth trying anywhere, its walkthrough."""
+
+
+class StoryFacts(NamedTuple):
+    """Says what is known of a file before it is played."""
+
+    fallback: tuple[str, ...]
+    """Commands that are worth trying anywhere."""
+    walkthrough: tuple[str, ...]
+    walkthrough_seed: int
+    """The seed with which the walkthrough works."""
 
 
 def main(fd: int, lifeline: int) -> None:
@@ -34,7 +43,7 @@ def main(fd: int, lifeline: int) -> None:
         channel.send(pickle.dumps((BAD, first_line(error))))
         os._exit(0)
     requests = _Requests(machine, templates)
-    facts: Facts = fallback_actions(machine.words), machine.walkthrough
+    facts = StoryFacts(fallback_actions(machine.words), machine.walkthrough, machine.walkthrough_seed)
     channel.send(pickle.dumps((SAID, facts)))
     for body, _ in frames:
         method, arguments = pickle.loads(body)

@@ -10,7 +10,7 @@ from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.heads import CHUNK
 
 PriorLoss = Literal["imitation", "ppo", "imitation_then_ppo"]
-Phase = Literal["imitation", "ppo"]
+PriorPhase = Literal["imitation", "ppo"]
 
 
 class PriorSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
@@ -21,8 +21,9 @@ class PriorSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstr
     value. imitation_then_ppo: the first for imitation_updates, then the second."""
     imitation_updates: int = Field(default=100, ge=0)
     """With imitation_then_ppo: updates of imitation before the first of ppo."""
-    prior_learning_rate: float = Field(default=1e-5, gt=0)
-    """Step size of AdamW. With adapters (lora_rank) about ten times as much."""
+    prior_learning_rate: float = Field(default=3e-5, gt=0)
+    """Step size of AdamW. Adapters (lora_rank) take about ten times as much, a small model made on the spot a hundred
+    times."""
     prior_batch_size: int = Field(default=16, ge=1)
     """Distinct states per gradient step. Equal states of a batch are read once and count as often as they came."""
     prior_epochs: int = Field(default=1, ge=1)
@@ -66,7 +67,7 @@ class PriorSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstr
             )
         return self
 
-    def phase(self, updates: int) -> Phase:
+    def phase(self, updates: int) -> PriorPhase:
         """What is done in the update after so many."""
         if self.prior_loss != "imitation_then_ppo":
             return self.prior_loss

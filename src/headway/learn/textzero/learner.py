@@ -27,6 +27,8 @@ class TextZeroSettings(ModelSettings):
     """Updates between two moves of the target network to the trained one."""
     value_weight: float = Field(default=0.25, ge=0)
     """Weight of the value loss; policy and reward have 1."""
+    entropy_weight: float = Field(default=0.03, ge=0)
+    """Bonus for staying undecided. With less, a policy that never saw a reward drifts to a few actions."""
     legality_weight: float = Field(default=1.0, ge=0)
     """Weight of saying which of the known actions can be done."""
     agreement_weight: float = Field(default=2.0, ge=0)

@@ -121,7 +121,7 @@ class TextZeroNetwork(WorldModel):
         self.architecture = a
         self.words = nn.Embedding(a.buckets + 1, a.embedding)
         self.begin_weights(seed, lambda weight, random: None)
-        self.body = _body(a, seed)
+        self.body = _made_body(a, seed)
         self.known = KnownActions(a.table, a.action_words)
 
     # -- words --------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def distinct(keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return found, where, first
 
 
-def _body(a: TextZeroArchitecture, seed: int) -> VectorNetwork | UniZeroNetwork:
+def _made_body(a: TextZeroArchitecture, seed: int) -> VectorNetwork | UniZeroNetwork:
     """A model whose actions are vectors, and whose policy is two queries: what is good, and what can be done."""
     queries, features = 2 * a.embedding, 2 * a.embedding
     body: VectorNetwork | UniZeroNetwork

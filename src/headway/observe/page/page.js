@@ -193,7 +193,7 @@
       });
       picture.append(shape("path", { d: path, fill: "none", stroke: runColour(one.place), "stroke-width": one.dots ? 2 : 1.5,
         "stroke-dasharray": one.dash || DASHES[one.place % 6], "stroke-linejoin": "round", "data-series": one.label }));
-      if (one.dots && one.x.length <= 120) {
+      if ((one.dots || one.x.length === 1) && one.x.length <= 120) {
         one.x.forEach((at, place) => {
           if (one.y[place] !== null) picture.append(shape("circle", { cx: X(at), cy: Y(one.y[place]), r: 3, fill: runColour(one.place) },
             shape("title", {}, `${one.label}: ${formatY(one.y[place])} at ${formatX(at)}`)));
