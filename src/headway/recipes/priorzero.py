@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from headway.buffer.game_segments import GameSegments, Reanalysis
-from headway.collect.guidance import LINE, Guide, Mode, PriorOfActions
+from headway.collect.guidance import LINE, Guide, PriorOfActions
 from headway.collect.played_stories import PlayedStories
 from headway.collect.reanalyze import SearchReanalyzer
 from headway.collect.repeatable_prior import RepeatablePrior
@@ -57,6 +57,7 @@ from headway.recipes.story_models import with_model
 from headway.recipes.trained_models import device_of, frozen_model, trained_model, with_gpus
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner
+from headway.search.prior_weight import Mode
 
 __all__ = ["CONFIG", "PriorZeroConfig", "stations"]
 
