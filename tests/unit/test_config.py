@@ -140,6 +140,16 @@ def test_a_known_name_of_an_update_is_for_recipes_with_a_language_model(
     assert read_values(kind, values, {name: value}) == read_values(kind, values, ours)
 
 
+OF_A_PRIOR: list[tuple[str, Any, dict[str, Any]]] = [("wm_weight", 0.25, {"prior_weight": 0.75})]
+
+
+@pytest.mark.parametrize(("name", "value", "ours"), OF_A_PRIOR)
+def test_a_known_name_of_a_prior_is_for_the_recipe_that_has_one(name: str, value: Any, ours: dict[str, Any]) -> None:
+    kind = load_recipe("priorzero").config
+    assert translate(name, value, kind.model_fields) == ours
+    assert read_values(kind, {"wall_s": 9, name: value}) == read_values(kind, {"wall_s": 9, **ours})
+
+
 def test_with_an_engine_a_generation_ends_there_and_a_collect_call_has_room() -> None:
     kind = load_recipe("grpo").config
     assert translate("generation_timeout", 1, kind.model_fields) == {
@@ -151,7 +161,7 @@ def test_with_an_engine_a_generation_ends_there_and_a_collect_call_has_room() ->
 
 
 def test_every_known_name_is_in_the_lists_above() -> None:
-    lists = SAYS_THE_DESIGN + OF_A_REPLAY + OF_A_LANGUAGE_MODEL + OF_A_SEARCH
+    lists = SAYS_THE_DESIGN + OF_A_REPLAY + OF_A_LANGUAGE_MODEL + OF_A_SEARCH + OF_A_PRIOR
     assert {name for name, _, _ in lists} == set(KNOWN_NAMES)
 
 
@@ -165,6 +175,8 @@ def test_every_known_name_sets_fields_that_exist_and_explains_itself(known: Any)
         more |= {"estimator": "gae", "kl_weight": 0.1}
     if "max_considered_actions" in ours:
         more["root"] = "gumbel"
+    if "context_steps" in ours and "body" in kind.model_fields:
+        more["body"] = "unizero"
     if "updates" not in ours:
         more["updates"] = 1000
     read_values(kind, {name: value for name, value in more.items() if name not in ours}, {known.name: known.example})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ pytest.importorskip("torch")
 from headway import cli
 from headway.names import roll, verl_agent
 from headway.names.layers import Said
-from headway.names.nested_paths import OUR_WORDS, mean
+from headway.names.nested_paths import OUR_WORDS, TABLES, mean
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, defaults_of, read_values, understand
 
@@ -321,6 +322,12 @@ def test_a_path_is_in_one_table_only() -> None:
     for table in (roll, verl_agent):
         assert not set(table.PATHS) & set(table.WITHOUT_EFFECT)
         assert all(why and "\n" not in why for why in table.WITHOUT_EFFECT.values())
+
+
+def test_no_table_hides_a_path_of_another() -> None:
+    twice = [path for path, count in Counter(path for table in TABLES for path in table.PATHS).items() if count > 1]
+    assert twice == ["env.env_name"]  # the environment in both
+    assert {table.PATHS["env.env_name"].ours.split()[0] for table in TABLES if "env.env_name" in table.PATHS} == {"env"}
 
 
 def test_the_guide_lists_every_path_with_its_meaning() -> None:

@@ -5,7 +5,7 @@
     policy: {llm_policy_cfg: {enable_rft: true}}                   -->   prior: learned, prior_loss: ppo
     policy: {llm_policy_cfg: {use_cot: true}}                      -->   refused: actions are scored as they are
 
-Everything else of its file is LightZero's (`lightzero.py`).
+Everything else of its file is LightZero's (`lightzero.py`); `env.max_steps` is verl-agent's too (`verl_agent.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ def _adapters(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning
 
 PATHS = by_path(
     row(by.GAME_PATH, "env (the file itself)", "roms/zork1.z5", by.env, by.ENV_TYPE, by.ENV_ID, by.ENV_NAME),
-    row("env.max_steps", "max_episode_steps", 100),
     row("env.max_action_num", "slots", 16),
     row("policy.wm_weight", "prior_weight (1 - it)", 0.5, by.flat("wm_weight")),
     row(ENABLE, "prior (none when off)", False, _training, *TRAINING),

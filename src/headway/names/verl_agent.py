@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from headway.names import verl_meanings as by
-from headway.names.rows import by_path, only, row
+from headway.names.rows import Meaning, Theirs, by_path, only, row
 
 GIGPO = "algorithm.gigpo"
 
+
+def _steps_of_an_episode(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    """Two systems have this path: of a conversation it counts the turns, of a story the steps."""
+    return {"max_episode_steps" if "max_episode_steps" in fields else "max_turns": value}
+
+
 PATHS = by_path(
     row("env.env_name", "env", "my_games.py:Guess"),
-    row("env.max_steps", "max_turns", 15),
+    row("env.max_steps", "max_turns; of PriorZero max_episode_steps", 15, _steps_of_an_episode),
     row("env.rollout.n", "group_size", 8),
     row(f"{GIGPO}.step_advantage_w", "step_reward_weight", 1.0),
     row(f"{GIGPO}.mode", "estimator (mean_norm: dr_grpo), credit", "mean_std_norm", by.gigpo_mode, by.ESTIMATOR),
