@@ -10,8 +10,8 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(BIN)/headway demo
 
-# Two files of tests at a time; make test WORKERS=0 is one after another.
-WORKERS ?= 2
+# Three files of tests at a time, because most of them wait more than they compute; make test WORKERS=0 is one after another.
+WORKERS ?= 3
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile
 
