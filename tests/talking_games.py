@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 from pathlib import Path
 
 from headway.envs.agents.interface import Step
@@ -35,8 +34,8 @@ class Dice:
     def step(self, reply: str) -> Step:
         self._turn += 1
         if reply.startswith("wait for "):
-            while not Path(reply.removeprefix("wait for ")).exists():
-                time.sleep(0.005)
+            while not Path(reply.removeprefix("wait for ")).exists() and not LET_GO.wait(0.005):
+                pass
         if reply == "hang":
             LET_GO.wait(600)
         if reply == "crash":
