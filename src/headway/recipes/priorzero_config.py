@@ -195,7 +195,7 @@ ONLY_WEIGHTING = {
     final_temperature=1.0,
     batch_size=64,
     replay_ratio=0.2,
-    replay_min_size=330,
+    replay_min_size=200,
     replay_capacity=50_000,
     td_steps=15,
     value_range=2.0,
@@ -225,6 +225,22 @@ class PriorZeroConfig(
         *("vllm_python", "vllm_options"),
     )
     shown_first = "env quick_test prior model prior_weight max_lead updates wall_s target_score"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _more_games_fill_a_larger_replay(cls, values: SettingValue) -> SettingValue:
+        """Before the first update, unless told when: a few steps more than have incomplete targets."""
+        if not isinstance(values, dict) or values.get("replay_min_size") is not None:
+            return values
+        try:
+            collectors, games, unrolled, summed = (
+                int(values.get(name, cls.model_fields[name].default))
+                for name in ("collectors", "num_envs", "num_unroll_steps", "td_steps")
+            )
+        except (TypeError, ValueError):
+            return values  # refused by its own field
+        wanted = collectors * games * (unrolled + summed + 5)
+        return values if wanted <= cls.model_fields["replay_min_size"].default else {**values, "replay_min_size": wanted}
 
     @model_validator(mode="before")
     @classmethod
