@@ -240,7 +240,9 @@ class PriorZeroConfig(
         except (TypeError, ValueError):
             return values  # refused by its own field
         wanted = collectors * games * (unrolled + summed + 5)
-        return values if wanted <= cls.model_fields["replay_min_size"].default else {**values, "replay_min_size": wanted}
+        return (
+            values if wanted <= cls.model_fields["replay_min_size"].default else {**values, "replay_min_size": wanted}
+        )
 
     @model_validator(mode="before")
     @classmethod
