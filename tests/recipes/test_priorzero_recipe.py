@@ -115,6 +115,14 @@ def test_an_evaluation_has_all_ways_to_play(model: str) -> None:
     assert none.value == none.metrics["world_model_score"]
 
 
+def test_more_games_fill_a_larger_replay_before_the_first_update() -> None:
+    assert priorzero.CONFIG(prior="none").replay_min_size == 200
+    assert priorzero.CONFIG(prior="none", collectors=2).replay_min_size == 400
+    assert priorzero.CONFIG(prior="none", num_envs="16", td_steps=10).replay_min_size == 320
+    assert priorzero.CONFIG(prior="none", num_envs=16, replay_min_size=500).replay_min_size == 500
+    assert priorzero.CONFIG(quick_test=True).replay_min_size == 40
+
+
 def test_a_quick_test_is_small_unless_told_otherwise() -> None:
     config = priorzero.CONFIG(quick_test=True, prior="none")
     assert (config.updates, config.num_simulations) == (8, 4)

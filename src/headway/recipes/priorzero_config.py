@@ -111,7 +111,7 @@ class PriorUseSettings(SettingsGroup):
     model: str = MADE
     """The language model: made, smollm2, a folder, or an id on the model hub. made is a small one that knows the words
     of the game and nothing else; it learns from the search. A folder may be that of a run that trained one."""
-    prior_weight: float = Field(default=0.5, ge=0, le=1)
+    prior_weight: float = Field(default=0.7, ge=0, le=1)
     """The prior's share in the root's opinion; the rest is the world model's. 0: it is not asked."""
     prior_weighting: Literal["fixed", "adaptive", "annealed"] = "fixed"
     """fixed: prior_weight everywhere. adaptive: between prior_weight_low and prior_weight_high, by the entropy of the
@@ -187,19 +187,20 @@ ONLY_WEIGHTING = {
     updates=1000,
     evaluate_every=50,
     evaluate_in_background=True,
-    segment_steps=20,
+    segment_steps=10,
     num_simulations=16,
     eval_simulations=16,
     value_norm_floor=0.5,
     gamma=0.97,
     final_temperature=1.0,
     batch_size=64,
-    replay_ratio=0.1,
-    replay_min_size=320,
+    replay_ratio=0.2,
+    replay_min_size=200,
     replay_capacity=50_000,
-    td_steps=10,
+    td_steps=15,
     value_range=2.0,
     value_bins=41,
+    prior_temperature=1.5,
     prior_learning_rate=3e-4,
     prior_max_states=64,
     engine_rows=16,
@@ -224,6 +225,24 @@ class PriorZeroConfig(
         *("vllm_python", "vllm_options"),
     )
     shown_first = "env quick_test prior model prior_weight max_lead updates wall_s target_score"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _more_games_fill_a_larger_replay(cls, values: SettingValue) -> SettingValue:
+        """Before the first update, unless told when: a few steps more than have incomplete targets."""
+        if not isinstance(values, dict) or values.get("replay_min_size") is not None:
+            return values
+        try:
+            collectors, games, unrolled, summed = (
+                int(values.get(name, cls.model_fields[name].default))
+                for name in ("collectors", "num_envs", "num_unroll_steps", "td_steps")
+            )
+        except (TypeError, ValueError):
+            return values  # refused by its own field
+        wanted = collectors * games * (unrolled + summed + 5)
+        return (
+            values if wanted <= cls.model_fields["replay_min_size"].default else {**values, "replay_min_size": wanted}
+        )
 
     @model_validator(mode="before")
     @classmethod
