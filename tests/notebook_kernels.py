@@ -1,7 +1,8 @@
 """Notebooks for tests, each in a process of its own: the client libraries leave sockets behind.
 
 notebook_kernels.py notebook FOLDER    reads cells from standard input, as JSON; prints what the last expressions are
-notebook_kernels.py interrupt FOLDER   runs the first cell until FOLDER/begun is there, interrupts, runs the second
+notebook_kernels.py answers FOLDER     runs them one after another; prints how each ended
+notebook_kernels.py interrupt FOLDER   the same, and interrupts the first as soon as FOLDER/begun is there
 
 The kernel is this interpreter, `sys.executable -m ipykernel`, whatever is installed in a home directory or elsewhere.
 """
@@ -52,7 +53,7 @@ def run_notebook(folder: Path, cells: list[str]) -> list[str]:
     return [output["data"]["text/plain"] for output in outputs if "data" in output]
 
 
-def run_and_interrupt(folder: Path, cells: list[str]) -> list[str]:
+def run_cells(folder: Path, cells: list[str], interrupts: bool = False) -> list[str]:
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_client.manager import KernelManager
 
@@ -63,15 +64,13 @@ def run_and_interrupt(folder: Path, cells: list[str]) -> list[str]:
     try:
         client.start_channels()
         client.wait_for_ready(timeout=WAIT_S)
-        client.execute(cells[0])
-        begun_at = time.monotonic()
-        while not (folder / "begun").exists():
-            if time.monotonic() - begun_at > WAIT_S:
-                raise TimeoutError(f"{folder / 'begun'} is not there after {WAIT_S:g} s")
-            time.sleep(0.01)
-        manager.interrupt_kernel()
-        answers.append(client.get_shell_msg(timeout=WAIT_S))
-        answers.append(client.execute_interactive(cells[1], timeout=WAIT_S, output_hook=lambda message: None))
+        if interrupts:
+            client.execute(cells.pop(0))
+            wait_for(folder / "begun")
+            manager.interrupt_kernel()
+            answers.append(client.get_shell_msg(timeout=WAIT_S))
+        for cell in cells:
+            answers.append(client.execute_interactive(cell, timeout=WAIT_S, output_hook=lambda message: None))
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -81,6 +80,18 @@ def run_and_interrupt(folder: Path, cells: list[str]) -> list[str]:
     ]
 
 
+def run_and_interrupt(folder: Path, cells: list[str]) -> list[str]:
+    return run_cells(folder, cells, interrupts=True)
+
+
+def wait_for(path: Path) -> None:
+    begun_at = time.monotonic()
+    while not path.exists():
+        if time.monotonic() - begun_at > WAIT_S:
+            raise TimeoutError(f"{path} is not there after {WAIT_S:g} s")
+        time.sleep(0.01)
+
+
 if __name__ == "__main__":
-    chosen = {"notebook": run_notebook, "interrupt": run_and_interrupt}[sys.argv[1]]
+    chosen = {"notebook": run_notebook, "answers": run_cells, "interrupt": run_and_interrupt}[sys.argv[1]]
     print(json.dumps(chosen(Path(sys.argv[2]), json.load(sys.stdin))))
