@@ -27,8 +27,6 @@ from headway.llm.rewards import (
 )
 from headway.llm.tasks import Prompt, user_says
 
-
-
 # -- numbers ----------------------------------------------------------------------------------------
 
 

@@ -74,9 +74,11 @@ class CallThreads:
         thread.start(work)
         return done, thread
 
-    def abandon(self, thread: CallThread, what: str) -> None:
-        """Leaves a thread to itself: it takes nothing more."""
+    def abandon(self, thread: CallThread, done: Future[T], what: str) -> None:
+        """Leaves a thread to itself if its call is not done: it takes nothing more."""
         with self._lock:
+            if done.done():  # and the thread may be another call's by now
+                return
             thread.is_abandoned = True
             self._abandoned[thread] = what, time.monotonic()
 

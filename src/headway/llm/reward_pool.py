@@ -205,9 +205,9 @@ class RewardPool:
         try:
             return waiting.result(self._settings.wait_s)
         except TimeoutError:
+            line = f"rewards were not there within {self._settings.wait_s:g} s; {'; '.join(self.doing())}"
             waiting.cancel()
-            limit = self._settings.wait_s
-            raise RewardError(f"rewards were not there within {limit:g} s; {'; '.join(self.doing())}") from None
+            raise RewardError(line) from None
 
     def doing(self) -> list[str]:
         now = time.monotonic()
@@ -322,10 +322,13 @@ class RewardPool:
         done, thread = self._threads.begin(lambda: settled(call.function.ask(call.question)))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(done), limit)
+        except asyncio.CancelledError:
+            self._threads.abandon(thread, done, str(call))
+            raise
         except TimeoutError:
             if done.done() and done.exception() is not None:  # its own
                 raise
-            self._threads.abandon(thread, str(call))
+            self._threads.abandon(thread, done, str(call))
             raise _Late(f"did not return within {limit:g} s (its thread is left behind)") from None
 
     async def _in_loop(self, call: _Call) -> object:
