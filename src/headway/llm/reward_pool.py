@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -189,11 +190,14 @@ class RewardPool:
         self._settings = settings
         self._threads = CallThreads("reward")
         self._processes = RewardProcesses(rewards) if settings.runs_in == "processes" else None
-        self._coroutines: LoopThread | None = None
+        self._coroutines: list[LoopThread] = []  # one, from the first coroutine on
         self._places: dict[str, asyncio.Semaphore] = {}
         self._under_way: set[_Call] = set()
         self._counts = RewardCounts()
         self._decides = LoopThread("rewards")
+        ends = (self._decides, self._coroutines, self._processes, self._threads)
+        self._end = weakref.finalize(self, _end, *ends)  # also of a pool that nobody closes
+        self._end.atexit = False
 
     def score(self, prompt: Prompt, replies: Sequence[Sample]) -> GroupScores:
         return self.score_all([(prompt, replies)])[0]
@@ -235,12 +239,8 @@ class RewardPool:
         return [] if self._processes is None else self._processes.pids
 
     def close(self) -> None:
-        self._decides.close(CLOSE_S)
-        if self._coroutines is not None:
-            self._coroutines.close()
-        if self._processes is not None:
-            self._processes.close()
-        self._threads.close()
+        """Gives up what is under way, and ends its threads and processes."""
+        self._end()
 
     # -- in the thread that decides -----------------------------------------------------------------
 
@@ -333,7 +333,9 @@ class RewardPool:
 
     async def _in_loop(self, call: _Call) -> object:
         limit = self._settings.deadline_s
-        loop = self._coroutines = self._coroutines or LoopThread("reward coroutines")
+        if not self._coroutines:
+            self._coroutines.append(LoopThread("reward coroutines"))
+        (loop,) = self._coroutines
 
         async def ask() -> object:
             try:
@@ -349,9 +351,11 @@ class RewardPool:
             if done.done() and not done.cancelled() and done.exception() is not None:  # its own
                 raise
             what = "it was cancelled"
-            if self._coroutines is loop and not await loop.answers_within(LOOP_ANSWERS_S):
-                self._coroutines, what = None, "it blocks its event loop, which is left behind"
-                loop.close()
+            if not await loop.answers_within(LOOP_ANSWERS_S):
+                what = "it blocks its event loop, which is left behind"
+                if loop in self._coroutines:
+                    self._coroutines.remove(loop)
+                    loop.close()
             raise _Late(f"did not return within {limit:g} s ({what})") from None
 
     async def _in_process(self, processes: RewardProcesses, call: _Call) -> Rewards:
@@ -369,6 +373,17 @@ class RewardPool:
         if is_alone and function.max_calls is not None and function.max_calls < limit:
             limit, name = function.max_calls, str(function)
         return self._places.setdefault(name, asyncio.Semaphore(limit))
+
+
+def _end(
+    decides: LoopThread, coroutines: list[LoopThread], processes: RewardProcesses | None, threads: CallThreads
+) -> None:
+    decides.close(CLOSE_S)
+    for loop in coroutines:
+        loop.close()
+    if processes is not None:
+        processes.close()
+    threads.close()
 
 
 def _question(prompt: Prompt, replies: Sequence[Sample]) -> RewardQuestion:
