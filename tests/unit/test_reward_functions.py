@@ -13,13 +13,13 @@ import pytest
 from headway.llm.reward_functions import (
     RewardFunctions,
     RewardQuestion,
-    UserReward,
     answered,
     load_rewards,
     named_rewards,
 )
 from headway.llm.rewards import RewardError, Scored, parts_of
 from headway.llm.tasks import Prompt, load_task, user_says
+from headway.llm.user_rewards import UserReward
 
 SOURCE = """
 import asyncio

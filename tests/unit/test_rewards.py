@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.llm.reward_functions import RewardQuestion, UserReward, answered
+from headway.llm.reward_functions import RewardQuestion, answered
 from headway.llm.rewards import (
     RewardError,
     flexible_score,
@@ -26,6 +26,7 @@ from headway.llm.rewards import (
     strict_score,
 )
 from headway.llm.tasks import Prompt, user_says
+from headway.llm.user_rewards import UserReward
 
 # -- numbers ----------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@
     task    the task's own rule                                      one reply
     model   a scalar-head reward model, by its folder                a group      (`reward_models.py`)
 
-Functions of the first three kinds are named as `package.module:function` or `folder/file.py:function` and may be
-`async def`. Several are added up by their weights, in the order they are named; each is a part of the sum.
+Functions of the first three kinds (`user_rewards.py`) are named as `package.module:function` or
+`folder/file.py:function` and may be `async def`. Several are added up by their weights, in the order they are named;
+each is a part of the sum.
 
 A question is asked (`ask`, which may take long, fail, or return a coroutine) and what comes back is read (`read`, which
 cannot be helped by asking again). Who asks is somebody else: `RewardFunctions.score` here and now, or a `RewardPool`.
@@ -22,21 +23,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 from headway.core.naming import unknown
 from headway.core.one_line import shortened
-from headway.core.opaque import UserFunction
+from headway.core.opaque import SettingValue
 from headway.llm.rewards import RewardError, Scored, failed, parts_of, read_reward
-from headway.llm.tasks import Message, Prompt
-from headway.observe.user_functions import find_function
+from headway.llm.tasks import Prompt
 
-ARGUMENTS = ("prompt", "response", "truth", "info")
-VERL_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
-TRL_ARGUMENTS = ("prompts", "completions")
-TOKENS = "completion_ids"
-TRAINERS_OWN = ("trainer_state", "log_extra", "log_metric", "environments")
-"""What TRL's trainer passes along of itself."""
 MATH, TASK, MODEL = "math", "task", "model:"
 
 
@@ -98,103 +92,6 @@ class RewardFunction(Protocol):
     def read(self, value: object, question: RewardQuestion) -> Rewards:
         """Reads what came of it; raises RewardError."""
         ...
-
-
-@dataclass(frozen=True)
-class UserReward:
-    """Calls a reward function of the user's own in the way that it wants to be called.
-
-    What travels to another process is its name: each process loads the function for itself.
-    """
-
-    spec: str
-    stays_here: bool = field(default=False, init=False)
-    max_calls: int | None = field(default=None, init=False)
-    _function: UserFunction = field(init=False, repr=False, compare=False)
-    _wants: tuple[str, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        function = find_function(self.spec, "reward")
-        kinds = (ARGUMENTS, VERL_ARGUMENTS)
-        wants = next((names for names in kinds if _takes(function, names)), None)
-        if wants is None and not _is_batched(function):
-            choices = " or ".join(", ".join(names) for names in (*kinds, TRL_ARGUMENTS))
-            takes = inspect.signature(function)
-            raise ValueError(f"reward function {self.spec} must take {choices} by name; it takes {takes}")
-        object.__setattr__(self, "_function", function)
-        object.__setattr__(self, "_wants", wants or TRL_ARGUMENTS)
-
-    def __reduce__(self) -> tuple[type[UserReward], tuple[str]]:
-        return UserReward, (self.spec,)
-
-    def __str__(self) -> str:
-        return f"reward function {self.spec}"
-
-    @property
-    def name(self) -> str:
-        return self.spec.rpartition(":")[2]
-
-    @property
-    def is_batched(self) -> bool:
-        return self._wants == TRL_ARGUMENTS
-
-    @property
-    def is_async(self) -> bool:
-        call = getattr(self._function, "__call__", None)  # noqa: B004 - an object with an async __call__
-        return inspect.iscoroutinefunction(self._function) or inspect.iscoroutinefunction(call)
-
-    def check(self, prompt: Prompt) -> None:
-        if not self.is_batched:
-            return
-        known = {*TRL_ARGUMENTS, TOKENS, *_columns(prompt)}
-        for name in self._needed:
-            if name in TRAINERS_OWN:
-                raise ValueError(f"{self} needs {name!r}, which is TRL's trainer's own: give it a default")
-            if name not in known:
-                raise ValueError(f"{self} needs a column of the data: {unknown('column', name, known)}")
-
-    @cached_property
-    def _needed(self) -> list[str]:
-        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        found = inspect.signature(self._function).parameters.values()
-        return [one.name for one in found if one.kind in kinds and one.default is one.empty]
-
-    def ask(self, question: RewardQuestion) -> object:
-        if self.is_batched:
-            return self._function(**self._batch(question))
-        prompt, (response,) = question.prompt, question.replies
-        info = {**prompt.info, "uid": prompt.uid, "index": prompt.index, "data_source": prompt.data_source}
-        if self._wants == ARGUMENTS:
-            return self._function(prompt=prompt.question, response=response, truth=prompt.truth, info=info)
-        extra = info.get("extra_info")
-        about = {**info, **extra} if isinstance(extra, Mapping) else info
-        return self._function(
-            data_source=prompt.data_source, solution_str=response, ground_truth=prompt.truth, extra_info=about
-        )
-
-    def _batch(self, question: RewardQuestion) -> dict[str, Any]:
-        """A list for every argument, an entry for every reply: of those that it names, or all if it takes any."""
-        prompt, size = question.prompt, len(question.replies)
-        asked: Any = [dict(message) for message in prompt.messages] if prompt.is_chat else prompt.question
-        replies: list[Any] = list(question.replies)
-        if prompt.is_chat:
-            replies = [[_assistant_says(text)] for text in replies]
-        columns = {name: [value] * size for name, value in _columns(prompt).items()}
-        given = {**columns, "prompts": [asked] * size, "completions": replies}
-        if question.tokens:
-            given[TOKENS] = [list(tokens) for tokens in question.tokens]
-        named = _named(self._function)
-        return given if _takes_any(self._function) else {name: v for name, v in given.items() if name in named}
-
-    def read(self, value: object, question: RewardQuestion) -> Rewards:
-        uid, size = question.prompt.uid, len(question.replies)
-        if not self.is_batched:
-            return [read_reward(value, str(self), uid)]
-        values = value.tolist() if hasattr(value, "tolist") else value
-        if not isinstance(values, list | tuple) or len(values) != size:
-            many = f"{len(values)} numbers" if isinstance(values, list | tuple) else f"a {type(value).__name__}"
-            raise RewardError(f"{self} returned {many} for {size} replies to sample {uid}; allowed: one for each")
-        return [None if one is None else read_reward(one, str(self), uid) for one in values]
 
 
 @dataclass(frozen=True)
@@ -325,15 +222,21 @@ def load_rewards(
     names: Sequence[str],
     weights: Sequence[float] = (),
     *,
+    options: Mapping[str, SettingValue] | None = None,
     rule: Callable[[Prompt, str], float] | None = None,
     model: Callable[[str], RewardFunction] | None = None,
 ) -> RewardFunctions:
-    """Loads reward functions by their names. `rule` is the task's own; `model` makes one of a reward model's folder."""
-    return RewardFunctions(tuple(_load(name, rule, model) for name in names), tuple(map(float, weights)))
+    """Loads reward functions by their names. Those of the user get `options` besides; `rule` is the task's own, and
+    `model` makes one of a reward model's folder."""
+    found = tuple(_load(name, options or {}, rule, model) for name in names)
+    if options and all(name in (MATH, TASK) or name.startswith(MODEL) for name in names):
+        raise ValueError(f"reward_options={dict(options)} is for functions of your own, and there is none")
+    return RewardFunctions(found, tuple(map(float, weights)))
 
 
 def _load(
     name: str,
+    options: Mapping[str, SettingValue],
     rule: Callable[[Prompt, str], float] | None,
     model: Callable[[str], RewardFunction] | None,
 ) -> RewardFunction:
@@ -351,40 +254,6 @@ def _load(
         return model(name.removeprefix(MODEL))
     if ":" not in name:
         raise ValueError(unknown("reward", name, (MATH, TASK, "file.py:function", "module:function")))
-    return UserReward(name)
+    from headway.llm.user_rewards import UserReward
 
-
-# -- what a function takes --------------------------------------------------------------------------
-
-
-def _columns(prompt: Prompt) -> dict[str, Any]:
-    about = {"truth": prompt.truth, "uid": prompt.uid, "data_source": prompt.data_source}
-    return {**about, **prompt.info}
-
-
-def _assistant_says(text: str) -> Message:
-    return {"role": "assistant", "content": text}
-
-
-def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
-    """Can it be called with these? One that takes anything is asked for what it names."""
-    if _is_batched(function):
-        return False
-    try:
-        inspect.signature(function).bind(**dict.fromkeys(arguments))
-    except TypeError:
-        return False
-    return True
-
-
-def _is_batched(function: Callable[..., Any]) -> bool:
-    return not {"completions", TOKENS}.isdisjoint(_named(function))
-
-
-def _named(function: Callable[..., Any]) -> set[str]:
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {one.name for one in inspect.signature(function).parameters.values() if one.kind in kinds}
-
-
-def _takes_any(function: Callable[..., Any]) -> bool:
-    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values())
+    return UserReward(name, options)

@@ -29,7 +29,8 @@ def _rewards(config: GRPOConfig, task: PromptTask) -> RewardFunctions:
         return ModelReward(place, device, config.reward_model_rows)
 
     rule = task.by_rule if task.has_rule else None
-    return load_rewards(config.reward_names, config.reward_weights, rule=rule, model=model)
+    options = config.reward_options
+    return load_rewards(config.reward_names, config.reward_weights, options=options, rule=rule, model=model)
 
 
 def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -> tuple[Task, int]:

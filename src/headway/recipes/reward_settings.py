@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from headway.core.opaque import SettingValue
+from headway.core.opaque import JsonObject, SettingValue
 from headway.llm.reward_functions import MODEL
 from headway.llm.reward_pool import PoolSettings
 from headway.recipes.shared_settings import SettingsGroup
@@ -30,6 +30,8 @@ class RewardSettings(SettingsGroup):
     rule, which it is by default). Several, as a list, are added up."""
     reward_weights: tuple[float, ...] = ()
     """A weight for each of them, and a last one for reward_model. Empty: 1 each."""
+    reward_options: JsonObject = Field(default_factory=dict)
+    """More arguments, by name, for the functions of your own, like {threshold: 0.5}."""
     reward_model: str = ""
     """A folder, or an id on the model hub, of a reward model: a transformer with one number as its head. It is added to
     what reward names."""
@@ -88,6 +90,8 @@ class RewardSettings(SettingsGroup):
             )
         if by_option and self.reward_weights:
             raise ValueError("reward_weights goes with reward; task_options have reward_weights of their own")
+        if self.reward_options and not self.reward:
+            raise ValueError(f"reward_options={self.reward_options} needs reward")
         for name in OF_THE_MODEL if not self.reward_model else ():
             self._is_default(name, "reward_model")
         for name in OF_THE_POOL if not (names or by_option) else ():
