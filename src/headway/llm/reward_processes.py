@@ -4,7 +4,8 @@ r"""Reward calls in processes: what hangs or crashes there is killed and costs o
                 \--> late: killed, dead: reaped; the next call starts another process
 
 A process is a fresh interpreter that has loaded all reward functions by name; it answers one question at a time. There
-are as many as calls were ever under way at once. Each dies with this process, whatever ends that.
+are as many as calls were ever under way at once; they are started one after another, and one that becomes idle meanwhile
+spares the next. Each dies with this process, whatever ends that.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class RewardProcesses:
         self._functions = rewards.functions
         self._packed = pickle.dumps([None if one.stays_here else one for one in rewards.functions])
         self._lock = threading.Lock()
+        self._turn_to_start = threading.Lock()
         self._idle: list[RewardProcess] = []
         self._busy: set[RewardProcess] = set()
         self._is_closed = False
@@ -119,11 +121,22 @@ class RewardProcesses:
             return [process.pid for process in (*self._idle, *self._busy)]
 
     def _take(self) -> RewardProcess:
+        process = self._idle_nowait()
+        if process is not None:
+            return process
+        with self._turn_to_start:
+            process = self._idle_nowait()
+            if process is None:
+                process = RewardProcess(self._packed)
+                with self._lock:
+                    self._busy.add(process)
+        return process
+
+    def _idle_nowait(self) -> RewardProcess | None:
         with self._lock:
             process = self._idle.pop() if self._idle else None
-        process = process or RewardProcess(self._packed)
-        with self._lock:
-            self._busy.add(process)
+            if process is not None:
+                self._busy.add(process)
         return process
 
     def _give_back(self, process: RewardProcess) -> None:

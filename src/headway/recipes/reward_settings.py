@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -13,6 +14,7 @@ from headway.llm.reward_pool import PoolSettings
 from headway.recipes.shared_settings import SettingsGroup
 
 DEADLINE_S = 120.0
+THREADS = 32
 OF_THE_MODEL = ("reward_model_device", "reward_model_rows")
 OF_THE_POOL = (
     *("reward_runs_in", "reward_calls", "reward_deadline_s"),
@@ -42,8 +44,9 @@ class RewardSettings(SettingsGroup):
     reward_runs_in: Literal["threads", "processes"] = "threads"
     """Where reward functions run. A call that hangs is left behind in a thread, and killed in a process; what computes
     for long is quicker in processes."""
-    reward_calls: int = Field(default=32, ge=1)
-    """Reward calls at once, of each collector. More hide more latency and ask more of whoever answers."""
+    reward_calls: int | None = Field(default=None, ge=1)
+    """Reward calls at once, of each collector. More hide more latency and ask more of whoever answers. Default: 32; in
+    processes as many as there are cores."""
     reward_deadline_s: float | None = Field(default=None, gt=0)
     """One attempt at one call may take so long; then it is given up and counted. Default: 120, or less, so that all
     attempts fit into half of collect_deadline_s."""
@@ -70,7 +73,7 @@ class RewardSettings(SettingsGroup):
         limit = min(DEADLINE_S, wait_s / (2 * self.reward_attempts))
         return PoolSettings(
             runs_in=self.reward_runs_in,
-            calls=self.reward_calls,
+            calls=self.reward_calls or (THREADS if self.reward_runs_in == "threads" else os.cpu_count() or 1),
             deadline_s=limit if self.reward_deadline_s is None else self.reward_deadline_s,
             attempts=self.reward_attempts,
             delay_s=self.reward_delay_s,
