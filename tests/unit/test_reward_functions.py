@@ -238,3 +238,30 @@ def test_math_without_the_package_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "headway.llm.math_verify_rewards", raising=False)
     with pytest.raises(ValueError, match=r"^reward 'math' needs math-verify: pip install 'headway\[math\]'$"):
         load_rewards(["math"])
+
+
+# -- more arguments ---------------------------------------------------------------------------------
+
+
+def test_options_go_to_the_functions_that_take_them(tmp_path: Path) -> None:
+    (tmp_path / "more.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info, threshold):\n"
+        "    return float(len(solution_str) > threshold)\n"
+        "async def any_of_them(completions, **more):\n"
+        "    return [more['threshold'] for _ in completions]\n"
+        "def none(prompt, response, truth, info):\n"
+        "    return 0.0\n"
+    )
+    options = {"threshold": 2}
+    rewards = load_rewards([f"{tmp_path}/more.py:compute_score"], options=options)
+    assert rewards.score(prompt_of(), ["ab", "abc"]) == [0.0, 1.0]
+    (again,) = pickle.loads(pickle.dumps(rewards.functions))
+    assert answered(again, RewardQuestion(prompt_of(), ("abc",))) == [1.0]
+    batched = load_rewards([f"{tmp_path}/more.py:any_of_them"], options=options)
+    assert batched.functions[0].is_async and batched.score(prompt_of(), ["a", "b"]) == [2.0, 2.0]
+    with pytest.raises(ValueError, match=r"more.py:none takes no 'threshold' \(reward_options\)"):
+        load_rewards([f"{tmp_path}/more.py:none"], options=options)
+    with pytest.raises(ValueError, match=r"compute_score must take .* by name; it takes"):
+        load_rewards([f"{tmp_path}/more.py:compute_score"])
+    with pytest.raises(ValueError, match="is for functions of your own, and there is none"):
+        load_rewards(["task"], options=options, rule=lambda prompt, text: 0.0)

@@ -4,8 +4,8 @@ r"""Reward calls in processes: what hangs or crashes there is killed and costs o
                 \--> late: killed, dead: reaped; the next call starts another process
 
 A process is a fresh interpreter that has loaded all reward functions by name; it answers one question at a time. There
-are as many as calls were ever under way at once; they are started one after another, and one that becomes idle meanwhile
-spares the next. Each dies with this process, whatever ends that.
+are as many as calls were ever under way at once; they are started one after another, and one that becomes idle
+meanwhile spares the next. Each dies with this process, whatever ends that.
 """
 
 from __future__ import annotations
