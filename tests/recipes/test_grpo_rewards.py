@@ -58,6 +58,12 @@ def unavailable_once(prompt, response, truth, info):
     return share_of_digits(prompt, response, truth, info)
 
 
+def hangs(prompt, response, truth, info):
+    if truth == "7":
+        time.sleep(3600)
+    return share_of_digits(prompt, response, truth, info)
+
+
 def never(prompt, response, truth, info):
     if truth == "7":
         raise ConnectionError("503 Service Unavailable")
@@ -224,6 +230,16 @@ def test_attempts_that_are_used_up_follow_on_failure(folder: Path) -> None:
     with pytest.raises(Exception, match=r"never failed on sample prompts/8: ConnectionError: 503 .* \(2 attempts\)"):
         run(config_of(folder, "never", updates=12, reward_attempts=2))
     result = run(config_of(folder, "never", updates=12, reward_attempts=2, on_failure="drop"))
+    assert result.updates == 12 and result.ledger.dropped["failed"] >= 1
+
+
+def test_a_function_that_hangs_is_killed_in_its_process_and_costs_its_group(folder: Path) -> None:
+    limit = patient(0.5)
+    common: dict[str, Any] = {"reward_deadline_s": limit, "reward_attempts": 1, "updates": 12}
+    line = rf"hangs did not return within {limit:g} s \(its thread is left behind\) on sample prompts/8"
+    with pytest.raises(Exception, match=line):
+        run(config_of(folder, "hangs", **common))
+    result = run(config_of(folder, "hangs", **common, reward_runs_in="processes", on_failure="drop"))
     assert result.updates == 12 and result.ledger.dropped["failed"] >= 1
 
 
