@@ -172,7 +172,7 @@ def test_the_gradient_is_that_of_the_drawn_tokens_alone(credit: str, per_token: 
     whole = batch()
     subject.learn(whole)
     expected = slow_gradient(whole, per_token, lambda word: True)
-    for name, parameter in subject._model.named_parameters():
+    for name, parameter in subject._training.model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], atol=2e-6, rtol=1e-3, msg=name)
 
 
@@ -186,7 +186,7 @@ def test_nothing_flows_back_from_where_an_observation_would_be_predicted() -> No
             output.last_hidden_state.retain_grad()
             seen.append((options["input_ids"], output.last_hidden_state))
 
-    subject._model.base_model.register_forward_hook(watch, with_kwargs=True)
+    subject._training.model.base_model.register_forward_hook(watch, with_kwargs=True)
     subject.learn(batch(1))
     assert seen
     for ids, hidden in seen:
@@ -342,7 +342,7 @@ def test_the_critic_looks_over_turns_and_beyond_what_was_cut(kind: str) -> None:
     update = subject._begin(whole)
     critic = subject._critic
     assert critic is not None and update.values is not None and update.targets is not None
-    body = subject._model.base_model if kind == "shared" else critic._body
+    body = subject._training.model.base_model if kind == "shared" else critic._body
     expected: list[float] = []
     for record in (rollout.payload for rollout in whole.rollouts):
         rewards = iter(record.rewards.tolist())
@@ -380,7 +380,7 @@ def test_what_was_cut_is_compared_with_and_not_learned_from() -> None:
     whole = batch(ends=("done", "turns", "done"))
     metrics = subject.learn(whole).metrics
     expected = slow_gradient(whole, of_episodes, lambda word: word == "done")
-    for name, parameter in subject._model.named_parameters():
+    for name, parameter in subject._training.model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], atol=2e-6, rtol=1e-3, msg=name)
     assert metrics["left_out"] == pytest.approx(1 / 3)
     assert metrics["reward"] == pytest.approx(float(np.mean([r.payload.returns for r in whole.rollouts])))

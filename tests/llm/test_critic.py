@@ -80,7 +80,7 @@ def slow_values(subject: GRPOLearner, kind: str, prompt: np.ndarray, reply: np.n
     """One sequence on its own, without a tree."""
     critic = subject._critic
     assert critic is not None
-    body = subject._model.base_model if kind == "shared" else critic._body
+    body = subject._training.model.base_model if kind == "shared" else critic._body
     whole = torch.tensor([[*prompt.tolist(), *reply.tolist()]])
     with torch.no_grad():
         hidden = body(whole).last_hidden_state[0, len(prompt) - 1 : -1]
@@ -171,7 +171,7 @@ def test_a_shared_critic_shapes_the_backbone_by_its_weight_and_an_own_one_does_n
 
 def _gradients(subject: GRPOLearner, one: Batch) -> dict[str, Any]:
     subject.learn(one)
-    return {name: parameter.grad.clone() for name, parameter in subject._trained.items()}
+    return {name: parameter.grad.clone() for name, parameter in subject._training.trained.named.items()}
 
 
 # -- how, not what --------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_microbatches_and_chunks_do_not_change_the_gradient(kind: str) -> None:
         subject = learner(kind, **cut, **options)
         policy = _gradients(subject, batch())
         assert subject._critic is not None
-        values = {str(n): parameter.grad.clone() for n, parameter in enumerate(subject._critic.parameters)}
+        values = {str(n): parameter.grad.clone() for n, parameter in enumerate(subject._critic.trained.parameters)}
         found.append(policy | values)
     assert largest_gap(found[0], found[1]) < 1e-5
     assert largest_gap(found[0], found[2]) < 1e-5

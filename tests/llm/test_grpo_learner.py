@@ -284,7 +284,7 @@ def test_the_update_follows_the_advantage() -> None:
     )
     subject = learner()
     subject.learn(Batch(0, (Rollout(payload),)))
-    after = [_sequence_log_probs(subject._model, prompt, reply).sum() for reply in (good, bad)]
+    after = [_sequence_log_probs(subject._training.model, prompt, reply).sum() for reply in (good, bad)]
     assert after[0] > logs[0].sum() + 0.1 and after[1] < logs[1].sum() - 0.1
 
 
@@ -340,7 +340,9 @@ def test_adapters_train_little_and_are_folded_into_what_is_published(kind: str) 
     assert largest_gap(dict(plain.named_parameters()), dict(tiny_model(kind).named_parameters())) > 1e-4
     tokens = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        torch.testing.assert_close(plain(tokens).logits, subject._model.eval()(tokens).logits, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            plain(tokens).logits, subject._training.model.eval()(tokens).logits, atol=1e-5, rtol=1e-4
+        )
 
 
 def test_a_model_without_adapters_publishes_itself() -> None:

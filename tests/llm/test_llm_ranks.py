@@ -240,7 +240,7 @@ def test_a_critic_that_differs_between_ranks_is_noticed_though_nothing_published
         assert isinstance(mine, Mortal)
         assert mine._critic is not None
         with torch.no_grad():
-            mine._critic.parameters[0][0, 0] += 1e-3
+            mine._critic.trained.parameters[0][0, 0] += 1e-3
         with pytest.raises(RankFailed, match="different weights"):
             subject.learn(batch(1))
     finally:

@@ -77,7 +77,7 @@ def learner(load: Any = start, **settings: Any) -> GRPOLearner:
 
 def gradients(subject: GRPOLearner, one: Batch) -> dict[str, Any]:
     subject.learn(one)
-    return {name: parameter.grad.clone() for name, parameter in subject._trained.items()}
+    return {name: parameter.grad.clone() for name, parameter in subject._training.trained.named.items()}
 
 
 def largest_gap(first: dict[str, Any], second: dict[str, Any]) -> float:
@@ -124,7 +124,7 @@ def test_gradient_checkpointing_computes_layers_again_and_changes_nothing() -> N
     for load in (start, checkpointed):
         subject = learner(load)
         calls: list[int] = []
-        for layer in subject._model.base_model.layers:
+        for layer in subject._training.model.base_model.layers:
             layer.self_attn.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         found.append((gradients(subject, batch()), len(calls)))
     (plain, once), (again, twice) = found
@@ -256,7 +256,7 @@ def test_the_steps_are_those_of_adamw_with_the_given_numbers() -> None:
     beta1, beta2, eps, decay, rate = 0.5, 0.7, 1e-3, 0.1, 1e-2
     subject = learner(adam_beta1=beta1, adam_beta2=beta2, adam_eps=eps, weight_decay=decay, learning_rate=rate)
     name = "model.norm.weight"
-    weight = subject._trained[name].detach().double().clone()
+    weight = subject._training.trained.named[name].detach().double().clone()
     mean, square = torch.zeros_like(weight), torch.zeros_like(weight)
     for step in (1, 2):
         gradient = gradients(subject, batch())[name].double()
@@ -264,7 +264,9 @@ def test_the_steps_are_those_of_adamw_with_the_given_numbers() -> None:
         square = beta2 * square + (1 - beta2) * gradient**2
         direction = mean / (1 - beta1**step) / ((square / (1 - beta2**step)).sqrt() + eps)
         weight = weight * (1 - rate * decay) - rate * direction
-        torch.testing.assert_close(subject._trained[name].detach().double(), weight, atol=1e-7, rtol=1e-6)
+        torch.testing.assert_close(
+            subject._training.trained.named[name].detach().double(), weight, atol=1e-7, rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize(

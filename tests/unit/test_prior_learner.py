@@ -58,7 +58,7 @@ def a_batch(*segments: TextSegment) -> Batch:
 
 
 def gradients(subject: PriorLearner) -> dict[str, Any]:
-    return {name: parameter.grad.clone() for name, parameter in subject._training.trained.items()}
+    return {name: parameter.grad.clone() for name, parameter in subject._training.trained.named.items()}
 
 
 def token_logs(model: Any, prompt: Sequence[int], action: Sequence[int]) -> Any:

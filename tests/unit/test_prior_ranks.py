@@ -31,7 +31,7 @@ def taught(rank: Rank, **settings: Any) -> tuple[dict[str, Any], str, dict[str, 
         lambda: copy.deepcopy(START), chosen, load_reference=lambda: copy.deepcopy(START), seed=3, rank=rank
     )
     report = subject.learn(Batch(0, tuple(Rollout(random_segment(number, 3)) for number in range(2))))
-    gradients = {name: parameter.grad.clone() for name, parameter in subject._training.trained.items()}
+    gradients = {name: parameter.grad.clone() for name, parameter in subject._training.trained.named.items()}
     return gradients, fingerprint(subject.held_alike()), dict(report.metrics)
 
 

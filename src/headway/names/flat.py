@@ -17,15 +17,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headway.core.opaque import SettingValue
-from headway.names import trl_meanings
+from headway.names import sb3
+from headway.names.peer_rows import Beside
 from headway.names.rows import whole
 
 SYSTEMS = {
+    "cleanrl": "CleanRL",
     "color_gomoku": "parallel PPO with a prioritized replay on Ray",
     "lightzero": "LightZero",
+    "prime_rl": "prime-rl",
     "priorzero": "PriorZero",
+    "rllib": "RLlib",
     "roll": "ROLL, its pipeline for verifiable rewards",
     "roll_agentic": "ROLL, its pipeline for agents",
+    "sample_factory": "Sample Factory",
+    "sb3": "Stable-Baselines3",
     "trl": "TRL",
     "verl": "verl",
 }
@@ -74,8 +80,6 @@ class KnownName:
     """Whose meaning this is; said only where others have another."""
     others: tuple[OtherMeaning, ...] = ()
     implies: Implied | None = None
-    combined: Callable[[object, Together], dict[str, object]] | None = None
-    """What it sets together with other names that are set, where that is more than by itself."""
 
     def in_recipe(self, value: object, fields: Collection[str]) -> dict[str, object]:
         """What a value sets in a recipe with these settings, in the first of its meanings."""
@@ -99,8 +103,6 @@ class KnownName:
                 return other.translate(value, together, defaults)
         if others and names not in self.systems:
             raise ValueError(self._both(value, fields, others))
-        if self.combined is not None:
-            return self.combined(value, {**together, self.name: value})
         return self.in_recipe(value, fields)
 
     def _both(self, value: object, fields: Collection[str], others: list[OtherMeaning]) -> str:
@@ -191,6 +193,12 @@ def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
     )
 
 
+def _sb3_evaluations(value: SettingValue, together: Together, defaults: Mapping[str, object]) -> dict[str, object]:
+    meaning = sb3.NAMES["eval_freq"].translate(value, Beside(together, defaults))
+    assert isinstance(meaning, dict)
+    return meaning
+
+
 def _episodes(value: object, together: Together, defaults: Mapping[str, object]) -> dict[str, object]:
     episodes, size = whole("rollout_batch_size", value), together.get("group_size", defaults.get("group_size"))
     size = whole("group_size", size)
@@ -212,7 +220,7 @@ _EPISODES = OtherMeaning(
 )
 _STEPS = OtherMeaning(("most systems that play games",), "environment steps in all", "steps", _plays)
 _EVERY_STEPS = OtherMeaning(
-    ("Stable-Baselines3",), "environment steps between evaluations", "evaluate_every", _plays_without_search
+    ("sb3",), "environment steps between evaluations", "evaluate_every", _plays_without_search, _sb3_evaluations
 )
 _REPLAY = Implied("replay_mode", "shared", instead_of="none")
 
@@ -311,28 +319,6 @@ KNOWN_NAMES = {
         KnownName("use_kl_in_reward", "take that from the rewards", _same("kl_in_reward"), True),
         KnownName("entropy_coeff", "bonus for staying undecided", _same("entropy_weight"), 0.01),
         KnownName("ppo_epochs", "passes over a batch", _same("num_epochs"), 2),
-        KnownName("reward_funcs", "what scores replies", trl_meanings.reward_funcs, "rewards.score"),
-        KnownName("reward_model_name_or_path", "a reward model", _same("reward_model"), "models/judge"),
-        KnownName(
-            "multi_objective_aggregation", "how rewards become one", trl_meanings.aggregation, "sum_then_normalize"
-        ),
-        KnownName(
-            "dataset_name",
-            "a Hugging Face dataset",
-            lambda value: trl_meanings.dataset_name(value, {}),
-            "open-r1/maths",
-            combined=trl_meanings.dataset_name,
-        ),
-        *(
-            KnownName(
-                name,
-                f"its {ours.replace('_', ' ')}",
-                trl_meanings.dataset_option(ours),
-                example,
-                combined=trl_meanings.dataset_options,
-            )
-            for (name, ours), example in zip(trl_meanings.DATASET.items(), ("main", "train", "test"), strict=True)
-        ),
         KnownName("collector_env_num", "games per collector", _same("num_envs"), 8),
         KnownName("game_segment_length", "steps of each game per segment", _same("segment_steps"), 50),
         KnownName("n_evaluator_episode", "episodes per evaluation", _same("eval_episodes"), 8),

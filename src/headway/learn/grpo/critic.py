@@ -27,6 +27,7 @@ from headway.learn.grpo.advantages import at_the_end, token_gae
 from headway.learn.grpo.credit import Turns, turn_gae
 from headway.learn.grpo.loss import TokenLoss, value_loss
 from headway.learn.ragged import Ragged
+from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
 from headway.llm.model_types import CausalModel
 from headway.llm.trees import TreeBatch, body_of, hidden_states
 from headway.llm.without_dropout import without_dropout
@@ -61,7 +62,7 @@ class Critic:
         self,
         settings: CriticSettings,
         policy: CausalModel,
-        make_optimizer: Callable[[list[Tensor], float], torch.optim.Optimizer],
+        optimizer: OptimizerSettings,
         *,
         load: Callable[[], CausalModel] | None = None,
     ) -> None:
@@ -76,11 +77,10 @@ class Critic:
             if load is None:
                 raise ValueError("a critic of its own needs a model")
             self._body = without_dropout(body_of(load()))  # no head over the vocabulary
-        self._trained = {f"head.{name}": p for name, p in self._head.named_parameters()}
+        trained = {f"head.{name}": p for name, p in self._head.named_parameters()}
         if self._body is not None:
-            self._trained |= {name: p for name, p in self._body.named_parameters() if p.requires_grad}
-        self.parameters = list(self._trained.values())
-        self.optimizer = make_optimizer(self.parameters, settings.critic_learning_rate)
+            trained |= {name: p for name, p in self._body.named_parameters() if p.requires_grad}
+        self.trained = TrainedWeights(trained, optimizer, settings.critic_learning_rate)
 
     @property
     def is_shared(self) -> bool:
@@ -115,15 +115,3 @@ class Critic:
         """Returns the share of some tokens [n] in the mean error over `num_tokens`, before `value_weight`."""
         scale = torch.full_like(targets, 1 / num_tokens)
         return value_loss(values, targets, scale, old_values=old_values, clip=self.settings.value_clip)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "weights": {name: parameter.detach() for name, parameter in self._trained.items()},
-            "optimizer": self.optimizer.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        with torch.no_grad():
-            for name, parameter in self._trained.items():
-                parameter.copy_(torch.as_tensor(state["weights"][name]))
-        self.optimizer.load_state_dict(state["optimizer"])

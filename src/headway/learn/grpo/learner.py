@@ -34,16 +34,14 @@ from headway.learn.grpo.critic import Critic
 from headway.learn.grpo.engine_check import EngineCheck
 from headway.learn.grpo.loss import policy_loss, token_scale
 from headway.learn.grpo.policy import TokenPolicy, autocast, find_reference
-from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies, minibatches, record_of
+from headway.learn.grpo.replies import Microbatch, Replies, minibatches, record_of
 from headway.learn.grpo.settings import GRPOSettings
 from headway.learn.grpo.summary import equal_groups, summarize
 from headway.learn.grpo.update import GRPOUpdate, measure
+from headway.learn.model_in_training import ModelInTraining
 from headway.learn.rank import ALONE, Rank
-from headway.llm.adapters import plain_weights
-from headway.llm.layouts import choose_layout
+from headway.learn.trained_weights import TrainedWeights
 from headway.llm.model_types import CausalModel
-from headway.llm.trees import pair_price
-from headway.llm.without_dropout import without_dropout
 
 __all__ = ["GRPOLearner", "GRPOSettings"]
 
@@ -78,24 +76,20 @@ class GRPOLearner:
         self._settings = settings
         self._rank = rank
         self._correction: Correction = find_correction(settings.correction, **settings.correction_options)
-        self._model = without_dropout(load())
-        self._policy = TokenPolicy(self._model, settings)
-        apart = choose_layout(self._model, settings.layout) == "rows"
-        self._device = next(self._model.parameters()).device
-        price = 0.0 if apart else pair_price(self._model)
-        self._sizes = MicrobatchSizes(settings.microbatch_tokens, price, self._device, apart)
-        self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
-        if not self._trained:
-            raise ValueError("the model has no weights to train")
-        self._check = EngineCheck(self._policy, self._trained, settings.check_engine_every, rank)
-        self._optimizer = self._make_optimizer(list(self._trained.values()), settings.learning_rate)
-        self._reference = find_reference(self._model, settings, load_reference)
-        self._critic = None
-        if settings.has_critic:
-            self._critic = Critic(settings, self._model, self._make_optimizer, load=load_critic)
-        self._publish_dtype = publish_dtype
-        self._random = np.random.default_rng(seed)
-        self._updates = 0
+        self._training = ModelInTraining(
+            load,
+            settings,
+            layout=settings.layout,
+            microbatch_tokens=settings.microbatch_tokens,
+            publish_dtype=publish_dtype,
+            seed=seed,
+            rank=rank,
+        )
+        model = self._training.model
+        self._policy = TokenPolicy(model, settings)
+        self._check = EngineCheck(self._policy, self._training.trained.named, settings.check_engine_every, rank)
+        self._reference = find_reference(model, settings, load_reference)
+        self._critic = Critic(settings, model, settings, load=load_critic) if settings.has_critic else None
 
     # -- the learner's face -------------------------------------------------------------------------
 
@@ -103,65 +97,57 @@ class GRPOLearner:
         self._set_learning_rates()
         update = self._begin(batch)
         for epoch in range(0 if update.is_nothing_left else self._settings.num_epochs):
-            for groups in minibatches(update.data.num_groups, self._settings.num_minibatches, self._random):
+            for groups in minibatches(update.data.num_groups, self._settings.num_minibatches, self._training.random):
                 self._step(update, groups, is_first_look=epoch == 0)
-        self._updates += 1
+        self._training.updates += 1
         found = measure(update, self._rank, self._settings.num_epochs)
-        found["learning_rate"] = 0.0 if update.is_policy_waiting else self._optimizer.param_groups[0]["lr"]
+        found["learning_rate"] = 0.0 if update.is_policy_waiting else self._training.trained.learning_rate
         if self._critic is not None:
-            found["critic_learning_rate"] = self._critic.optimizer.param_groups[0]["lr"]
+            found["critic_learning_rate"] = self._critic.trained.learning_rate
         found["without_signal"] = self._without_signal(update, found)
         return LearnReport(found)
 
     def snapshot(self) -> dict[str, Tensor]:
         """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
-        return plain_weights(self._model, self._publish_dtype)
+        return self._training.published()
 
     def held_alike(self) -> dict[str, Any]:
         """Returns the weights that are the same on every rank, the critic's included."""
-        return {"policy": self._weights(), "critic": self._critic and self._critic.state_dict()["weights"]}
+        return {"policy": self._training.trained.values(), "critic": self._critic and self._critic.trained.values()}
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "weights": self._weights(),
-            "optimizer": self._optimizer.state_dict(),
-            "critic": self._critic and self._critic.state_dict(),
-            "updates": self._updates,
+            **self._training.state_dict(),
+            "critic": self._critic and self._critic.trained.state_dict(),
             "version": self._check.version,
-            "random": self._random.bit_generator.state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         critic = state.get("critic")
         if (critic is None) != (self._critic is None):
             raise ValueError(f"the saved state has {'no' if critic is None else 'a'} critic: another estimator's")
-        with torch.no_grad():
-            for name, parameter in self._trained.items():
-                parameter.copy_(torch.as_tensor(state["weights"][name]))
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._training.load_state_dict(state)
         if self._critic is not None and critic is not None:
-            self._critic.load_state_dict(critic)
-        self._updates = state["updates"]
+            self._critic.trained.load_state_dict(critic)
         self._check.version = state.get("version")
-        self._random.bit_generator.state = state["random"]
 
     # -- before the first step ----------------------------------------------------------------------
 
     def _begin(self, batch: Batch) -> GRPOUpdate:
         settings, correction = self._settings, self._correction
-        whole = data = Replies.of([record_of(rollout) for rollout in batch.rollouts], self._device)
+        whole = data = Replies.of([record_of(rollout) for rollout in batch.rollouts], self._training.device)
         look = self._first_look(whole)
         advantages, targets = self._advantages(whole, look)
         summary, left = summarize(whole), whole.without_cut() if settings.mask_truncated else whole
         if settings.mask_truncated:
             summary["left_out"] = float(whole.cut.mean())
         if left is not None and left is not whole:
-            kept = torch.from_numpy(~whole.cut)[whole.sequences.row].to(self._device)
+            kept = torch.from_numpy(~whole.cut)[whole.sequences.row].to(self._training.device)
             data, look, advantages = left, look.only(kept), advantages[kept]
             targets = None if targets is None else targets[kept]
         verdict = None
         if correction.needs_whole_batch and look.proximal is not None:
-            verdict = correction.weigh(look.proximal, data.log_probs, data.sequences.to(self._device))
+            verdict = correction.weigh(look.proximal, data.log_probs, data.sequences.to(self._training.device))
         return GRPOUpdate(
             data=data,
             version=batch.version,
@@ -172,40 +158,40 @@ class GRPOLearner:
             advantages=advantages,
             targets=targets,
             whole=verdict,
-            is_policy_waiting=self._updates < settings.critic_alone,
+            is_policy_waiting=self._training.updates < settings.critic_alone,
             mismatch={} if left is None else self._mismatch(data, batch.version, look.proximal),
-            logs=torch.zeros(data.num_tokens, device=self._device),
-            weights=torch.zeros(data.num_tokens, device=self._device),
+            logs=torch.zeros(data.num_tokens, device=self._training.device),
+            weights=torch.zeros(data.num_tokens, device=self._training.device),
             is_nothing_left=left is None,
         )
 
     def _mismatch(self, data: Replies, version: int, proximal: Tensor | None) -> Mapping[str, float] | None:
         is_known = self._settings.is_one_step or proximal is not None
         is_free = is_known and not self._settings.sampling.is_cut
-        return self._check.mismatch(data, version, self._sizes, is_free=is_free)
+        return self._check.mismatch(data, version, self._training.sizes, is_free=is_free)
 
     def _advantages(self, data: Replies, look: _Look) -> tuple[Tensor, Tensor | None]:
         """Returns the advantages of tokens [N] over the whole batch; with a critic also its targets, [N]."""
         settings = self._settings
         refine = whiten if settings.whiten_advantages else lambda found: found
-        sequences = data.sequences.to(self._device)
+        sequences = data.sequences.to(self._training.device)
         penalties = None
         if settings.kl_in_reward and look.reference is not None:
             penalties = settings.kl_weight * (data.log_probs - look.reference)
-        rewards = data.rewards.to(self._device)
+        rewards = data.rewards.to(self._training.device)
         if self._critic is not None and look.values is not None:
             if data.has_episodes:
-                turns = data.turns.to(self._device)
+                turns = data.turns.to(self._training.device)
                 advantages, targets = self._critic.turn_advantages(turns, penalties, look.values, sequences, look.after)
             else:
                 advantages, targets = self._critic.advantages(rewards, penalties, look.values, sequences)
             return refine(advantages), targets
         if penalties is not None:
             rewards = rewards - sequences.sums(penalties)
-        per_reply = group_advantages(settings.estimator, rewards, data.group.to(self._device))
+        per_reply = group_advantages(settings.estimator, rewards, data.group.to(self._training.device))
         if settings.credit == "episode":
             return sequences.spread(refine(per_reply)), None
-        turns = data.turns.to(self._device)
+        turns = data.turns.to(self._training.device)
         earned = turns.rewards if penalties is None else turns.rewards - turns.tokens.sums(penalties)
         if settings.credit == "turn":
             per_turn = turn_credit(settings.estimator, turns, earned, settings.turn_gamma)
@@ -231,7 +217,7 @@ class GRPOLearner:
             return _Look()
         num_tokens = data.num_tokens
         with_ends = critic is not None and data.has_episodes and bool(data.cut.any())
-        lines = torch.zeros(3, num_tokens + len(data.starts) * with_ends, device=self._device)
+        lines = torch.zeros(3, num_tokens + len(data.starts) * with_ends, device=self._training.device)
         for part in self._my_microbatches(data, np.arange(data.num_groups), with_ends=with_ends):
             hidden = None
             if needs_proximal or (critic is not None and critic.is_shared):
@@ -252,15 +238,15 @@ class GRPOLearner:
 
     def _my_microbatches(self, data: Replies, groups: np.ndarray, *, with_ends: bool = False) -> Iterator[Microbatch]:
         mine = groups[self._rank.share_by_size(data.sizes[groups])]
-        return data.microbatches(mine, self._sizes, with_ends=with_ends)
+        return data.microbatches(mine, self._training.sizes, with_ends=with_ends)
 
     def _step(self, update: GRPOUpdate, groups: np.ndarray, *, is_first_look: bool) -> None:
         """Takes one step on some groups. The denominators are theirs, whichever rank and microbatch a token is in."""
         data, critic = update.data, self._critic
         numbers = data.numbers(groups)
         num_tokens, num_sequences = int(data.sequences.lengths[numbers].sum()), len(numbers)
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        for trained in self._all_trained:
+            trained.forget_gradients()
         for part in self._my_microbatches(data, groups):
             with torch.set_grad_enabled(not update.is_policy_waiting):
                 hidden = self._policy.hidden(part.trees)
@@ -326,50 +312,27 @@ class GRPOLearner:
 
     def _values(self, part: Microbatch, hidden: Tensor | None) -> Tensor:
         assert self._critic is not None
-        with autocast(self._device):
+        with autocast(self._training.device):
             return self._critic.values(part.trees, hidden)
 
     def _finish_step(self, update: GRPOUpdate) -> None:
-        policy = [] if update.is_policy_waiting else list(self._trained.values())
-        values = [] if self._critic is None else self._critic.parameters
-        self._rank.add_up_gradients([*policy, *values])
-        for parameters, norms in ((policy, update.norms), (values, update.critic_norms)):
-            if parameters:
-                norms.append(torch.nn.utils.clip_grad_norm_(parameters, self._settings.max_grad_norm, foreach=True))
-        if policy:
-            self._optimizer.step()
-        if self._critic is not None:
-            self._critic.optimizer.step()
-
-    # -- optimizers ---------------------------------------------------------------------------------
-
-    def _make_optimizer(self, parameters: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        settings = self._settings
-        return torch.optim.AdamW(
-            parameters,
-            lr=learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_eps,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        policy = [] if update.is_policy_waiting else [(self._training.trained, update.norms)]
+        critic = [] if self._critic is None else [(self._critic.trained, update.critic_norms)]
+        steps = [*policy, *critic]
+        self._rank.add_up_gradients([parameter for trained, _ in steps for parameter in trained.parameters])
+        for trained, norms in steps:
+            norms.append(trained.clip())
+        for trained, _ in steps:
+            trained.step()
 
     @property
-    def _optimizers(self) -> list[torch.optim.Optimizer]:
-        return [self._optimizer] if self._critic is None else [self._optimizer, self._critic.optimizer]
+    def _all_trained(self) -> list[TrainedWeights]:
+        return [self._training.trained, *([] if self._critic is None else [self._critic.trained])]
 
     def _set_learning_rates(self) -> None:
-        settings = self._settings
-        share = settings.policy_schedule().share(max(0, self._updates - settings.critic_alone))
-        _set_rate(self._optimizer, settings.learning_rate * share)
+        settings, updates = self._settings, self._training.updates
+        share = settings.policy_schedule().share(max(0, updates - settings.critic_alone))
+        self._training.trained.learning_rate = settings.learning_rate * share
         if self._critic is not None:
-            share = settings.critic_schedule().share(self._updates)
-            _set_rate(self._critic.optimizer, self._critic.settings.critic_learning_rate * share)
-
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: parameter.detach() for name, parameter in self._trained.items()}
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+            share = settings.critic_schedule().share(updates)
+            self._critic.trained.learning_rate = self._critic.settings.critic_learning_rate * share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
@@ -14,6 +14,7 @@ from headway.learn.grpo.credit import CreditSettings
 from headway.learn.grpo.critic import CriticSettings
 from headway.learn.grpo.loss import LossSettings
 from headway.learn.schedules import Schedule
+from headway.learn.trained_weights import OptimizerSettings
 from headway.llm.engine import Sampling
 from headway.llm.heads import CHUNK
 
@@ -21,35 +22,6 @@ _GO_WITH = {"turn_gamma": "turn"} | dict.fromkeys(
     ("episode_reward_weight", "step_reward_weight", "step_reward_gamma"), "gigpo"
 )
 """Settings of one kind of credit."""
-
-
-class OptimizerSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
-    """Optimizer: AdamW and its learning rate."""
-
-    learning_rate: float = Field(default=1e-6, gt=0)
-    """Step size of AdamW."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """After its warmup the learning rate stays, or falls to lr_floor at the end of `updates`."""
-    lr_floor: float = Field(default=0.0, ge=0, le=1)
-    """Where such a fall ends, as a share of the learning rate."""
-    warmup_updates: int = Field(default=0, ge=0)
-    """The learning rate rises over this many updates."""
-    updates: int | None = Field(default=None, ge=1)
-    """Stop after this many learn calls."""
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
-    """How long AdamW remembers the direction. Raising it makes smoother steps."""
-    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
-    """How long AdamW remembers the size of gradients. Raising it makes it slower to notice that they have changed."""
-    adam_eps: float = Field(default=1e-8, gt=0)
-    """Added to the size of gradients. Raising it makes the steps of weights with tiny gradients smaller."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """Of AdamW."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Largest gradient norm."""
-    num_epochs: int = Field(default=1, ge=1)
-    """Passes over a batch."""
-    num_minibatches: int = Field(default=1, ge=1)
-    """Gradient steps per pass. More learn faster from a batch and move further from its data."""
 
 
 class GRPOSettings(OptimizerSettings, LossSettings, CreditSettings, CriticSettings):

@@ -61,25 +61,24 @@ class ImitationLearner:
             layout=settings.layout,
             microbatch_tokens=settings.microbatch_tokens,
             publish_dtype=publish_dtype,
+            seed=seed,
             rank=rank,
         )
         self._transform = logit_transform_of(self._training.model)
-        self._random = np.random.default_rng(seed)
-        self._updates = 0
 
     # -- the learner's face -------------------------------------------------------------------------
 
     def learn(self, batch: Batch) -> LearnReport:
-        rate = self._settings.learning_rate * self._settings.schedule().share(self._updates)
-        self._training.set_learning_rate(rate)
+        rate = self._settings.learning_rate * self._settings.schedule().share(self._training.updates)
+        self._training.trained.learning_rate = rate
         records: list[Episodes] = [rollout.payload for rollout in batch.rollouts]
-        data, weights = Replies.of(records, self._training.sizes.device), episode_weights(records)
+        data, weights = Replies.of(records, self._training.device), episode_weights(records)
         steps = [
             self._step(data, weights, groups)
             for _ in range(self._settings.num_epochs)
-            for groups in minibatches(data.num_groups, self._settings.num_minibatches, self._random)
+            for groups in minibatches(data.num_groups, self._settings.num_minibatches, self._training.random)
         ]
-        self._updates += 1
+        self._training.updates += 1
         nll = float(sum(step.loss for step in steps)) / sum(step.weight for step in steps)
         return LearnReport(
             {
@@ -99,19 +98,13 @@ class ImitationLearner:
 
     def held_alike(self) -> dict[str, Tensor]:
         """Returns the weights that are the same on every rank."""
-        return self._training.weights()
+        return self._training.trained.values()
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            **self._training.state_dict(),
-            "updates": self._updates,
-            "random": self._random.bit_generator.state,
-        }
+        return self._training.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._training.load_state_dict(state)
-        self._updates = state["updates"]
-        self._random.bit_generator.state = state["random"]
 
     # -- one step of the optimizer ------------------------------------------------------------------
 
@@ -121,7 +114,7 @@ class ImitationLearner:
         whole = float((weights[numbers] * data.sequences.lengths[numbers].numpy()).sum())
         sizes = self._training.sizes
         loss = torch.zeros((), device=sizes.device)
-        self._training.forget_gradients()
+        self._training.trained.forget_gradients()
         for part in data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], sizes):
             counts = torch.from_numpy(weights[list(part.trees.replies)]).to(sizes.device)
             part_loss = -(part.sequences.spread(counts) * self._log_probs(part)).sum()
@@ -133,7 +126,7 @@ class ImitationLearner:
     def _log_probs(self, part: Microbatch) -> Tensor:
         """Returns log p of the trained tokens of a microbatch, [n]."""
         model = self._training.model
-        with autocast(self._training.sizes.device):
+        with autocast(self._training.device):
             found, _ = chosen_log_probs(
                 model.get_output_embeddings(),
                 hidden_states(model, part.trees),

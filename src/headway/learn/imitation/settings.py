@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from headway.learn.grpo.settings import OptimizerSettings
 from headway.learn.schedules import Schedule
+from headway.learn.trained_weights import OptimizerSettings
 from headway.llm.heads import CHUNK
 
 

@@ -70,14 +70,13 @@ class PriorLearner:
             layout=settings.layout,
             microbatch_tokens=settings.microbatch_tokens,
             publish_dtype=publish_dtype,
+            seed=seed,
             rank=rank,
         )
         self._policy = TokenPolicy(self._training.model, self._tokens)
         if settings.needs_reference and load_reference is None and not has_adapters(self._training.model):
             raise ValueError(f"prior_kl={settings.prior_kl!r} needs a reference model: load_reference, or adapters")
         self._reference = find_reference(self._training.model, self._tokens, load_reference)
-        self._random = np.random.default_rng(seed)
-        self._updates = 0
 
     # -- the learner's face -------------------------------------------------------------------------
 
@@ -86,14 +85,14 @@ class PriorLearner:
         segments = [record_of(rollout, TextSegment) for rollout in batch.rollouts]
         steps = list(text_steps(segments, settings.prior_td_steps, settings.gamma))
         num_steps = sum(segment.num_steps for segment in segments)
-        phase = settings.phase(self._updates)
+        phase = settings.phase(self._training.updates)
         if phase == "imitation":
             states, skipped = searched_states(steps, settings.min_spread)
             found = {} if states is None else self._imitate(states)
         else:
             taken, skipped = taken_actions(steps)
             found = {} if taken is None else self._reinforce(taken)
-        self._updates += 1
+        self._training.updates += 1
         skipped["unread"] = num_steps - len(steps)
         return LearnReport(
             {
@@ -113,25 +112,19 @@ class PriorLearner:
 
     def held_alike(self) -> dict[str, Tensor]:
         """Returns the weights that are the same on every rank."""
-        return self._training.weights()
+        return self._training.trained.values()
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            **self._training.state_dict(),
-            "updates": self._updates,
-            "random": self._random.bit_generator.state,
-        }
+        return self._training.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._training.load_state_dict(state)
-        self._updates = state["updates"]
-        self._random.bit_generator.state = state["random"]
 
     # -- imitation ----------------------------------------------------------------------------------
 
     def _imitate(self, states: SearchedStates) -> dict[str, float]:
         chosen = self._chosen_groups(states.replies)
-        totals = dict.fromkeys(IMITATION_SUMS, torch.zeros((), device=self._training.sizes.device))
+        totals = dict.fromkeys(IMITATION_SUMS, torch.zeros((), device=self._training.device))
         norms = []
         for epoch in range(self._settings.prior_epochs):
             for groups in self._minibatches(chosen):
@@ -151,10 +144,10 @@ class PriorLearner:
 
     def _imitation_step(self, states: SearchedStates, groups: np.ndarray) -> dict[str, Tensor]:
         """Makes the gradient of one step; its mean is over the steps in these states, whichever rank they are on."""
-        device, replies = self._training.sizes.device, states.replies
+        device, replies = self._training.device, states.replies
         whole = float(states.counts[torch.from_numpy(groups)].sum())
         totals = {name: torch.zeros((), device=device) for name in IMITATION_SUMS}
-        self._training.forget_gradients()
+        self._training.trained.forget_gradients()
         for chunk in self._my_chunks(replies, groups):
             numbers, some = torch.from_numpy(replies.numbers(chunk)), torch.from_numpy(chunk)
             logs, _ = self._read(replies, chunk, self._policy.read)
@@ -186,7 +179,7 @@ class PriorLearner:
                 norms.append(self._training.step())
         is_kept = np.isin(taken.group, chosen)
         num_tokens = int(taken.tokens.lengths[torch.from_numpy(is_kept)].sum())
-        totals = sums_of_all_ranks(sums, self._rank, self._training.sizes.device)
+        totals = sums_of_all_ranks(sums, self._rank, self._training.device)
         return {
             **measures(totals, num_tokens * settings.prior_epochs, len(norms)),
             "asked_tokens": float((~taken.log_probs.isnan()).float().mean()),
@@ -202,7 +195,7 @@ class PriorLearner:
     def _first_look(self, replies: Replies, groups: np.ndarray, *, is_one_step: bool) -> _Compared:
         """Reads what the loss compares with. With one step the policy that makes the gradient is the proximal one."""
         readers = (None if is_one_step else self._policy.read, self._reference)
-        lines = torch.zeros(2, replies.num_tokens, device=self._training.sizes.device)
+        lines = torch.zeros(2, replies.num_tokens, device=self._training.device)
         for reader, line in zip(readers, lines, strict=True):
             for chunk in self._my_chunks(replies, groups) if reader is not None else ():
                 assert reader is not None
@@ -215,10 +208,10 @@ class PriorLearner:
         self, taken: TakenActions, advantages: Tensor, look: _Compared, groups: np.ndarray
     ) -> list[Mapping[str, Tensor]]:
         """Makes the gradient of one step; its mean is over the tokens of these groups, whichever rank they are on."""
-        device = self._training.sizes.device
+        device = self._training.device
         num_tokens = int(taken.tokens.lengths[torch.from_numpy(np.isin(taken.group, groups))].sum())
         sums: list[Mapping[str, Tensor]] = []
-        self._training.forget_gradients()
+        self._training.trained.forget_gradients()
         for chunk in self._my_chunks(taken.replies, groups):
             logs, places = self._read(taken.replies, chunk, self._policy.read)
             is_here = torch.from_numpy(np.isin(taken.group, chunk))
@@ -248,11 +241,11 @@ class PriorLearner:
         most, count = self._settings.prior_max_states, replies.num_groups
         if most is None or count <= most:
             return np.arange(count)
-        return np.sort(self._random.choice(count, most, replace=False))
+        return np.sort(self._training.random.choice(count, most, replace=False))
 
     def _minibatches(self, groups: np.ndarray) -> Iterator[np.ndarray]:
         count = -(-len(groups) // self._settings.prior_batch_size)
-        return (groups[some] for some in minibatches(len(groups), count, self._random))
+        return (groups[some] for some in minibatches(len(groups), count, self._training.random))
 
     def _my_chunks(self, replies: Replies, groups: np.ndarray) -> Iterator[np.ndarray]:
         """Yields this rank's groups, as many together as may be read before a backward pass; numbers rise in each."""
