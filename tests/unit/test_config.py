@@ -280,6 +280,12 @@ def test_a_later_layer_may_speak_the_names_of_another_system() -> None:
     assert (config.num_epochs, config.tickets_per_batch) == (2, 4)
 
 
+@pytest.mark.parametrize("name", ["Foo-v0", "Bar"])
+def test_no_name_is_guessed_where_none_is_near(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown environment '{name}'; allowed: "):
+        read_values(PPO, {"env": name})
+
+
 def test_a_system_nobody_knows_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match=r"^unknown system of names 'tlr'; did you mean 'trl'\? allowed: cleanrl"):
         read_values(GRPO, {"names": "tlr"})
