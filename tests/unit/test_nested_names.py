@@ -217,7 +217,7 @@ def test_newer_names_mean_what_they_say(text: str, ours: dict[str, Any]) -> None
 
 def test_a_reward_of_their_newer_files_makes_a_task() -> None:
     text = "data: {train_files: a.jsonl}\nreward: {custom_reward_function: {path: mine.py, name: score}}"
-    assert read(text, kind=GRPO).task_options == {"reward": "mine.py:score"}
+    assert read(text, kind=GRPO).reward == ("mine.py:score",)
 
 
 def test_every_unknown_name_of_a_file_is_listed_at_once() -> None:
@@ -267,7 +267,37 @@ def test_files_and_a_reward_make_a_task_of_the_general_recipe() -> None:
     text += "custom_reward_function: {path: mine.py, name: score}"
     config = read(text, kind=GRPO)
     assert config.task == "jsonl:a.jsonl"
-    assert config.task_options == {"held_out": "b.jsonl", "prompt_field": "question", "reward": "mine.py:score"}
+    assert config.task_options == {"held_out": "b.jsonl", "prompt_field": "question"}
+    assert config.reward == ("mine.py:score",)
+
+
+def test_parquet_and_several_files_make_a_task() -> None:
+    config = read("data: {train_files: [a.parquet, b.parquet], val_files: c.parquet}", kind=GRPO)
+    assert config.task == "parquet:a.parquet"
+    assert config.task_options == {"more_files": ["b.parquet"], "held_out": "c.parquet"}
+    written = read("", {"data.train_files": "['x/a.jsonl','x/b.jsonl']"}, kind=GRPO)
+    assert (written.task, written.task_options) == ("jsonl:x/a.jsonl", {"more_files": ["x/b.jsonl"]})
+    assert read("data: {train_files: maths/train.parquet, val_files: maths/test.parquet}").data == "maths"
+    with pytest.raises(ConfigError, match=r"data.val_files: one file is read, received \['a', 'b'\]"):
+        read("data: {train_files: c.parquet, val_files: [a, b]}", kind=GRPO)
+
+
+def test_a_reward_function_of_theirs_goes_with_every_task() -> None:
+    text = "custom_reward_function: {path: mine.py, reward_kwargs: {threshold: 0.5, names: [a]}}"
+    config = read(text)
+    assert config.reward == ("mine.py:compute_score",)
+    assert config.reward_options == {"threshold": 0.5, "names": ["a"]}
+    with pytest.raises(ConfigError, match=r"custom_reward_function.path is needed too"):
+        read("custom_reward_function: {name: score}")
+
+
+def test_a_reward_model_of_theirs_is_one_of_ours() -> None:
+    old = read("reward_model: {enable: true, model: {path: judge}, micro_batch_size_per_gpu: 4, strategy: fsdp}")
+    new = read("reward: {reward_model: {enable: true, model_path: judge}, num_workers: 8}")
+    assert (old.reward_model, old.reward_model_rows, new.reward_model) == ("judge", 4, "judge")
+    assert read("reward_model: {enable: false, model: {path: judge}}").reward_model == ""
+    with pytest.raises(ConfigError, match=r"reward_model.model.path is needed too"):
+        read("reward_model: {enable: true}")
 
 
 def test_columns_of_pictures_are_known_to_the_task_so_that_it_can_refuse_them() -> None:
@@ -480,8 +510,8 @@ def test_the_estimators_are_those_that_exist() -> None:
             "actor_rollout_ref.actor.ppo_mini_batch_size=4: a batch of 10 prompts cannot be cut into minibatches of 4",
         ),
         (
-            "data: {train_files: gsm8k/train.parquet}",
-            "data.train_files='gsm8k/train.parquet': gsm8k/train.parquet: parquet is not read; write it as JSON lines",
+            "data: {train_files: gsm8k/questions.parquet}",
+            "data.train_files='gsm8k/questions.parquet': the recipe reads train and test of one folder",
         ),
         (
             "data: {train_batch_size: many}",
@@ -552,10 +582,8 @@ TOGETHER = {
     "actor_rollout_ref.actor.ppo_mini_batch_size": {"data.train_batch_size": 64},
     "actor_rollout_ref.rollout.val_kwargs.n": {"actor_rollout_ref.rollout.val_kwargs.do_sample": True},
     "data.val_files": {"data.train_files": "gsm8k/train.jsonl"},
-    "custom_reward_function.path": {"data.train_files": "a.jsonl"},
-    "custom_reward_function.name": {"data.train_files": "a.jsonl", "custom_reward_function.path": "r.py"},
-    "reward.custom_reward_function.path": {"data.train_files": "a.jsonl"},
-    "reward.custom_reward_function.name": {"data.train_files": "a.jsonl", "reward.custom_reward_function.path": "r.py"},
+    "custom_reward_function.name": {"custom_reward_function.path": "r.py"},
+    "reward.custom_reward_function.name": {"reward.custom_reward_function.path": "r.py"},
     "data.prompt_key": {"data.train_files": "a.jsonl"},
 }
 

@@ -81,6 +81,39 @@ def test_settings_of_trl_are_understood() -> None:
     assert settings(GRPO, "trl", engine, "engine", "vllm_options") == ["vllm", options]
 
 
+def test_rewards_and_data_of_trl_are_understood() -> None:
+    values: dict[str, Any] = {
+        "dataset_name": "a/b",
+        "dataset_config": "main",
+        "dataset_test_split": "test",
+        "reward_weights": [1, 0.5],
+    }
+    values |= {
+        "reward_funcs": ["my.rewards.score", "accuracy_reward"],
+        "multi_objective_aggregation": "sum_then_normalize",
+    }
+    found = settings(GRPO, "trl", values, "task", "task_options", "reward", "reward_weights")
+    options = {"config": "main", "held_out_split": "test"}
+    assert found == ["datasets:a/b", options, ("my.rewards:score", "math"), (1.0, 0.5)]
+    judged = settings(GRPO, "trl", {"reward_model_name_or_path": "judge"}, "reward_model")
+    assert judged == ["judge"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("reward_funcs", "think_format_reward", "'think_format_reward' of TRL is not here; reward=file.py:function"),
+        ("reward_funcs", ["get_soft_overlong_punishment"], "overlong_tokens does that"),
+        ("reward_funcs", "acuracy_reward", "did you mean 'accuracy_reward'"),
+        ("reward_funcs", [3], "reward_funcs names functions, received 3"),
+        ("multi_objective_aggregation", "normalize_then_sum", "only 'sum_then_normalize' is possible here"),
+    ],
+)
+def test_rewards_of_trl_that_are_not_here_are_refused_with_a_reason(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_values(GRPO, {name: value})
+
+
 def test_a_toml_file_of_prime_rl_is_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rl.toml").write_text(
         'max_steps = 30\nmax_async_level = 2\nseq_len = 512\n[model]\nname = "smollm2"\n'

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.llm.reward_functions import RewardQuestion, answered
 from headway.llm.rewards import (
     RewardError,
-    UserReward,
     flexible_score,
     format_score,
     gsm8k_truth,
@@ -25,9 +25,8 @@ from headway.llm.rewards import (
     parts_of_all,
     strict_score,
 )
-
-INFO = {"uid": "set/7", "index": 7, "data_source": "set"}
-
+from headway.llm.tasks import Prompt, user_says
+from headway.llm.user_rewards import UserReward
 
 # -- numbers ----------------------------------------------------------------------------------------
 
@@ -169,8 +168,14 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def call(reward: UserReward, response: str, truth: Any = "7") -> float:
-    return reward(prompt="3 + 4?", response=response, truth=truth, info=INFO)
+def prompt_of(truth: Any = "7", **info: Any) -> Prompt:
+    return Prompt("set/7", 7, "train", "set", (user_says("3 + 4?"),), truth, info)
+
+
+def call(reward: UserReward, response: str, **info: Any) -> float:
+    (found,) = answered(reward, RewardQuestion(prompt_of(**info), (response,)))
+    assert found is not None
+    return found
 
 
 def test_a_function_in_a_file_scores(file: Path) -> None:
@@ -235,9 +240,9 @@ def endless(data_source, solution_str, ground_truth, extra_info):
 
 def test_a_reward_function_of_verl_is_called_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text(THEIRS)
-    about = {**INFO, "data_source": "set", "extra_info": {"split": "train"}}
+    about = {"extra_info": {"split": "train"}}
     reward = UserReward(f"{tmp_path}/theirs.py:compute_score")
-    right, wrong = (reward(prompt="3 + 4?", response=text, truth="7", info=about) for text in ("7", "eight"))
+    right, wrong = (call(reward, text, **about) for text in ("7", "eight"))
     assert (right, wrong) == (1.0, 0.0)
     assert parts_of(right) == {"length": 1, "acc": 1} and parts_of(wrong) == {"length": 5, "acc": 0}
     found = part_means([parts_of_all([right, 0.5]), parts_of_all([wrong]), parts_of_all([1.0])])
@@ -247,7 +252,7 @@ def test_a_reward_function_of_verl_is_called_as_it_is(tmp_path: Path) -> None:
         ("endless", r"\(acc\) returned inf"),
     ):
         with pytest.raises(RewardError, match=message):
-            UserReward(f"{tmp_path}/theirs.py:{name}")(prompt="", response="7", truth="7", info=about)
+            call(UserReward(f"{tmp_path}/theirs.py:{name}"), "7", **about)
 
 
 def test_a_reward_may_be_anything_that_is_a_number(tmp_path: Path) -> None:

@@ -202,12 +202,23 @@ def test_messages_other_fields_and_a_file_of_its_own_for_evaluation(tmp_path: Pa
     test = write(tmp_path / "b.jsonl", [row])
     task = load_task(f"jsonl:{train}", reward=reward, held_out=str(test), prompt_field="ask", truth_field="gold")
     (prompt,) = task.held_out
-    assert (prompt.uid, prompt.data_source, prompt.truth, prompt.info) == ("a", "talk", "hi", {"level": 2})
+    assert (prompt.uid, prompt.data_source, prompt.truth, prompt.info) == (
+        "a",
+        "talk",
+        "hi",
+        {"gold": "hi", "level": 2},
+    )
     assert [message["role"] for message in prompt.messages] == ["system", "user"]
     assert prompt.question == "Hello?"
     assert task.reward(task.prompt(0), "hi") == 3.0
     blind = load_task(f"jsonl:{train}", reward=reward, prompt_field="ask", truth_field=None, held_out_fraction=0)
     assert (blind.prompt(0).truth, len(blind.held_out)) == (None, 0)
+
+
+def test_rows_of_data_need_a_reward_function(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", [{"prompt": "a", "truth": "b"}])
+    with pytest.raises(ValueError, match=r"^task jsonl needs a reward function: reward=file.py:function or reward=mod"):
+        load_task(f"jsonl:{file}")
 
 
 def test_the_truth_may_be_inside_of_another_field(tmp_path: Path, reward: str) -> None:
@@ -337,12 +348,13 @@ def test_a_gsm8k_answer_without_a_result_is_named_by_its_line(gsm8k_folder: Path
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("gsm8", {}, r"unknown task 'gsm8'; did you mean 'gsm8k'\? allowed: arithmetic, gsm8k, jsonl, larger_than"),
+        ("gsm8", {}, r"unknown task 'gsm8'; did you mean 'gsm8k'\? allowed: arithmetic, datasets, gsm8k"),
         ("gsm8k", {}, r"task gsm8k is written gsm8k:FOLDER, received 'gsm8k'"),
         ("larger_than:9", {}, r"task larger_than is written larger_than, received 'larger_than:9'"),
         ("gsm8k:/no/such", {}, r"/no/such/train.jsonl does not exist"),
         ("gsm8k:/no/such", {"scoring": "strikt"}, r"unknown scoring 'strikt'; did you mean 'strict'\?"),
-        ("jsonl:/no/such.jsonl", {}, r"task jsonl needs a reward function: reward=file.py:function"),
+        ("jsonl:/no/such.jsonl", {}, r"/no/such.jsonl does not exist"),
+        (f"jsonl:{__file__}", {"reward_weights": [1]}, r"reward_weights=\[1\] needs as many names in reward"),
         ("arithmetic", {"level": 6}, r"level must be 1 to 5, received 6"),
         ("arithmetic", {"levl": 1}, r"unknown option of task 'arithmetic' 'levl'; did you mean 'level'\?"),
         ("arithmetic", {"size": 0}, r"task arithmetic-1 has no prompts to train on"),

@@ -2,6 +2,9 @@
 
     ticket --> prompt (its index says which) --> engine: G replies --> rewards --> rollout
 
+Rewards of functions and models are computed beside generation (`llm/reward_pool.py`): a lane waits for those of its own
+group, and the engine goes on with the others.
+
 A collector holds its engine, so weights are pushed to it (`apply`) and a rollout's span is what the engine stamped
 on the tokens. The prompt depends on the ticket's index, the replies on its seed and the weights: a ticket that flies
 again asks the same question. Many tickets may be collected at once: they share the engine's batch.
@@ -19,9 +22,10 @@ from typing import Literal
 
 import numpy as np
 
-from headway.core.types import HEALTH, SAMPLES, Rollout, Snapshot, Span, Ticket
+from headway.core.types import HEALTH, MEASURES, SAMPLES, Rollout, Snapshot, Span, Ticket
 from headway.experience.group import Group
 from headway.llm.engine import Engine, Request, Sample, Sampling
+from headway.llm.reward_pool import GroupScores, PoolSettings, scorer_of
 from headway.llm.rewards import Scored, parts_of, parts_of_all
 from headway.llm.sample_text import sample_text
 from headway.llm.tasks import LongPrompt, Prompt, Task
@@ -52,6 +56,8 @@ class GroupSettings:
     """What `encode` puts before every prompt, for those texts."""
     left_out: int = 0
     """Prompts that the task was given without, because they are too long. Only told."""
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    """How rewards are computed, where the task has functions for them."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -73,6 +79,7 @@ class GroupCollector:
         self._task = task
         self._encode = encode
         self._settings = settings
+        self._scorer = scorer_of(task, settings.pool)
         self._engine = make_engine()
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -88,8 +95,9 @@ class GroupCollector:
                 raise
             return _nothing(prompt, snapshot.version)
         samples = self.generate(self._engine, prompt, encoded, ticket)
-        rewards = [self.reward(prompt, sample) for sample in samples]
-        rollout = self._rollout(prompt, encoded, samples, rewards)
+        scores = self.rewards(prompt, samples)
+        rewards = scores.rewards
+        rollout = self._rollout(prompt, encoded, samples, scores)
         number = self._settings.num_shown(ticket.index)
         if not number:
             return rollout
@@ -106,7 +114,18 @@ class GroupCollector:
         return engine.generate(Request(uid, encoded, settings.size, ticket.seed, settings.sampling, *timing))
 
     def reward(self, prompt: Prompt, sample: Sample) -> float:
-        reward = self._task.reward(prompt, sample.text)
+        """Says what one reply is worth. Override it to score in a way of your own, one reply after another."""
+        return self._penalized(self._scorer.score(prompt, [sample]).rewards[0], sample)
+
+    def rewards(self, prompt: Prompt, samples: Sequence[Sample]) -> GroupScores:
+        """Says what the replies to a prompt are worth, all at once."""
+        if type(self).reward is not GroupCollector.reward:
+            return GroupScores([self.reward(prompt, sample) for sample in samples])
+        scores = self._scorer.score(prompt, samples)
+        rewards = [self._penalized(reward, one) for reward, one in zip(scores.rewards, samples, strict=True)]
+        return GroupScores(rewards, scores.measures)
+
+    def _penalized(self, reward: float, sample: Sample) -> float:
         penalty = self._settings.length_penalty
         return reward if penalty is None else Scored(reward + penalty(len(sample.tokens)), parts_of(reward))
 
@@ -114,7 +133,12 @@ class GroupCollector:
         penalty = self._settings.length_penalty
         return {} if penalty is None else {"length": penalty(len(sample.tokens))}
 
+    def doing(self) -> list[str]:
+        """Says which reward calls are under way or hang, since when."""
+        return self._scorer.doing()
+
     def close(self) -> None:
+        self._scorer.close()
         self._engine.close()
 
     def health(self) -> dict[str, float]:
@@ -125,11 +149,13 @@ class GroupCollector:
             "tokens": health.tokens,
             "seconds_since_step": round(health.seconds_since_step, 3),
             **({"prompts_left_out": self._settings.left_out} if self._settings.left_out else {}),
+            **self._scorer.health(),
         }
 
     def _rollout(
-        self, prompt: Prompt, encoded: tuple[int, ...], samples: Sequence[Sample], rewards: list[float]
+        self, prompt: Prompt, encoded: tuple[int, ...], samples: Sequence[Sample], scores: GroupScores
     ) -> Rollout:
+        rewards = scores.rewards
         part_names, parts = parts_of_all(rewards)
         group = Group(
             prompt=np.array(encoded, np.int32),
@@ -149,6 +175,7 @@ class GroupCollector:
             "data_source": prompt.data_source,
             "truth": prompt.truth,
             HEALTH: self.health(),
+            **({MEASURES: scores.measures} if scores.measures else {}),
         }
         return Rollout(
             group,

@@ -10,6 +10,7 @@ import numpy as np
 from headway.core.types import Score, Snapshot, derive_seed
 from headway.evaluate.pass_at_k import pass_at_k
 from headway.llm.engine import Engine, Request, Sampling
+from headway.llm.reward_pool import PoolSettings, scorer_of
 from headway.llm.rewards import part_means, parts_of_all
 from headway.llm.sample_text import sample_text
 from headway.llm.tasks import LongPrompt, Prompt, Task
@@ -22,7 +23,8 @@ class AnswerEvaluator:
     score is the mean reward over all answers. With `drop_long` a prompt that `encode` finds too long is left out, and
     the next one taken.
     The text of `num_shown` answers goes along for people to read: the first ones to the first questions, the same at
-    every evaluation; then the second ones. They begin with `system_prompt`, which `encode` puts before every prompt.
+    every evaluation; then the second ones. Where the task has reward functions they are asked as `pool` says, those
+    of all answers at once. Texts begin with `system_prompt`, which `encode` puts before every prompt.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class AnswerEvaluator:
         drop_long: bool = False,
         num_shown: int = 0,
         system_prompt: str = "",
+        pool: PoolSettings | None = None,
     ) -> None:
         if not len(task.held_out):
             raise ValueError(f"task {task.name} holds out no prompts to evaluate on")
@@ -47,6 +50,7 @@ class AnswerEvaluator:
                 raise ValueError(f"pass@{k} needs at least {k} answers a question, received samples={samples}")
         if samples > 1 and sampling.temperature == 0:
             raise ValueError(f"temperature 0 gives the same answer {samples} times: use one sample, or a temperature")
+        self._scorer = scorer_of(task, pool or PoolSettings())
         self._engine = make_engine()
         self._task = task
         self._prompts, self._encoded = _first(task, encode, prompts, drop_long)
@@ -63,6 +67,7 @@ class AnswerEvaluator:
         return len({(prompt.text, repr(prompt.truth)) for prompt in self._prompts})
 
     def close(self) -> None:
+        self._scorer.close()
         self._engine.close()
 
     def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
@@ -73,10 +78,8 @@ class AnswerEvaluator:
             for prompt, encoded in zip(self._prompts, self._encoded, strict=True)
         ]
         answers = self._engine.generate_all(requests)
-        scored = [
-            [self._task.reward(prompt, sample.text) for sample in samples]
-            for prompt, samples in zip(self._prompts, answers, strict=True)
-        ]
+        asked = list(zip(self._prompts, answers, strict=True))
+        scored = [scores.rewards for scores in self._scorer.score_all(asked)]
         rewards = np.array(scored, float)  # [questions, samples]
         correct = (rewards >= self._passes_at).sum(axis=1)
         metrics = {

@@ -20,7 +20,8 @@ import numpy as np
 
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
-from headway.llm.file_tasks import messages_of, read_rows, tools_of
+from headway.llm.data_rows import place_of, read_rows
+from headway.llm.file_tasks import messages_of, tools_of
 from headway.llm.models import SPOKEN
 from headway.llm.tasks import Message
 
@@ -53,7 +54,7 @@ class WrittenChat:
 
 def read_chats(path: Path) -> list[WrittenChat]:
     """Reads every line of a file; one that cannot be imitated is refused with its number."""
-    return [_chat(row, f"{path.stem}/{number}", f"{path}, line {number}") for number, row in read_rows(path)]
+    return [_chat(row, f"{path.stem}/{number}", place_of(path, number)) for number, row in read_rows(path)]
 
 
 def parted(chats: list[WrittenChat], held_out: int) -> tuple[list[WrittenChat], list[WrittenChat]]:

@@ -1,4 +1,8 @@
-"""Tasks from files: one JSON object a line.
+"""Tasks from data: JSON lines, parquet files, Hugging Face datasets. A row is one prompt.
+
+    jsonl:FILE                your file, one JSON object a line
+    parquet:FILE              the rows of a parquet file, or of all in a folder
+    datasets:FOLDER_OR_ID     what save_to_disk wrote, or an id of the hub
 
 A model here reads text: parts of a message that are text are joined, as chat templates do; pictures, sound and films
 are refused with the file and the line, in a message or in a column of their own.
@@ -7,44 +11,42 @@ are refused with the file and the line, in a message or in a column of their own
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from headway.core.naming import unknown
-from headway.llm.rewards import UserReward, flexible_score, format_score, gsm8k_truth, strict_score
+from headway.llm.data_rows import Row, files_at, place_of, read_rows
+from headway.llm.reward_functions import load_rewards, named_rewards
+from headway.llm.rewards import flexible_score, format_score, gsm8k_truth, strict_score
 from headway.llm.tasks import HELD_OUT, TRAIN, Message, Prompt, PromptTask, Task, user_says
 
 GSM8K_REQUEST = "Think step by step. Write the result on the last line, as a number after ####."
 THEIR_TRUTH = "reward_model.ground_truth"
 ABSENT = object()
-Row = Mapping[str, Any]
-"""What one line of a file says."""
 TEXTS = ("text", "input_text", "output_text")
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 """Columns that hold what is not text, by the names that data sets have for them."""
 SCORES = {"strict": strict_score, "flexible": flexible_score}
+SUFFIXES = (".jsonl", ".parquet")
 
 
 def gsm8k(folder: str, *, seed: int, scoring: str = "strict", format_bonus: float = 0.0) -> Task:
-    """Reads GSM8K from a folder. `format_bonus` is added for a response that ends as asked, right or wrong."""
+    """Reads GSM8K from a folder: train and test, as .jsonl or .parquet. `format_bonus` is added for a response that
+    ends as asked, right or wrong. A row has question and answer; or, as verl writes it, messages and their truth."""
     if scoring not in SCORES:
         raise ValueError(unknown("scoring", scoring, SCORES))
     rule = SCORES[scoring]
 
-    def read(split: str, file: str) -> list[Prompt]:
+    def read(split: str, name: str) -> list[Prompt]:
+        files = [Path(folder) / f"{name}{suffix}" for suffix in SUFFIXES]
+        path = next((file for file in files if file.is_file()), files[0])
         prompts: list[Prompt] = []
-        for number, row in read_rows(Path(folder) / file):
-            here = f"{Path(folder) / file}, line {number}"
-            question, answer = (_text(row, name, here) for name in ("question", "answer"))
-            try:
-                truth = gsm8k_truth(answer)
-            except ValueError as error:
-                raise ValueError(f"{here}: {error}") from None
-            messages = (user_says(f"{question}\n{GSM8K_REQUEST}"),)
+        for number, row in read_rows(path):
+            messages, truth = _gsm8k_row(row, place_of(path, number))
             index = len(prompts)
             prompts.append(Prompt(f"gsm8k/{split}/{index}", index, split, "gsm8k", messages, truth))
         return prompts
@@ -52,99 +54,174 @@ def gsm8k(folder: str, *, seed: int, scoring: str = "strict", format_bonus: floa
     def score(prompt: Prompt, response: str) -> float:
         return rule(response, prompt.truth) + format_bonus * format_score(response)
 
-    return PromptTask("gsm8k", read(TRAIN, "train.jsonl"), read(HELD_OUT, "test.jsonl"), score, seed=seed)
+    return PromptTask("gsm8k", read(TRAIN, "train"), read(HELD_OUT, "test"), score, seed=seed)
 
 
-def jsonl(
+def _gsm8k_row(row: Row, here: str) -> tuple[tuple[Message, ...], str]:
+    if "question" not in row and "prompt" in row:
+        return messages_of(row, "prompt", here), str(_truth(row, "truth", here))
+    question, answer = (_text(row, name, here) for name in ("question", "answer"))
+    try:
+        return (user_says(f"{question}\n{GSM8K_REQUEST}"),), gsm8k_truth(answer)
+    except ValueError as error:
+        raise ValueError(f"{here}: {error}") from None
+
+
+def rows_of_files(
     file: str,
     *,
     seed: int,
-    reward: str = "",
+    reward: str | Sequence[str] = (),
+    reward_weights: Sequence[float] = (),
     held_out: str | None = None,
+    held_out_fraction: float = 0.1,
+    more_files: Sequence[str] = (),
+    prompt_field: str = "prompt",
+    truth_field: str | None = "truth",
+    media_fields: Sequence[str] = (),
+) -> Task:
+    """Reads rows of files: a prompt (text, or messages), the truth, and whatever `reward` wants to know.
+
+    A field may be inside of others: `reward_model.ground_truth`. Where a row has that and no `truth`, it is the truth.
+    `tools` of a row are told to the chat template. `media_fields` are columns which, besides those called `images` and
+    the like, hold what is not text: such a row is refused. Evaluation takes the file `held_out`, or this fraction of
+    the rows, drawn once for all seeds. A sample without a `uid` is named after its file and line.
+    """
+    fields = _Fields.of(prompt_field, truth_field, media_fields)
+    _is_list(more_files, "more_files")
+    paths = [path for place in (file, *more_files) for path in files_at(place)]
+    kind = "parquet" if paths[0].suffix == ".parquet" else "jsonl"
+    rules = _Rules(f"{kind}:{file}", reward, reward_weights, held_out_fraction, seed)
+    train = fields.prompts(_placed(paths), TRAIN)
+    return rules.task(train, None if held_out is None else fields.prompts(_placed(files_at(held_out)), HELD_OUT))
+
+
+def rows_of_datasets(
+    place: str,
+    *,
+    seed: int,
+    split: str = "train",
+    config: str | None = None,
+    reward: str | Sequence[str] = (),
+    reward_weights: Sequence[float] = (),
+    held_out_split: str | None = None,
     held_out_fraction: float = 0.1,
     prompt_field: str = "prompt",
     truth_field: str | None = "truth",
     media_fields: Sequence[str] = (),
 ) -> Task:
-    """Reads one JSON object a line: a prompt (text, or messages), the truth, and whatever `reward` wants to know.
+    """Reads a Hugging Face dataset by the same rules: its `split` to train on, and `held_out_split` to evaluate on, or
+    a fraction of the first. `config` is the name of the dataset's own configuration."""
+    try:
+        from headway.llm.datasets_rows import read_dataset
+    except ModuleNotFoundError as error:
+        if error.name != "datasets":
+            raise
+        raise ValueError("task datasets needs the package datasets: pip install 'headway[data]'") from None
+    fields = _Fields.of(prompt_field, truth_field, media_fields)
+    rules = _Rules(f"datasets:{place}", reward, reward_weights, held_out_fraction, seed)
+    stem = Path(place).name
 
-    A field may be inside of others: `reward_model.ground_truth`. Where a line has that and no `truth`, it is the truth.
-    `tools` of a line are told to the chat template. `media_fields` are columns which, besides those called `images` and
-    the like, hold what is not text: such a line is refused. Evaluation takes the file `held_out`, or this fraction of
-    the lines, drawn once for all seeds. A sample without a `uid` is named after its file and line.
-    """
-    if not reward:
-        raise ValueError("task jsonl needs a reward function: reward=file.py:function or reward=module:function")
-    if not 0 <= held_out_fraction < 1:
-        raise ValueError(f"held_out_fraction must be in [0, 1), received {held_out_fraction!r}")
-    function = UserReward(reward)
-    if isinstance(media_fields, str):
-        raise ValueError(f"media_fields must be a list of names, received {media_fields!r}")
-    fields = _Fields(prompt_field, truth_field, (*MEDIA, *media_fields))
-    rows = _prompts(Path(file), TRAIN, fields)
-    if held_out is not None:
-        train, test = rows, _prompts(Path(held_out), HELD_OUT, fields)
-    else:
-        count = min(max(1, round(len(rows) * held_out_fraction)) if held_out_fraction else 0, len(rows) - 1)
-        chosen = set(np.random.default_rng(0).permutation(len(rows))[:count].tolist())
-        train = [row for k, row in enumerate(rows) if k not in chosen]
-        test = [replace(row, split=HELD_OUT) for k, row in enumerate(rows) if k in chosen]
+    def read(which: str, ours: str) -> list[Prompt]:
+        rows = read_dataset(place, which, config)
+        named = (_Placed(f"{stem}/{which}", n, row, f"{place}, split {which!r}, row {n}") for n, row in rows)
+        return fields.prompts(named, ours)
 
-    def score(prompt: Prompt, response: str) -> float:
-        about = {**prompt.info, "uid": prompt.uid, "index": prompt.index, "data_source": prompt.data_source}
-        return function(prompt=prompt.question, response=response, truth=prompt.truth, info=about)
-
-    return PromptTask(f"jsonl:{file}", train, test, score, seed=seed)
+    return rules.task(read(split, TRAIN), None if held_out_split is None else read(held_out_split, HELD_OUT))
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yields the objects of a JSON-lines file with their line numbers; blank lines are skipped, none is an error."""
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist")
-    is_empty = True
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            is_empty = False
-            try:
-                row = json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                raise ValueError(f"{path}, line {number}: not JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"{path}, line {number}: a JSON object is allowed, received a {type(row).__name__}")
-            yield number, row
-    if is_empty:
-        raise ValueError(f"{path} holds no samples")
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """Says how the prompts of some data are scored, and which of them are held out."""
+
+    name: str
+    reward: str | Sequence[str]
+    weights: Sequence[float]
+    held_out_fraction: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.weights and not self.reward:
+            raise ValueError(f"reward_weights={list(self.weights)} needs as many names in reward")
+        if not 0 <= self.held_out_fraction < 1:
+            raise ValueError(f"held_out_fraction must be in [0, 1), received {self.held_out_fraction!r}")
+
+    def task(self, rows: list[Prompt], held_out: list[Prompt] | None) -> Task:
+        rewards = load_rewards(named_rewards(self.reward), self.weights) if self.reward else None
+        if held_out is None:
+            fraction = self.held_out_fraction
+            count = min(max(1, round(len(rows) * fraction)) if fraction else 0, len(rows) - 1)
+            chosen = set(np.random.default_rng(0).permutation(len(rows))[:count].tolist())
+            held_out = [replace(row, split=HELD_OUT) for k, row in enumerate(rows) if k in chosen]
+            rows = [row for k, row in enumerate(rows) if k not in chosen]
+        return PromptTask(self.name, rows, held_out, rewards=rewards, seed=self.seed)
 
 
-class _Fields(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Holds a row, and where it stands."""
+
+    stem: str
+    number: int
+    row: Row
+    here: str
+
+
+def _placed(paths: Sequence[Path]) -> Iterable[_Placed]:
+    for path in paths:
+        for number, row in read_rows(path):
+            yield _Placed(path.stem, number, row, place_of(path, number))
+
+
+def _is_list(value: object, name: str) -> None:
+    if isinstance(value, str):
+        raise ValueError(f"{name} must be a list of names, received {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
     """Says where things are in a row."""
 
     prompt: str
     truth: str | None
     media: tuple[str, ...]
 
+    @classmethod
+    def of(cls, prompt: str, truth: str | None, media: Sequence[str]) -> _Fields:
+        _is_list(media, "media_fields")
+        return cls(prompt, truth, (*MEDIA, *media))
 
-def _prompts(path: Path, split: str, fields: _Fields) -> list[Prompt]:
-    prompts: list[Prompt] = []
-    seen: dict[str, int] = {}
-    for number, row in read_rows(path):
-        here = f"{path}, line {number}"
-        truth = None if fields.truth is None else _truth(row, fields.truth, here)
-        messages = messages_of(row, fields.prompt, here)
-        for name in fields.media:
-            if row.get(name) and name not in fields[:2]:
+    def prompts(self, rows: Iterable[_Placed], split: str) -> list[Prompt]:
+        prompts: list[Prompt] = []
+        seen: dict[str, str] = {}
+        for one in rows:
+            prompt = self._prompt(one, split, len(prompts))
+            if prompt.uid in seen:
+                raise ValueError(f"{one.here}: uid {prompt.uid!r} is already that of {seen[prompt.uid]}")
+            seen[prompt.uid] = f"line {one.number}"
+            prompts.append(prompt)
+        return prompts
+
+    def _prompt(self, one: _Placed, split: str, index: int) -> Prompt:
+        row, here = one.row, one.here
+        truth = None if self.truth is None else _truth(row, self.truth, here)
+        messages = messages_of(row, self.prompt, here)
+        for name in self.media:
+            if row.get(name) and name not in (self.prompt, self.truth):
                 raise ValueError(f"{here}: {name!r} holds what is not text ({_kind(row[name])}): prompts are text here")
-        tools = tools_of(row, here)
-        uid = str(row.get("uid", f"{path.stem}/{number}"))
-        if uid in seen:
-            raise ValueError(f"{here}: uid {uid!r} is already that of line {seen[uid]}")
-        seen[uid] = number
-        info = {k: v for k, v in row.items() if k not in (fields.prompt, fields.truth, "uid", "data_source")}
-        source = str(row.get("data_source", path.stem))
-        prompts.append(Prompt(uid, len(prompts), split, source, messages, truth, info, tools))
-    return prompts
+        uid, source = row.get("uid"), row.get("data_source")
+        told = {self.prompt, "uid", "data_source"} | ({"truth"} if self.truth == "truth" else set())
+        return Prompt(
+            f"{one.stem}/{one.number}" if uid is None else str(uid),
+            index,
+            split,
+            one.stem if source is None else str(source),
+            messages,
+            truth,
+            {name: value for name, value in row.items() if name not in told},
+            tools_of(row, here),
+            is_chat=isinstance(row[self.prompt], list),
+        )
 
 
 def _truth(row: Row, name: str, here: str) -> Any:

@@ -236,6 +236,13 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
+def loading(what: str) -> Iterator[Callable[[str], str]]:
+    """Loads something of another kind by the same rules: gives what says where to read a name from."""
+    with _named(what), _quiet():
+        yield lambda name: _readable(locate(name))
+
+
+@contextmanager
 def _named(what: str) -> Iterator[None]:
     """Says what goes wrong with the files of a model in one line that names it."""
     try:

@@ -1,4 +1,4 @@
-"""Rewards that a rule can check, and the loader for a reward function of your own.
+"""Rewards that a rule can check, and what a reward is: a finite number, perhaps with parts.
 
 strict      the number after the last `####` of the response
 flexible    the last number of the response
@@ -8,18 +8,15 @@ overlong    0 while a response is short enough, falling to -1 over the last toke
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from headway.core.one_line import in_a_line, shortened
-from headway.observe.user_functions import find_function
 
 NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 MARKED = re.compile(r"####\s*\$?\s*(" + NUMBER.pattern + ")")
@@ -83,10 +80,7 @@ def _equal(number: str | None, truth: str) -> bool:
     return number is not None and Decimal(number) == Decimal(_plain(truth))
 
 
-# -- a function of your own -------------------------------------------------------------------------
-
-ARGUMENTS = ("prompt", "response", "truth", "info")
-THEIR_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
+# -- a reward and its parts -------------------------------------------------------------------------
 
 
 class Scored(float):
@@ -98,6 +92,9 @@ class Scored(float):
         made = super().__new__(cls, value)
         made.parts = parts
         return made
+
+    def __getnewargs__(self) -> tuple[float, Mapping[str, float]]:  # type: ignore[override]
+        return float(self), self.parts
 
 
 def parts_of(reward: float) -> Mapping[str, float]:
@@ -123,61 +120,26 @@ def part_means(groups: Iterable[Parts]) -> dict[str, float]:
     return {name: float(np.nanmean(np.concatenate(found[name]))) for name in sorted(found)}
 
 
-class UserReward:
-    """Calls a reward function that is named as `package.module:function` or `folder/file.py:function`.
-
-    It is called with `prompt` (the question as text), `response`, `truth` and `info` (uid, index, data_source and
-    whatever else the sample has), by these names; or, as users of verl write it, with `data_source`, `solution_str`,
-    `ground_truth` and `extra_info`. It returns a float or a bool, or a mapping with a `score` and other numbers. What
-    travels to another process is the name: each process loads the function for itself.
-    """
-
-    def __init__(self, spec: str) -> None:
-        self.spec = spec
-        self._function = find_function(spec, "reward")
-        self._is_theirs = not _takes(self._function, ARGUMENTS)
-        if self._is_theirs and not _takes(self._function, THEIR_ARGUMENTS):
-            choices = " or ".join(", ".join(names) for names in (ARGUMENTS, THEIR_ARGUMENTS))
-            takes = inspect.signature(self._function)
-            raise ValueError(f"reward function {spec} must take {choices} by name; it takes {takes}")
-
-    def __reduce__(self) -> tuple[type[UserReward], tuple[str]]:
-        return UserReward, (self.spec,)
-
-    def __call__(self, *, prompt: str, response: str, truth: Any, info: Mapping[str, Any]) -> float:
-        call = partial(self._function, prompt=prompt, response=response, truth=truth, info=info)
-        if self._is_theirs:
-            extra = info.get("extra_info")
-            about = {**info, **extra} if isinstance(extra, Mapping) else info
-            source = info.get("data_source")
-            call = partial(
-                self._function, data_source=source, solution_str=response, ground_truth=truth, extra_info=about
-            )
-        return guarded(call, str(self), str(info.get("uid", "without uid")))
-
-    def __str__(self) -> str:
-        return f"reward function {self.spec}"
-
-
-def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
-    try:
-        inspect.signature(function).bind(**dict.fromkeys(arguments))
-    except TypeError:
-        return False
-    return True
-
-
 def guarded(call: Callable[[], object], source: str, uid: str) -> float:
-    """Returns the reward of `call`; raises one line that names the sample if it fails or is no finite number.
-
-    Of a mapping the `score` is the reward; its other numbers are the parts of what is `Scored`, and texts are left out.
-    """
+    """Returns the reward of `call`; raises one line that names the sample if it fails or is no finite number."""
     try:
         value = call()
     except RewardError:
         raise
     except Exception as error:
-        raise RewardError(f"{source} failed on sample {uid}: {in_a_line(error)}") from error
+        raise RewardError(failed(source, uid, error)) from error
+    return read_reward(value, source, uid)
+
+
+def failed(source: str, uid: str, error: BaseException) -> str:
+    return f"{source} failed on sample {uid}: {in_a_line(error)}"
+
+
+def read_reward(value: object, source: str, uid: str) -> float:
+    """Reads what a function returned for one reply; raises RewardError where that is no finite number.
+
+    Of a mapping the `score` is the reward; its other numbers are the parts of what is `Scored`, and texts are left out.
+    """
     if isinstance(value, Scored):
         return value
     if isinstance(value, Mapping):

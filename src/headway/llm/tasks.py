@@ -2,7 +2,9 @@
 
     gsm8k:FOLDER             grade-school maths; FOLDER holds train.jsonl and test.jsonl
     reasoning_gym:DATASET    any dataset of reasoning-gym, scored by its own scorer
-    jsonl:FILE               your prompts, scored by your reward function
+    jsonl:FILE               your prompts, scored by your reward function; so are the next two
+    parquet:FILE             rows of a parquet file, or of those in a folder
+    datasets:PLACE           a Hugging Face dataset: a folder that save_to_disk wrote, or an id of the hub
     larger_than              "a number larger than 57": trivial, for trying things out
     arithmetic               short sums, in five levels
 
@@ -20,13 +22,16 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from headway.core.naming import unknown
 from headway.core.types import derive_seed
 from headway.llm.rewards import guarded
+
+if TYPE_CHECKING:
+    from headway.llm.reward_functions import RewardFunctions
 
 TRAIN, HELD_OUT = "train", "held_out"
 Message = Mapping[str, Any]
@@ -47,6 +52,8 @@ class Prompt:
     info: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Mapping[str, Any], ...] = ()
     """What the model is told that it may call, as chat templates take it."""
+    is_chat: bool = False
+    """The data has it as messages, not as a text: so have it reward functions that are called as TRL calls them."""
 
     @property
     def text(self) -> str:
@@ -108,22 +115,29 @@ class LongPrompt(ValueError):
 
 
 class PromptTask:
-    """Takes prompts from lists, shuffled anew every epoch, and scores by one function."""
+    """Takes prompts from lists, shuffled anew every epoch, and scores by a rule of its own, or by `rewards`.
+
+    What `rewards` are is for whoever collects or evaluates to call beside generation (`reward_pool.py`).
+    """
 
     def __init__(
         self,
         name: str,
         train: Sequence[Prompt],
         held_out: Sequence[Prompt],
-        score: Callable[[Prompt, str], float | bool],
+        score: Callable[[Prompt, str], float | bool] | None = None,
         *,
+        rewards: RewardFunctions | None = None,
         seed: int = 0,
     ) -> None:
         if not len(train):
             raise ValueError(f"task {name} has no prompts to train on")
+        if rewards is not None:
+            rewards.check(train[0])
         self.name = name
         self.held_out = held_out
         self._train = train
+        self.rewards = rewards
         self._score = score
         self._seed = seed
         self._order = functools.lru_cache(maxsize=2)(self._shuffled)
@@ -150,10 +164,30 @@ class PromptTask:
             left_out[split] = len(prompts) - len(kept[split])
         if not kept[TRAIN]:
             raise ValueError(f"task {self.name}: every prompt to train on is too long")
-        return PromptTask(self.name, kept[TRAIN], kept[HELD_OUT], self._score, seed=self._seed), left_out
+        return self._with(kept[TRAIN], kept[HELD_OUT], self.rewards), left_out
+
+    def scored_by(self, rewards: RewardFunctions) -> PromptTask:
+        """Returns this task with other reward functions."""
+        return self._with(self._train, self.held_out, rewards)
+
+    def _with(self, train: Sequence[Prompt], held_out: Sequence[Prompt], rewards: RewardFunctions | None) -> PromptTask:
+        return PromptTask(self.name, train, held_out, self._score, rewards=rewards, seed=self._seed)
 
     def reward(self, prompt: Prompt, response: str) -> float:
-        return guarded(lambda: self._score(prompt, response), f"the scorer of {self.name}", prompt.uid)
+        if self.rewards is not None:
+            return self.rewards.score(prompt, [response])[0]
+        return self.by_rule(prompt, response)
+
+    def by_rule(self, prompt: Prompt, response: str) -> float:
+        """Says what a response is worth by the task's own rule."""
+        rule = self._score
+        if rule is None:
+            raise ValueError(f"task {self.name} has neither a rule of its own nor reward functions")
+        return guarded(lambda: rule(prompt, response), f"the scorer of {self.name}", prompt.uid)
+
+    @property
+    def has_rule(self) -> bool:
+        return self._score is not None
 
     def _shuffled(self, epoch: int) -> np.ndarray:
         return np.random.default_rng(derive_seed(self._seed, "epoch", epoch)).permutation(len(self._train))
@@ -196,8 +230,13 @@ class Distinct(Generated):
         return list(self._found.values())[index]
 
 
-def load_task(spec: str, *, seed: int = 0, **options: Any) -> Task:
-    """Makes the task that `spec` names (see the top of this file); unknown names and options are refused."""
+def load_task(
+    spec: str, *, seed: int = 0, rewards: Callable[[PromptTask], RewardFunctions] | None = None, **options: Any
+) -> Task:
+    """Makes the task that `spec` names (see the top of this file); unknown names and options are refused.
+
+    `rewards` makes the reward functions that score it in place of its own rule or of the option `reward`.
+    """
     kind, _, argument = spec.partition(":")
     if kind not in TASKS:
         raise ValueError(unknown("task", kind, TASKS))
@@ -210,6 +249,14 @@ def load_task(spec: str, *, seed: int = 0, **options: Any) -> Task:
         if option not in allowed:
             raise ValueError(unknown(f"option of task {kind!r}", option, allowed))
     made: Task = make(*([argument] if argument else []), seed=seed, **options)
+    if not isinstance(made, PromptTask):
+        return made
+    if rewards is not None:
+        if made.rewards is not None:
+            raise ValueError(f"rewards are named twice: beside task {kind} and in its option 'reward'")
+        return made.scored_by(rewards(made))
+    if made.rewards is None and not made.has_rule:
+        raise ValueError(f"task {kind} needs a reward function: reward=file.py:function or reward=module:function")
     return made
 
 
@@ -236,7 +283,9 @@ class _TaskSource:
 
 TASKS: dict[str, _TaskSource] = {
     "gsm8k": _TaskSource("file_tasks", "gsm8k", "FOLDER"),
-    "jsonl": _TaskSource("file_tasks", "jsonl", "FILE"),
+    "jsonl": _TaskSource("file_tasks", "rows_of_files", "FILE"),
+    "parquet": _TaskSource("file_tasks", "rows_of_files", "FILE"),
+    "datasets": _TaskSource("file_tasks", "rows_of_datasets", "FOLDER_OR_ID"),
     "reasoning_gym": _TaskSource("reasoning_gym_tasks", "reasoning_gym_task", "DATASET", "reasoning-gym"),
     "larger_than": _TaskSource("made_up_tasks", "larger_than"),
     "arithmetic": _TaskSource("made_up_tasks", "arithmetic"),

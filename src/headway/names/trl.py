@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headway.core.opaque import SettingValue
+from headway.names import trl_rewards
 from headway.names.peer_rows import Beside, divided, must_be, nothing, number, said, table
 from headway.names.rows import Meaning
 
@@ -118,6 +119,7 @@ NAMES = table(
     said("scale_rewards", "estimator", "group", _scale),
     said("importance_sampling_level", "correction (sequence: gspo)", "sequence", _level),
     said("mask_truncated_completions", "mask_truncated", True),
+    *trl_rewards.ROWS,
     said("num_train_epochs", "data_epochs", 1, _epochs),
     said("lr_scheduler_type", "lr_schedule", "linear", _schedule),
     said("warmup_steps", "warmup_updates", 10),

@@ -13,6 +13,7 @@ nearest one. A name that ends in `.*` is all that is below it. Some mean somethi
 
 from __future__ import annotations
 
+from headway.names import verl_data as data_and_rewards
 from headway.names import verl_meanings as by
 from headway.names.flat import KNOWN_NAMES
 from headway.names.rows import KnownPath, by_path, only, row
@@ -20,10 +21,6 @@ from headway.names.verl_corrections import CLIP, CORRECTION_PATHS, NEW
 from headway.names.verl_meanings import ROLLOUT
 
 ACTOR, MODEL, VAL = "actor_rollout_ref.actor", "actor_rollout_ref.model", f"{ROLLOUT}.val_kwargs"
-ALL_TASK_PATHS = (
-    *(by.TRAIN_FILES, by.VAL_FILES, by.PROMPT_KEY, *by.MEDIA_KEYS),
-    *(by.REWARD_FILE, by.REWARD_NAME, by.NEW_REWARD_FILE, by.NEW_REWARD_NAME),
-)
 CLIPS = (CLIP, f"{CLIP}_low", f"{CLIP}_high")
 ALL_BATCH_PATHS = (by.BATCH, by.FETCHES, by.REQUIRED, by.MINI)
 CORRECTION_EXAMPLES = (
@@ -141,18 +138,7 @@ PATHS = by_path(
         0,
         (by.ESTIMATOR,),
     ),
-    KnownPath(by.TRAIN_FILES, "data (gsm8k), task (grpo)", by.files, "gsm8k/train.jsonl", ALL_TASK_PATHS),
-    KnownPath(by.VAL_FILES, "data (gsm8k), task_options (grpo)", by.files, "gsm8k/test.jsonl", ALL_TASK_PATHS),
-    KnownPath(by.PROMPT_KEY, "task_options (grpo)", by.prompt_key, "prompt", ALL_TASK_PATHS),
-    KnownPath("data.image_key", "task_options (grpo): refused", by.media_key, "images", ALL_TASK_PATHS),
-    KnownPath("data.video_key", "task_options (grpo): refused", by.media_key, "videos", ALL_TASK_PATHS),
-    *(
-        KnownPath(path, "task_options (grpo)", by.reward, example, ALL_TASK_PATHS)
-        for path, example in (
-            *((by.REWARD_FILE, "rewards.py"), (by.REWARD_NAME, "score")),
-            *((by.NEW_REWARD_FILE, "rewards.py"), (by.NEW_REWARD_NAME, "score")),
-        )
-    ),
+    *data_and_rewards.ROWS,
     KnownPath("data.val_max_samples", "eval_prompts (unless -1)", by.eval_prompts, 100),
     KnownPath(by.BATCH, "tickets_per_batch", by.batch, 64, ALL_BATCH_PATHS),
     row("data.max_prompt_length", "max_prompt_tokens", 384),
@@ -211,8 +197,6 @@ PATHS = by_path(
             (f"{VAL}.top_k", (-1, 0), "evaluation samples from all tokens"),
             ("data.shuffle", (True,), "every epoch is shuffled"),
             ("data.truncation", ("error",), "a prompt that is too long is named, never cut"),
-            ("reward_model.enable", (False,), "rewards come from rules and functions"),
-            ("reward.reward_model.enable", (False,), "rewards come from rules and functions"),
             *((f"{group}.penalty_factor", (1.0, 1), "the reward falls by up to 1") for group in by.OVERLONGS),
             ("data.trust_remote_code", (False,), "a model's own code is not run"),
             ("data.train_max_samples", (-1,), "all prompts of a file are used"),
@@ -236,8 +220,6 @@ _LOGS = "every event and every metric is in the run's folder"
 _SAMPLES = "some replies are in samples.jsonl in the run's folder"
 _STREAMED = "prompts are generated one by one, whenever there is a slot (max_lead says how many there are)"
 _FUSED = "the loss is computed in pieces (logit_chunk_tokens), without kernels of its own"
-_SCORED = "a group is scored where it was generated, beside everything else"
-_TASK_SCORES = "the task scores"
 _TEXT = "prompts are text"
 _DENSE = "a model's experts are trained as its own code routes them"
 _RAY = "runtime, ray_address and its neighbours say where work runs"
@@ -349,20 +331,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "data.return_full_prompt": "every rollout holds the token ids",
     "data.dataloader_num_workers": "a prompt is made when its ticket starts",
     "data.validation_shuffle": "an evaluation takes the first eval_prompts, always the same",
-    "reward_model.reward_manager": _TASK_SCORES,
-    "reward_model.launch_reward_fn_async": _SCORED,
-    "reward_model.num_workers": _SCORED,
-    "reward_model.overlong_buffer.log": _LOGS,
-    "reward_model.reward_kwargs.overlong_buffer_cfg.log": _LOGS,
-    "reward_model.reward_kwargs.max_resp_len": "data.max_response_length says it",
-    "reward.num_workers": _SCORED,
-    "reward.launch_reward_fn_async": _SCORED,
-    "reward.reward_manager.*": _TASK_SCORES,
-    "reward.reward_model.*": "rewards come from rules and functions",
-    "reward.reward_kwargs.overlong_buffer_cfg.log": _LOGS,
-    "reward.reward_kwargs.max_resp_len": "data.max_response_length says it",
-    "reward.sandbox_fusion.*": "a reward function of yours calls what it needs",
-    "sandbox_fusion.*": "a reward function of yours calls what it needs",
+    **data_and_rewards.WITHOUT_EFFECT,
     "distillation.*": "there is no teacher",
     "transfer_queue.*": "rollouts are handed on by the runtime",
     "skip.*": "nothing is skipped; `headway run --replay RUN` does recorded work again",

@@ -7,7 +7,6 @@ here, or the reason why there is no effect. `verl.py` says which name is transla
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 import yaml
 
@@ -225,76 +224,12 @@ def eval_top_p(value: object, theirs: Theirs, fields: Collection[str]) -> Meanin
     return "without do_sample and a temperature an evaluation takes the most likely token"
 
 
-TRAIN_FILES, VAL_FILES, PROMPT_KEY = "data.train_files", "data.val_files", "data.prompt_key"
-MEDIA_KEYS = ("data.image_key", "data.video_key")
-REWARD_FILE, REWARD_NAME = "custom_reward_function.path", "custom_reward_function.name"
-NEW_REWARD_FILE, NEW_REWARD_NAME = f"reward.{REWARD_FILE}", f"reward.{REWARD_NAME}"
-
-
-def _one_file(path: str, theirs: Theirs) -> str:
-    value = theirs[path]
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if not isinstance(value, str):
-        raise ValueError(f"one file is read, received {value!r}")
-    if value.endswith(".parquet"):
-        raise ValueError(f"{value}: parquet is not read; write it as JSON lines (one object a line, .jsonl)")
-    return value
-
-
-def files(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    """For a recipe with a folder of its own, that folder; otherwise a task of this file."""
-    if "data" in fields:
-        files = [Path(_one_file(path, theirs)) for path in (TRAIN_FILES, VAL_FILES) if path in theirs]
-        folders = {str(file.parent if file.suffix else file) for file in files}
-        if len(folders) > 1 or any(file.suffix and file.name not in ("train.jsonl", "test.jsonl") for file in files):
-            raise ValueError("the recipe reads train.jsonl and test.jsonl of one folder")
-        return {"data": folders.pop()}
-    if TRAIN_FILES not in theirs:
-        raise ValueError(f"it needs {TRAIN_FILES} too")
-    return {"task": f"jsonl:{_one_file(TRAIN_FILES, theirs)}", "task_options": _options(theirs)}
-
-
-def reward(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    if REWARD_FILE not in theirs and NEW_REWARD_FILE not in theirs and value == "compute_score":
-        return "it is the name that a function in custom_reward_function.path would have"
-    if "data" in fields:
-        raise ValueError("the recipe has a reward of its own; `headway run grpo` takes yours")
-    return files(value, theirs, fields)
-
-
-def _options(theirs: Theirs) -> dict[str, object]:
-    options: dict[str, object] = {}
-    if VAL_FILES in theirs:
-        options["held_out"] = _one_file(VAL_FILES, theirs)
-    if PROMPT_KEY in theirs:
-        options["prompt_field"] = theirs[PROMPT_KEY]
-    media = [theirs[path] for path in MEDIA_KEYS if path in theirs]
-    if media:
-        options["media_fields"] = media
-    file = theirs.get(REWARD_FILE, theirs.get(NEW_REWARD_FILE))
-    name = theirs.get(REWARD_NAME, theirs.get(NEW_REWARD_NAME))
-    if file is not None or name is not None:
-        options["reward"] = f"{file or ''}:{name or 'compute_score'}"
-    return options
-
-
-def media_key(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    if "data" in fields or TRAIN_FILES not in theirs:
-        return "prompts are text"
-    return files(value, theirs, fields)
-
-
 TEMPLATE = "data.apply_chat_template_kwargs"
 
 
 def template_options(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     begin = f"{TEMPLATE}."
     return {"chat_template_options": {p.removeprefix(begin): told for p, told in theirs.items() if p.startswith(begin)}}
-
-
-def prompt_key(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    return "the recipe knows its own file" if "data" in fields else files(value, theirs, fields)
 
 
 def long_prompts(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:

@@ -2,7 +2,7 @@
 
     headway run grpo --task larger_than
     headway run grpo --task arithmetic --max_lead 1 --correction token_is
-    headway run grpo --model path/to/a/model --task jsonl:prompts.jsonl --task_options "{reward: rewards.py:score}"
+    headway run grpo --model path/to/a/model --task jsonl:prompts.jsonl --reward rewards.py:score
 
 One ticket is one prompt with a group of replies. The engine generates for up to `lanes` tickets at once; the trainer
 learns from `tickets_per_batch` groups per update and publishes; the engine takes the new weights when it has drained,
@@ -77,6 +77,7 @@ def _collector(config: GRPOConfig, kind: type[GroupCollector], number: int) -> G
         shown=Fraction(config.log_samples, config.tickets_per_batch),
         left_out=left_out,
         system_prompt=config.system_prompt,
+        pool=config.pool_settings(config.collect_deadline_s),
     )
     return kind(partial(build_engine, config, settings.sampling), task, Encoder(config), settings)
 
@@ -104,6 +105,7 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
         drop_long=config.on_long_prompt == "drop",
         num_shown=config.log_eval_samples,
         system_prompt=config.system_prompt,
+        pool=config.pool_settings(config.evaluate_deadline_s),
     )
     if isinstance(task.held_out, Generated) and evaluator.num_prompts < config.eval_prompts:
         to_stderr(

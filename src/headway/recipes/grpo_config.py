@@ -12,6 +12,7 @@ from headway.learn.grpo.advantages import GAE
 from headway.recipes.config import with_defaults
 from headway.recipes.grpo_prompts import build_task, fitting_task
 from headway.recipes.language_model_config import ComparisonSettings, LanguageModelConfig
+from headway.recipes.reward_settings import RewardSettings
 from headway.recipes.shared_settings import SettingsGroup
 
 
@@ -19,7 +20,8 @@ class TaskSettings(SettingsGroup):
     """Task: what is asked, and how."""
 
     task: str = "larger_than"
-    """What is asked: larger_than, arithmetic, gsm8k:FOLDER, reasoning_gym:DATASET or jsonl:FILE."""
+    """What is asked: larger_than, arithmetic, gsm8k:FOLDER, reasoning_gym:DATASET, jsonl:FILE, parquet:FILE or
+    datasets:FOLDER_OR_ID."""
     task_options: JsonObject = Field(default_factory=dict)
     """Settings of the task, like {level: 2} for arithmetic."""
 
@@ -73,8 +75,10 @@ class AnswerSettings(SettingsGroup):
     tickets_per_batch=8,
     lanes=8,
 )
-class GRPOConfig(AnswerSettings, PromptSettings, ReplySettings, TaskSettings, LanguageModelConfig):
+class GRPOConfig(AnswerSettings, PromptSettings, ReplySettings, RewardSettings, TaskSettings, LanguageModelConfig):
     """Run: what the recipe adds to the plan."""
+
+    also_for_evaluation = (*LanguageModelConfig.also_for_evaluation, *RewardSettings.for_evaluation)
 
     shown_first = "model task group_size tickets_per_batch max_tokens max_lead updates learning_rate"
 
@@ -117,6 +121,11 @@ class GRPOConfig(AnswerSettings, PromptSettings, ReplySettings, TaskSettings, La
                 f"generation_deadline_s={limit:g} must be below collect_deadline_s={self.collect_deadline_s:g}, "
                 "or the collector is restarted first"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_scored(self) -> GRPOConfig:
+        self.check_rewards(by_option="reward" in self.task_options, collect_deadline_s=self.collect_deadline_s)
         return self
 
     @property

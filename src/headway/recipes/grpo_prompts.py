@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from headway.llm.reward_functions import RewardFunction, RewardFunctions, load_rewards
 from headway.llm.tasks import HELD_OUT, TRAIN, LongPrompt, Prompt, PromptTask, Task, load_task, with_system_prompt
+from headway.recipes.trained_models import device_of
 
 if TYPE_CHECKING:
     from headway.llm.model_types import Tokenizer
@@ -13,7 +16,21 @@ if TYPE_CHECKING:
 
 
 def build_task(config: GRPOConfig) -> Task:
-    return load_task(config.task, seed=config.seed, **config.all_task_options)
+    rewards = partial(_rewards, config) if config.reward_names else None
+    return load_task(config.task, seed=config.seed, rewards=rewards, **config.all_task_options)
+
+
+def _rewards(config: GRPOConfig, task: PromptTask) -> RewardFunctions:
+    def model(place: str) -> RewardFunction:
+        from headway.llm.reward_models import ModelReward
+
+        asked = config.reward_model_device
+        device = device_of(config if asked == "auto" else config.model_copy(update={"device": asked}))
+        return ModelReward(place, device, config.reward_model_rows)
+
+    rule = task.by_rule if task.has_rule else None
+    options = config.reward_options
+    return load_rewards(config.reward_names, config.reward_weights, options=options, rule=rule, model=model)
 
 
 def fitting_task(config: GRPOConfig, say: Callable[[str], None] | None = None) -> tuple[Task, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -137,7 +137,7 @@ class LanguageModelConfig(
 ):
     """Run: what the recipe adds to the plan."""
 
-    also_for_evaluation = (
+    also_for_evaluation: ClassVar[tuple[str, ...]] = (
         *("device", "torch_threads", "engine", "engine_rows", "engine_deadline_s", "engine_restarts"),
         *("vllm_python", "vllm_options"),
     )

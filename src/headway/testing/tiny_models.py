@@ -111,3 +111,18 @@ def save_tiny_model(folder: Path, kind: str = "llama", *, seed: int = 0, head_di
     tiny_model(kind, seed=seed, head_dim=head_dim).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def save_tiny_reward_model(folder: Path, *, seed: int = 0, context: int = 128) -> Path:
+    """A folder with a Llama of two layers whose head is one number."""
+    from transformers import AutoModelForSequenceClassification
+
+    config = tiny_model("llama", context=context).config
+    config.num_labels = 1
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForSequenceClassification.from_config(config)
+        torch.nn.init.normal_(model.score.weight, std=1.0)
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder

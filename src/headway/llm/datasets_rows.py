@@ -1,0 +1,50 @@
+"""Reads Hugging Face datasets: a folder that `save_to_disk` has written, or whatever `load_dataset` finds.
+
+folder with state.json           one dataset, as save_to_disk writes it
+folder with dataset_dict.json    one for each split
+any other folder, an id          load_dataset(PLACE, config, split=...): from the hub, or from its cache
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from headway.core.naming import unknown
+from headway.core.one_line import shortened
+from headway.llm.data_rows import Row
+
+
+def read_dataset(place: str, split: str, config: str | None) -> Iterator[tuple[int, Row]]:
+    """Yields the rows of a split with their numbers, from 1 on."""
+    is_empty = True
+    for number, row in enumerate(_load(place, split, config), 1):
+        is_empty = False
+        yield number, row
+    if is_empty:
+        raise ValueError(f"dataset {place}, split {split!r}, holds no samples")
+
+
+def _load(place: str, split: str, config: str | None) -> Any:
+    folder = Path(place).expanduser()
+    try:
+        with warnings.catch_warnings():  # what the library says of its own dependencies
+            warnings.simplefilter("ignore")
+            is_saved = (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
+            if not is_saved:
+                return datasets.load_dataset(str(folder) if folder.is_dir() else place, config, split=split)
+            found = datasets.load_from_disk(folder)
+    except (OSError, ValueError, RuntimeError, LookupError) as error:  # its own errors are kinds of these
+        what = f"dataset {place!r}" + (f", config {config!r}" if config else "")
+        raise ValueError(f"{what}, split {split!r}, cannot be loaded: {shortened(error, 200)}") from None
+    if config:
+        raise ValueError(f"{place} was written by save_to_disk, which keeps no configs; received config={config!r}")
+    if isinstance(found, datasets.DatasetDict):
+        if split not in found:
+            raise ValueError(unknown(f"split of {place}", split, map(str, found)))
+        return found[split]
+    return found
