@@ -59,6 +59,7 @@ class ImitationLearner:
             load,
             settings,
             layout=settings.layout,
+            kernels=settings,
             microbatch_tokens=settings.microbatch_tokens,
             publish_dtype=publish_dtype,
             seed=seed,
@@ -133,6 +134,7 @@ class ImitationLearner:
                 part.trees.targets,
                 transform=self._transform,
                 chunk=self._settings.logit_chunk_tokens,
+                fused=self._training.kernels.is_compiled,
             )
         return found.float()
 

@@ -68,15 +68,16 @@ class PriorLearner:
             load,
             self._tokens,
             layout=settings.layout,
+            kernels=settings,
             microbatch_tokens=settings.microbatch_tokens,
             publish_dtype=publish_dtype,
             seed=seed,
             rank=rank,
         )
-        self._policy = TokenPolicy(self._training.model, self._tokens)
+        self._policy = TokenPolicy(self._training.model, self._tokens, self._training.kernels)
         if settings.needs_reference and load_reference is None and not has_adapters(self._training.model):
             raise ValueError(f"prior_kl={settings.prior_kl!r} needs a reference model: load_reference, or adapters")
-        self._reference = find_reference(self._training.model, self._tokens, load_reference)
+        self._reference = find_reference(self._policy, self._tokens, load_reference)
 
     # -- the learner's face -------------------------------------------------------------------------
 
