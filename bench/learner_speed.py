@@ -9,19 +9,27 @@
     flex body   as flex, but the whole body compiled as one (--body)
 
 Random weights in the shapes of SmolLM2-135M, Qwen2.5-0.5B and Qwen2.5-1.5B, float32, bfloat16 products, AdamW. One
-prompt is 128 tokens with 8 replies of 256; an update is `--prompts` of them. The ways take turns, so that they meet the
-same noise; medians, least and most. Reply tokens are those that are trained on. MFU counts what the layers and the head
-do for tokens that have to be read (a prompt once), not what a way adds to that, over `--peak` operations a second.
-Before anything is timed the gradient norms of an update are compared. Whatever is known is printed when time is up.
+prompt is 128 tokens with 8 replies of 256; an update is `--prompts` of them. One way after the other, so that the peak
+of memory is its own; medians, least and most. Reply tokens are those that are trained on. MFU counts what the layers
+and the head do for tokens that have to be read (a prompt once), not what a way adds to that, over `--peak` operations a
+second. "first" is from nothing to the end of the second update, compilers included. The norm of the first gradient is
+there to be compared. After `--limit_s` seconds the table is printed as it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
+import threading
 import time
+import traceback
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,6 +136,7 @@ class Ours:
             learning_rate=RATE,
             microbatch_tokens=given.microbatch,
             logit_chunk_tokens=CHUNK,
+            correction="none",  # as the plain loop
             trainer_attention=attention,  # type: ignore[arg-type]
             compile_trainer=compiling,  # type: ignore[arg-type]
         )
@@ -146,27 +155,33 @@ class Ours:
 
 @dataclass
 class Way:
-    """What was seen of one way to train."""
+    """What was seen of one way to train a shape."""
 
+    shape: str
+    name: str
     build: Callable[[], Any]
     speeds: list[float] = field(default_factory=list)
     norm: float = 0.0
     peak: float = 0.0
     first: float = 0.0
-    note: str = ""
+    note: str = "no time left"
+
+    @property
+    def middle(self) -> float:
+        return float(np.median(self.speeds)) if self.speeds else 0.0
 
 
 def flops_of(shape: str, given: argparse.Namespace) -> float:
     """Of an update: 6 for each weight and token read, with the head for trained tokens; attention over what is seen."""
     sizes = SHAPES[shape]
     head = sizes["width"] // sizes["heads"]
-    heads = sizes["heads"] * head * 2 + sizes["shared"] * head * 2
-    layers = sizes["layers"] * (sizes["width"] * heads + 3 * sizes["width"] * sizes["inner"])
+    projections = 2 * head * (sizes["heads"] + sizes["shared"])
+    layers = sizes["layers"] * sizes["width"] * (projections + 3 * sizes["inner"])
     read = given.prompt + given.group * (given.new - 1)
     trained = given.group * given.new
     pairs = given.prompt**2 / 2 + given.group * (given.prompt * given.new + given.new**2 / 2)
     attention = 12 * sizes["layers"] * sizes["width"] * pairs
-    return given.prompts * (6 * layers * read + 6 * sizes["width"] * sizes["words"] * trained + attention)
+    return float(given.prompts * (6 * layers * read + 6 * sizes["width"] * sizes["words"] * trained + attention))
 
 
 def wait(device: str) -> None:
@@ -174,87 +189,104 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def clean(device: str) -> None:
+def measure(way: Way, given: argparse.Namespace, until: float) -> None:
+    """Builds a way, lets it compile, and times it; the others are not in memory, so the peak is its own."""
+    batch = make_batch(given, SHAPES[way.shape]["words"])
+    tokens = sum(rollout.steps for rollout in batch.rollouts)
     gc.collect()
-    if device == "cuda":
+    if given.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-
-
-def measure(shape: str, ways: dict[str, Way], given: argparse.Namespace, until: float) -> None:
-    """Builds each way, compiles it, then times them; memory of one at a time, so that the peak is its own."""
-    batch = make_batch(given, SHAPES[shape]["words"])
-    tokens = sum(rollout.steps for rollout in batch.rollouts)
-    for name, way in ways.items():
-        if time.monotonic() > until:
-            way.note = "no time left"
-            continue
-        clean(given.device)
-        began = time.perf_counter()
-        try:
-            subject = way.build()
-            way.norm = subject.learn(batch)
+    began = time.perf_counter()
+    try:
+        subject = way.build()
+        way.norm = subject.learn(batch)
+        subject.learn(batch)
+        wait(given.device)
+        way.first = time.perf_counter() - began
+        while len(way.speeds) < given.repeats and (time.monotonic() < until or not way.speeds):
+            began = time.perf_counter()
             subject.learn(batch)
             wait(given.device)
-            way.first = time.perf_counter() - began
-            for _ in range(given.repeats):
-                if time.monotonic() > until and way.speeds:
-                    break
-                began = time.perf_counter()
-                subject.learn(batch)
-                wait(given.device)
-                way.speeds.append(tokens / (time.perf_counter() - began))
-        except Exception as error:  # noqa: BLE001 - the others are still worth their time
-            way.note = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        else:
-            kernels = getattr(subject, "kernels", None)
-            way.note = "" if kernels is None or name == "dense" or kernels.windows is not None else "fell back to dense"
-        way.peak = torch.cuda.max_memory_allocated() / 2**30 if given.device == "cuda" else 0.0
-        subject = None
-        print(f"  {shape} {name}: {spread(way.speeds)} tokens/s, first two {way.first:.1f} s {way.note}", flush=True)
+            way.speeds.append(tokens / (time.perf_counter() - began))
+    except Exception as error:  # noqa: BLE001 - the others are still worth their time
+        way.note = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        traceback.print_exc(limit=-6)
+    else:
+        kernels = getattr(subject, "kernels", None)
+        is_flex = kernels is None or kernels.windows is not None
+        way.note = "" if is_flex or way.name == "dense" else "fell back to dense"
+        if way.name == "flex" and given.device == "cuda":
+            way.note = f"{way.note} waits in an update: {waits(subject, batch)}".strip()
+    way.peak = torch.cuda.max_memory_allocated() / 2**30 if given.device == "cuda" else 0.0
+    print(f"  {way.shape} {way.name}: {spread(way.speeds)} tokens/s, first {way.first:.1f} s {way.note}", flush=True)
 
 
-def show(shape: str, ways: dict[str, Way], given: argparse.Namespace) -> None:
-    flops, tokens = flops_of(shape, given), given.prompts * given.group * given.new
-    base = ways["dense"].speeds
-    for name, way in ways.items():
-        middle = float(np.median(way.speeds)) if way.speeds else 0.0
-        times = f"{middle / float(np.median(base)):.2f}" if base and middle else "-"
-        mfu = f"{flops * middle / tokens / given.peak:.3f}"
-        line = f"{shape:<6}{name:<11}{spread(way.speeds):>34}{times:>8}{mfu:>7}{way.peak:>8.1f}{way.first:>9.1f}"
-        print(f"{line}{way.norm:>12.5f}  {way.note}", flush=True)
+def waits(subject: Any, batch: Batch) -> str:
+    """Where the program waits for the GPU in an update, and how often."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            subject.learn(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    places = Counter(f"{Path(one.filename).name}:{one.lineno}" for one in caught if "synchroniz" in str(one.message))
+    return ", ".join(f"{place} x{count}" for place, count in places.most_common(12)) or "none"
+
+
+def show(ways: list[Way], given: argparse.Namespace) -> None:
+    tokens = given.prompts * given.group * given.new
+    titles = f"{'x dense':>8}{'x plain':>8}{'MFU':>7}{'GB':>7}{'first, s':>9}{'grad norm':>11}"
+    print(f"\n{'shape':<6}{'way':<11}{'reply tokens/s':>32}{titles}")
+    for way in ways:
+        line = f"{way.shape:<6}{way.name:<11}{spread(way.speeds):>32}"
+        for name in ("dense", "plain"):
+            base = next((other.middle for other in ways if (other.shape, other.name) == (way.shape, name)), 0.0)
+            line += f"{way.middle / base:>8.2f}" if base and way.middle else f"{'-':>8}"
+        mfu = flops_of(way.shape, given) * way.middle / tokens / given.peak
+        print(f"{line}{mfu:>7.3f}{way.peak:>7.1f}{way.first:>9.1f}{way.norm:>11.5f}  {way.note}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="135M,0.5B,1.5B")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--limit_s", type=float, default=270, help="begin nothing more after so many seconds")
+    parser.add_argument("--limit_s", type=float, default=270, help="end after so many seconds, with what is known")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--prompts", type=int, default=28)
+    parser.add_argument("--prompts", type=int, default=35)
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--new", type=int, default=256)
-    parser.add_argument("--microbatch", type=int, default=16384, help="tokens a microbatch")
+    parser.add_argument("--microbatch", type=int, default=15360, help="tokens a microbatch")
     parser.add_argument("--peak", type=float, default=989e12, help="operations a second of the device")
     parser.add_argument("--body", action="store_true", help="also compile the whole body")
     given = parser.parse_args()
     until = time.monotonic() + given.limit_s
     print(f"torch {torch.__version__}, {given.device}, {given.prompts} prompts an update", flush=True)
-    title = f"{'shape':<6}{'way':<11}{'reply tokens/s':>34}{'x dense':>8}{'MFU':>7}{'GB':>8}{'first, s':>9}"
-    compiled = "on" if given.device == "cpu" else "auto"
-    attention = "flex" if given.device == "cpu" else "auto"
-    for shape in given.shapes.split(","):
-        ways = {
-            "flex": Way(lambda shape=shape: Ours(shape, given, attention, compiled, False)),
-            "dense": Way(lambda shape=shape: Ours(shape, given, "dense", "off", False)),
-            "plain": Way(lambda shape=shape: Plain(shape, given)),
-        }
-        if given.body:
-            ways["flex body"] = Way(lambda shape=shape: Ours(shape, given, attention, compiled, True))
-        measure(shape, ways, given, until)
-        print(f"{title}{'grad norm':>12}", flush=True)
-        show(shape, ways, given)
+    attention, compiling = ("flex", "on") if given.device == "cpu" else ("auto", "auto")
+    builders: dict[str, Callable[[str], Any]] = {
+        "flex": lambda shape: Ours(shape, given, attention, compiling, body=False),
+        "dense": lambda shape: Ours(shape, given, "dense", "off", body=False),
+        "plain": lambda shape: Plain(shape, given),
+        **({"flex body": lambda shape: Ours(shape, given, attention, compiling, body=True)} if given.body else {}),
+    }
+    shapes = given.shapes.split(",")
+    ways = [Way(shape, name, partial(builders[name], shape)) for shape in shapes for name in builders]
+
+    def give_up() -> None:
+        show(ways, given)
+        os._exit(0)
+
+    alarm = threading.Timer(given.limit_s + 10, give_up)
+    alarm.daemon = True
+    alarm.start()
+    order = list(builders)
+    for way in sorted(ways, key=lambda way: max(1, order.index(way.name))):  # what takes long to compile comes last
+        if time.monotonic() < until:
+            measure(way, given, until)
+    alarm.cancel()
+    show(ways, given)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 
 What a model says with one or the other must be what it says by itself, up to rounding: a short made-up group is read
 before anything is trained, and log-probabilities and a gradient are compared. A model that FlexAttention does not fit
-or that cannot be compiled is read as before, with one line that says why; unless it was asked for: then that is refused.
+or that cannot be compiled is read by dense masks, with one line that says why. What was asked for by name is refused.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def choose_kernels(
 
     `budget`: places of the longest row. `precision`: what computes in the precision of the training.
     """
-    device = next(model.parameters()).device
+    device = device_of(model)
     is_flex = attention == "flex" or (attention == "auto" and device.type == "cuda" and layout == "tree")
     is_compiled = compiling == "on" or (compiling == "auto" and device.type == "cuda" and is_flex)
     asked = [
@@ -76,7 +76,9 @@ def choose_kernels(
         *([f"compile_trainer={compiling!r}"] if compiling == "on" else []),
     ]
     if is_flex and layout == "rows":
-        raise ValueError(f"trainer_attention='flex' reads trees, and {name_of(model)} is read in rows; allowed: 'auto', 'dense'")
+        raise ValueError(
+            f"trainer_attention='flex' reads trees, and {name_of(model)} is read in rows; allowed: 'auto', 'dense'"
+        )
     if not is_flex and not is_compiled:
         return PLAIN
     chosen = Kernels(windows_of(model) if is_flex else None, is_compiled)
@@ -87,6 +89,10 @@ def choose_kernels(
         raise ValueError(f"{' and '.join(asked)} does not fit {name_of(model)}: {why}; allowed: 'auto'")
     print(f"headway: {name_of(model)} is trained without FlexAttention: {why}", file=sys.stderr, flush=True)
     return PLAIN
+
+
+def device_of(model: CausalModel) -> torch.device:
+    return next(model.parameters()).device
 
 
 def _why_not(model: CausalModel, chosen: Kernels, layout: Layout, budget: int, precision: Precision) -> str:
@@ -129,9 +135,10 @@ def _read(
     """Returns the log-probabilities of a made-up group [N], and the gradient of their sum."""
     with torch.set_grad_enabled(probe is not None):
         logs = log_probs_of_group(model, apart=apart, windows=windows, length=length, sizes=_sizes(model))
+        total = logs.sum()
     if probe is None:
         return logs, torch.zeros(1, device=logs.device)
-    (gradient,) = torch.autograd.grad(logs.sum(), probe)
+    (gradient,) = torch.autograd.grad(total, probe)
     return logs.detach(), gradient
 
 
