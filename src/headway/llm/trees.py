@@ -17,7 +17,7 @@ A token sees the prompt and its own branch, up to itself: exactly what it would 
 short replies to a long prompt take little more than one. Rows of a batch are such trees, padded to the longest; or all
 of them stand end to end in one row, for an attention that leaves out what nobody sees (llm/block_masks.py).
 
-Other attention computes every pair of tokens in a tree, those that may not see each other too. So a tree of long replies
+Other attention computes every pair of tokens of a tree, those that may not see each other too. A tree of long replies
 pays for itself only up to a size: reading the prompt P once more costs P tokens, and saves pairs between the replies it
 parts. With pairs at a price, k trees of n reply tokens in all cost k (T + price T^2), T = P + n / k, which is least at
 n / k = sqrt(P / price + P^2).
