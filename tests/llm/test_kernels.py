@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,34 @@ def test_layers_are_told_by_transformers_and_given_back() -> None:
     assert compile_layers(model, few_lengths=True) == 2
     undo_compiling(model)
     assert not any("forward" in vars(layer) for layer in layers_of(model))
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's, about torch itself
+def test_one_program_serves_all_layers_and_all_rows_of_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Any] = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compiled(forward: Any, dynamic: Any) -> Any:
+        return torch.compile(forward, dynamic=dynamic, backend=count)
+
+    monkeypatch.setattr(layer_compiler, "_compiled", cache(compiled))
+    torch._dynamo.reset()
+    model = Kernels((None,), is_compiled=True).apply(without_dropout(tiny_model()))
+
+    def read(*lengths: int) -> int:
+        random = np.random.default_rng(sum(lengths))
+        replies = tuple(random.integers(3, 200, n) for n in lengths)
+        hidden_states(model, lay_out([ReplyTree(random.integers(3, 200, 40), replies, 0)], windows=(None,)))
+        return len(graphs)
+
+    assert read(50, 40) == 1  # for two layers
+    assert read(70) == 1
+    assert read(100, 300, 90) == 2  # a longer row
+    assert read(60, 10, 10) == 2
+    assert read(200, 200, 90) == 2
 
 
 def test_programs_are_kept_on_disk_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

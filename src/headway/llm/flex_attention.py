@@ -17,7 +17,8 @@ from torch import Tensor
 from headway.llm.model_types import CausalModel
 from headway.llm.trees import body_of
 
-NAME = "headway_flex"
+NAME, UNCAPPED = "headway_flex", "headway_flex_uncapped"
+"""The second is for models whose own attention pays no heed to a cap: older sdpa does not know of it."""
 
 
 def use_flex_attention(model: CausalModel) -> None:
@@ -25,9 +26,11 @@ def use_flex_attention(model: CausalModel) -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    AttentionInterface.register(NAME, flex_attention_forward)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    body_of(model).config.get_text_config()._attn_implementation = NAME
+    config = body_of(model).config.get_text_config()
+    name = UNCAPPED if config._attn_implementation in ("sdpa", UNCAPPED) else NAME
+    AttentionInterface.register(name, flex_attention_forward if name == NAME else _uncapped)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    config._attn_implementation = name
 
 
 def flex_attention_forward(
@@ -63,6 +66,10 @@ def flex_attention_forward(
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return found.transpose(1, 2).contiguous(), None
+
+
+def _uncapped(*args: Any, softcap: float | None = None, **options: Any) -> tuple[Tensor, None]:
+    return flex_attention_forward(*args, **options)
 
 
 def _plain(

@@ -134,8 +134,8 @@ class Replies:
                 torch.from_numpy(np.concatenate([one.states for one in shown])),
                 torch.from_numpy(np.concatenate([one.turn_rewards for one in shown]).astype(np.float32)),
             ),
-            log_probs=torch.from_numpy(np.concatenate([one.log_probs for one in shown])).to(device),
-            versions=torch.from_numpy(np.concatenate([one.versions for one in shown]).astype(np.int64)).to(device),
+            log_probs=send(torch.from_numpy(np.concatenate([one.log_probs for one in shown])), device),
+            versions=send(torch.from_numpy(np.concatenate([one.versions for one in shown]).astype(np.int64)), device),
         )
 
     @property
