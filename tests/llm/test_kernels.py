@@ -207,6 +207,12 @@ def test_a_wrong_number_is_found_and_the_model_goes_on_without(
     assert model.config._attn_implementation == "sdpa"
 
 
+def test_rounding_alone_is_no_difference() -> None:
+    for kind in ("llama", "gemma2"):
+        model = without_dropout(tiny_model(kind).to(torch.bfloat16))
+        assert choose_kernels(model, "tree", "flex", "off", 512, no_autocast).windows is not None
+
+
 # -- compiled ---------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,7 @@ def log_probs_of_group(
     windows: Windows | None = None,
     length: int = 0,
     sizes: tuple[int, ...] = (PROMPT, *REPLIES),
+    fused: bool = False,
 ) -> Tensor:
     """Returns the log-probabilities of the made-up replies, [N], in the layout; with `windows` in a row of a length."""
     prompt, replies = _group(model, sizes)
@@ -98,9 +99,8 @@ def log_probs_of_group(
     for trees in pack_trees([prompt], [replies], sum(sizes) * len(replies), apart=apart):
         batch = lay_out(trees, apart=apart, windows=windows, length=length).to(next(model.parameters()).device)
         head = model.get_output_embeddings()
-        logs, _ = chosen_log_probs(
-            head, hidden_states(model, batch), batch.targets, transform=logit_transform_of(model)
-        )
+        hidden, transform = hidden_states(model, batch), logit_transform_of(model)
+        logs, _ = chosen_log_probs(head, hidden, batch.targets, transform=transform, fused=fused)
         found |= dict(zip(batch.replies, logs.split([len(replies[number]) for number in batch.replies]), strict=True))
     return torch.cat([found[number] for number in sorted(found)])
 
