@@ -126,8 +126,9 @@ def _why_not(model: CausalModel, chosen: Kernels, layout: Layout, budget: int, p
 
 def _first_small_weight(model: CausalModel) -> Tensor | None:
     """Finds a trained weight near the input whose gradient goes through all layers: the first of a norm, or the first
-    of all."""
-    trained = {name: weight for name, weight in body_of(model).named_parameters() if weight.requires_grad}
+    of all. None where there is none, or where weights are in shards, whose gradients come by another way."""
+    named = body_of(model).named_parameters()
+    trained = {name: one for name, one in named if one.requires_grad and not hasattr(one, "full_tensor")}
     norms = [weight for name, weight in trained.items() if weight.dim() == 1 and not name.endswith("bias")]
     return next(iter((*norms, *trained.values())), None)
 
