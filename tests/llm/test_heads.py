@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from headway.llm.heads import PLAIN, LogitTransform, chosen_log_probs
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's compiler, when it is imported
 
 
 def plain(
@@ -36,6 +38,14 @@ def made_up(seed: int, rows: int, words: int = 29, width: int = 6, bias: bool = 
     return head, hidden.requires_grad_(), torch.randint(0, words, (rows,), generator=random)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def uncompiled() -> Iterator[None]:
+    """What would be compiled runs as it is written; compiled it is in test_kernels.py."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@pytest.mark.parametrize("fused", [False, True])
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 1000),
@@ -49,7 +59,14 @@ def made_up(seed: int, rows: int, words: int = 29, width: int = 6, bias: bool = 
     ),
 )
 def test_values_and_gradients_are_those_of_log_softmax_whatever_the_chunk(
-    seed: int, rows: int, chunk: int, temperature: float, bias: bool, entropy_matters: bool, transform: LogitTransform
+    fused: bool,
+    seed: int,
+    rows: int,
+    chunk: int,
+    temperature: float,
+    bias: bool,
+    entropy_matters: bool,
+    transform: LogitTransform,
 ) -> None:
     head, hidden, targets = made_up(seed, rows, bias=bias)
     slopes = torch.randn(2, rows, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
@@ -61,6 +78,7 @@ def test_values_and_gradients_are_those_of_log_softmax_whatever_the_chunk(
         temperature=temperature,
         chunk=chunk,
         with_entropy_gradient=entropy_matters,
+        fused=fused,
     )
     expected = plain(head, hidden, targets, temperature, transform)
     subjects = [hidden, *head.parameters()]
@@ -73,9 +91,10 @@ def test_values_and_gradients_are_those_of_log_softmax_whatever_the_chunk(
     assert found[1].requires_grad == entropy_matters
 
 
-def test_absurd_logits_give_finite_numbers() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_absurd_logits_give_finite_numbers(fused: bool) -> None:
     head, hidden, targets = made_up(0, 5)
-    logs, entropy = chosen_log_probs(head, hidden * 1e4, targets, with_entropy_gradient=True)
+    logs, entropy = chosen_log_probs(head, hidden * 1e4, targets, with_entropy_gradient=True, fused=fused)
     (logs.sum() + entropy.sum()).backward()
     for values in (logs, entropy, hidden.grad):
         assert values is not None
@@ -98,10 +117,12 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("entropy_matters", [False, True])
-def test_logits_are_never_there_for_more_rows_than_a_chunk(entropy_matters: bool) -> None:
+def test_logits_are_never_there_for_more_rows_than_a_chunk(entropy_matters: bool, fused: bool) -> None:
     head, hidden, targets = made_up(1, 32, words=101)
+    options: Any = {"chunk": 8, "with_entropy_gradient": entropy_matters, "fused": fused}
     with Largest(101) as seen:
-        logs, entropy = chosen_log_probs(head, hidden, targets, chunk=8, with_entropy_gradient=entropy_matters)
+        logs, entropy = chosen_log_probs(head, hidden, targets, **options)
         (logs.sum() + entropy.sum()).backward()
     assert seen.rows == 8

@@ -1,6 +1,7 @@
 """A causal language model in training: what every learner of one keeps and does alike.
 
-    load --> the model, without dropout --> its layout (llm/layouts.py) --> sizes of microbatches
+    load --> the model, without dropout --> its layout (llm/layouts.py) and its kernels (llm/kernels.py)
+         --> sizes of microbatches
          --> the weights that are trained, with AdamW (learn/trained_weights.py)
 
 With it go the number of updates and the dice of the learner, so that its state is all there is to go on from.
@@ -15,10 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.learn.grpo.policy import autocast
 from headway.learn.grpo.replies import MicrobatchSizes
+from headway.learn.kernel_settings import KernelSettings
 from headway.learn.rank import Rank
 from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
 from headway.llm.adapters import plain_weights
+from headway.llm.kernels import choose_kernels
 from headway.llm.layouts import choose_layout
 from headway.llm.model_types import CausalModel
 from headway.llm.trees import pair_price
@@ -34,16 +38,20 @@ class ModelInTraining:
         settings: OptimizerSettings,
         *,
         layout: str,
+        kernels: KernelSettings,
         microbatch_tokens: int,
         publish_dtype: torch.dtype | None,
         seed: int,
         rank: Rank,
     ) -> None:
         self.model = without_dropout(load())
-        apart = choose_layout(self.model, layout) == "rows"
+        found = choose_layout(self.model, layout)
+        attention, compiling = kernels.trainer_attention, kernels.compile_trainer
+        self.kernels = choose_kernels(self.model, found, attention, compiling, microbatch_tokens, autocast)
+        apart, windows = found == "rows", self.kernels.windows
         device = next(self.model.parameters()).device
-        price = 0.0 if apart else pair_price(self.model)
-        self.sizes = MicrobatchSizes(microbatch_tokens, price, device, apart)
+        price = 0.0 if apart or windows is not None else pair_price(self.model)
+        self.sizes = MicrobatchSizes(microbatch_tokens, price, device, apart, windows)
         trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if not trained:
             raise ValueError("the model has no weights to train")

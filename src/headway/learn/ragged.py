@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headway.llm.device_copies import send
+
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
@@ -38,7 +40,7 @@ class Ragged:
         return len(self.row)
 
     def to(self, device: torch.device | str) -> Ragged:
-        return Ragged(self.lengths.to(device), self.row.to(device))
+        return Ragged(send(self.lengths, device), send(self.row, device))
 
     def sums(self, values: Tensor) -> Tensor:
         """[N] -> [R]; 0 for an empty row."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from headway.llm.fused_heads import FusedLogProbs
 from headway.llm.model_types import CausalModel
 
 CHUNK = 1024
@@ -61,15 +62,18 @@ def chosen_log_probs(
     temperature: float = 1.0,
     chunk: int = CHUNK,
     with_entropy_gradient: bool = False,
+    fused: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Returns log p of the targets [N] and the entropy of what they were drawn from [N], in float32 or better.
 
-    The entropy carries a gradient only where it is asked for: that costs the head's work once more.
+    The entropy carries a gradient only where it is asked for: that costs the head's work once more. `fused`: what
+    follows the logits is compiled (llm/fused_heads.py).
     """
     where = hidden.device.type
     kind = torch.get_autocast_dtype(where) if torch.is_autocast_enabled(where) else None
+    function = FusedLogProbs if fused else _ChosenLogProbs
     with torch.autocast(where, enabled=False):  # the products are cast here, everything else stays precise
-        found: tuple[Tensor, Tensor] = _ChosenLogProbs.apply(
+        found: tuple[Tensor, Tensor] = function.apply(
             hidden, head.weight, head.bias, targets, transform, temperature, chunk, with_entropy_gradient, kind
         )
     return found if with_entropy_gradient else (found[0], found[1].detach())

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from headway.llm.heads import chosen_log_probs, logit_transform_of
 from headway.llm.model_types import CausalModel
-from headway.llm.trees import FULL, SLIDING, hidden_states, lay_out, pack_trees
+from headway.llm.trees import FULL, SLIDING, Windows, hidden_states, lay_out, pack_trees
 
 Layout = Literal["tree", "rows"]
 LAYOUTS = ("auto", "tree", "rows")
@@ -35,31 +35,31 @@ OTHER_WINDOWS = ("window_size", "attention_window_size", "attention_window", "sl
 
 def choose_layout(model: CausalModel, wanted: str = "auto") -> Layout:
     """Returns the layout that is wanted, or the better one of those that fit; ValueError, one line, where none does."""
-    with _short_window(model), torch.no_grad(), torch.random.fork_rng(devices=[]):  # some roll dice for nothing
+    with short_window(model), torch.no_grad(), torch.random.fork_rng(devices=[]):  # some roll dice for nothing
         try:
             own = _own_log_probs(model)
         except Exception as error:  # whatever a model of somebody else does where it cannot be read
-            raise ValueError(f"{_name(model)} cannot be trained: {_first_line(error)}") from error
+            raise ValueError(f"{name_of(model)} cannot be trained: {first_line(error)}") from error
         if wanted != "rows":
             why = _why_no_tree(model, own)
             if not why:
                 return "tree"
             if wanted == "tree":
-                raise ValueError(f"layout='tree' does not fit {_name(model)}: {why}; allowed: 'rows', 'auto'")
-            print(f"headway: {_name(model)} is trained in rows, not in trees: {why}", file=sys.stderr, flush=True)
+                raise ValueError(f"layout='tree' does not fit {name_of(model)}: {why}; allowed: 'rows', 'auto'")
+            print(f"headway: {name_of(model)} is trained in rows, not in trees: {why}", file=sys.stderr, flush=True)
         why = _difference(model, own, apart=True)
         if why:
-            raise ValueError(f"{_name(model)} cannot be trained: {why}")
+            raise ValueError(f"{name_of(model)} cannot be trained: {why}")
         return "rows"
 
 
 def fits_trees(model: CausalModel) -> bool:
     """Says whether a model reads trees as it reads sequences; ValueError, one line, where it cannot be read at all."""
-    with _short_window(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with short_window(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             own = _own_log_probs(model)
         except Exception as error:  # as above
-            raise ValueError(f"{_name(model)} cannot be read: {_first_line(error)}") from error
+            raise ValueError(f"{name_of(model)} cannot be read: {first_line(error)}") from error
         return not _why_no_tree(model, own)
 
 
@@ -77,23 +77,30 @@ def _why_no_tree(model: CausalModel, own: Tensor) -> str:
 def _difference(model: CausalModel, own: Tensor, *, apart: bool) -> str:
     """Says what is wrong with the log-probabilities in this layout, or nothing."""
     try:
-        found = _log_probs(model, apart=apart)
+        found = log_probs_of_group(model, apart=apart)
     except Exception as error:  # noqa: BLE001 - as above: a mask of four dimensions is enough for some
-        return _first_line(error)
+        return first_line(error)
     gap, limit = float((found - own).abs().mean()), _tolerance(model)
     return "" if gap <= limit else f"log-probabilities differ from its own by {gap:.2g} (at most {limit:g} is rounding)"
 
 
-def _log_probs(model: CausalModel, *, apart: bool) -> Tensor:
-    """Returns the log-probabilities of the made-up replies, [N], read in the layout."""
-    prompt, replies = _group(model)
+def log_probs_of_group(
+    model: CausalModel,
+    *,
+    apart: bool,
+    windows: Windows | None = None,
+    length: int = 0,
+    sizes: tuple[int, ...] = (PROMPT, *REPLIES),
+    fused: bool = False,
+) -> Tensor:
+    """Returns the log-probabilities of the made-up replies, [N], in the layout; with `windows` in a row of a length."""
+    prompt, replies = _group(model, sizes)
     found: dict[int, Tensor] = {}
-    for trees in pack_trees([prompt], [replies], sum((PROMPT, *REPLIES)) * len(REPLIES), apart=apart):
-        batch = lay_out(trees, apart=apart).to(next(model.parameters()).device)
+    for trees in pack_trees([prompt], [replies], sum(sizes) * len(replies), apart=apart):
+        batch = lay_out(trees, apart=apart, windows=windows, length=length).to(next(model.parameters()).device)
         head = model.get_output_embeddings()
-        logs, _ = chosen_log_probs(
-            head, hidden_states(model, batch), batch.targets, transform=logit_transform_of(model)
-        )
+        hidden, transform = hidden_states(model, batch), logit_transform_of(model)
+        logs, _ = chosen_log_probs(head, hidden, batch.targets, transform=transform, fused=fused)
         found |= dict(zip(batch.replies, logs.split([len(replies[number]) for number in batch.replies]), strict=True))
     return torch.cat([found[number] for number in sorted(found)])
 
@@ -110,15 +117,16 @@ def _own_log_probs(model: CausalModel) -> Tensor:
     return torch.cat(found)
 
 
-def _group(model: CausalModel) -> tuple[np.ndarray, list[np.ndarray]]:
+def _group(model: CausalModel, sizes: tuple[int, ...] = (PROMPT, *REPLIES)) -> tuple[np.ndarray, list[np.ndarray]]:
     random = np.random.default_rng(0)  # its own: the run's dice stay where they are
     words = model.get_input_embeddings().weight.shape[0]
-    prompt, *replies = (random.integers(0, max(2, words // 2), size) for size in (PROMPT, *REPLIES))
+    prompt, *replies = (random.integers(0, max(2, words // 2), size) for size in sizes)
     return prompt, replies
 
 
 @contextmanager
-def _short_window(model: CausalModel) -> Iterator[None]:
+def short_window(model: CausalModel) -> Iterator[None]:
+    """Makes a sliding window so short that it matters in the made-up group."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     if not window or window <= WINDOW:
@@ -139,9 +147,9 @@ def _tolerance(model: CausalModel) -> float:
     return 1e-2 if head.is_cuda and torch.get_float32_matmul_precision() != "highest" else 1e-4
 
 
-def _name(model: CausalModel) -> str:
+def name_of(model: CausalModel) -> str:
     return f"a model of type {model.config.model_type!r}"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]

@@ -14,10 +14,11 @@ An episode (experience/episode.py) is a branch in which only some tokens are tra
     predicts    a1        b0   b1              and the prompt predicts a0; what predicts x0 or x1 goes to no head
 
 A token sees the prompt and its own branch, up to itself: exactly what it would see in a sequence of its own. Eight
-short replies to a long prompt take little more than one. Rows of a batch are such trees, padded to the longest.
+short replies to a long prompt take little more than one. Rows of a batch are such trees, padded to the longest; or all
+of them stand end to end in one row, for an attention that leaves out what nobody sees (llm/block_masks.py).
 
-Attention computes every pair of tokens in a tree, those that may not see each other too. So a tree of long replies pays
-for itself only up to a size: reading the prompt P once more costs P tokens, and saves pairs between the replies it
+Other attention computes every pair of tokens of a tree, those that may not see each other too. A tree of long replies
+pays for itself only up to a size: reading the prompt P once more costs P tokens, and saves pairs between the replies it
 parts. With pairs at a price, k trees of n reply tokens in all cost k (T + price T^2), T = P + n / k, which is least at
 n / k = sqrt(P / price + P^2).
 
@@ -36,9 +37,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.llm.block_masks import RowMask, Spans
+from headway.llm.device_copies import send
 from headway.llm.model_types import CausalModel
+from headway.llm.row_packing import fill_rows, row_length
 
 PADDING = -1
+Windows = tuple[int | None, ...]
+"""Of the kinds of layers that a model has; None: one that sees everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +72,18 @@ class TreeBatch:
     targets: Tensor  # [N]: the trained tokens, reply by reply
     replies: tuple[int, ...]  # [S]: the replies' numbers, in the order they lie here
     is_apart: bool = False  # a row is one sequence, which the model reads by its own rules
+    row: RowMask | None = None  # all trees are in one row, and this says who sees whom there
 
     def to(self, device: torch.device | str) -> TreeBatch:
         return TreeBatch(
-            self.tokens.to(device),
-            self.positions.to(device),
-            self.branch.to(device),
-            self.sources.to(device),
-            self.targets.to(device),
+            send(self.tokens, device),
+            send(self.positions, device),
+            send(self.branch, device),
+            send(self.sources, device),
+            send(self.targets, device),
             self.replies,
             self.is_apart,
+            None if self.row is None else self.row.to(device),
         )
 
     def mask(self, window: int | None = None) -> Tensor:
@@ -115,13 +123,15 @@ def pack_trees(
     price: float = 0.0,
     *,
     apart: bool = False,
+    end_to_end: bool = False,
     trained: Sequence[Sequence[np.ndarray | None]] | None = None,
 ) -> list[list[ReplyTree]]:
     """Makes microbatches of trees whose padded size is at most `budget` tokens, the longest first.
 
     A group is cut into several trees, each with the prompt again, where it is larger than the budget by itself, or
-    where that is less work, given the price of a pair of tokens; `apart`: each reply is a tree. `trained` says of each
-    reply which of its tokens are trained on, if not all: every token that is read counts for the budget.
+    where that is less work, given the price of a pair of tokens; `apart`: each reply is a tree. `end_to_end`: the trees
+    of a microbatch will stand in one row. `trained` says of each reply which of its tokens are trained on, if not all:
+    every token that is read counts for the budget.
     """
     trees: list[ReplyTree] = []
     number = 0
@@ -148,6 +158,8 @@ def pack_trees(
             number += 1
         if some:
             trees.append(tree(prompt, some, first))
+    if end_to_end:
+        return [[trees[place] for place in row] for row in fill_rows([one.num_tokens for one in trees], budget)]
     batches: list[list[ReplyTree]] = []
     for one in sorted(trees, key=lambda one: (-one.num_tokens, one.first)):
         if batches and batches[-1][0].num_tokens * (len(batches[-1]) + 1) <= budget:
@@ -168,29 +180,38 @@ def _cuts(lengths: Sequence[int], prompt: int, price: float) -> set[int]:
     return set((np.flatnonzero(np.diff(part)) + 1).tolist())
 
 
-def lay_out(trees: Sequence[ReplyTree], *, apart: bool = False) -> TreeBatch:
-    """Makes the arrays that a model reads; `apart` for trees of one reply, to be read by its own rules."""
-    length = max(tree.num_tokens for tree in trees)
-    tokens = np.zeros((len(trees), length), np.int64)
-    positions = np.zeros((len(trees), length), np.int64)
-    branch = np.full((len(trees), length), PADDING, np.int64)
+def lay_out(
+    trees: Sequence[ReplyTree], *, apart: bool = False, windows: Windows | None = None, length: int = 0
+) -> TreeBatch:
+    """Makes the arrays that a model reads; `apart` for trees of one reply, to be read by its own rules.
+
+    With `windows`, those of the model's layers, all trees stand in one row of this length, or the least that will do.
+    """
+    sizes = np.array([tree.num_tokens for tree in trees])
+    if windows is None:
+        rows, length, begins = len(trees), int(sizes.max()), np.zeros_like(sizes)
+    else:
+        rows, length, begins = 1, length or row_length(int(sizes.sum())), np.cumsum(sizes) - sizes
+    tokens = np.zeros((rows, length), np.int64)
+    positions = np.zeros((rows, length), np.int64)
+    branch = np.full((rows, length), PADDING, np.int64)
     sources: list[np.ndarray] = []
     targets: list[np.ndarray] = []
     numbers: list[int] = []
-    for row, tree in enumerate(trees):
-        end = len(tree.prompt)
-        tokens[row, :end], positions[row, :end], branch[row, :end] = tree.prompt, np.arange(end), 0
-        at = end
+    for place, (tree, begin) in enumerate(zip(trees, begins.tolist(), strict=True)):
+        row, depth = (place, len(tree.prompt)) if windows is None else (0, len(tree.prompt))
+        end = at = begin + depth
+        tokens[row, begin:end], positions[row, begin:end], branch[row, begin:end] = tree.prompt, np.arange(depth), 0
         masks = tree.trained or (None,) * len(tree.replies)
-        for place, (reply, mask) in enumerate(zip(tree.replies, masks, strict=True)):
+        for which, (reply, mask) in enumerate(zip(tree.replies, masks, strict=True)):
             more = len(reply) - 1
             tokens[row, at : at + more] = reply[:-1]
-            positions[row, at : at + more] = np.arange(end, end + more)
-            branch[row, at : at + more] = place + 1
+            positions[row, at : at + more] = np.arange(depth, depth + more)
+            branch[row, at : at + more] = which + 1
             before = row * length + np.concatenate([[end - 1], np.arange(at, at + more)])
             sources.append(before if mask is None else before[mask])
             targets.append(reply if mask is None else reply[mask])
-            numbers.append(tree.first + place)
+            numbers.append(tree.first + which)
             at += more
     return TreeBatch(
         torch.from_numpy(tokens),
@@ -200,7 +221,24 @@ def lay_out(trees: Sequence[ReplyTree], *, apart: bool = False) -> TreeBatch:
         torch.from_numpy(np.concatenate(targets).astype(np.int64)),
         tuple(numbers),
         apart,
+        None if windows is None else RowMask.of(_spans(trees), length, windows),
     )
+
+
+def _spans(trees: Sequence[ReplyTree]) -> Spans:
+    """Finds prompts and replies in a row of trees; a reply of one token takes no place."""
+    lengths: list[int] = []
+    positions: list[int] = []
+    roots: list[int] = []
+    for tree in trees:
+        root, depth = len(lengths), len(tree.prompt)
+        for length, position in ((depth, 0), *((len(reply) - 1, depth) for reply in tree.replies)):
+            if length:
+                lengths.append(length)
+                positions.append(position)
+                roots.append(root)
+    ends = np.cumsum(lengths)
+    return Spans(ends - lengths, np.array(lengths), np.array(positions), np.array(roots))
 
 
 def hidden_states(model: CausalModel, batch: TreeBatch) -> Tensor:
@@ -219,12 +257,23 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 """Kinds of layers whose masks we can make; models that have several take one mask for each."""
 
 
-def _masks(model: CausalModel, batch: TreeBatch) -> Tensor | dict[str, Tensor]:
+def windows_of(model: CausalModel) -> Windows:
+    """Finds how far back layers see: one window where all are alike, else of full and of sliding attention."""
     config = model.config.get_text_config()
     kinds, window = set(getattr(config, "layer_types", None) or ()), getattr(config, "sliding_window", None)
     if SLIDING in kinds:
-        return {FULL: _as_taken(model, batch.mask()), SLIDING: _as_taken(model, batch.mask(window))}
-    return _as_taken(model, batch.mask(None if kinds else window))
+        return None, window
+    return (None if kinds else window,)
+
+
+def _masks(model: CausalModel, batch: TreeBatch) -> Any:
+    """Makes a mask for each kind of layer: a tensor, or FlexAttention's where trees stand in one row."""
+    windows = windows_of(model)
+    if batch.row is not None:
+        masks = [batch.row.block_mask(window) for window in windows]
+    else:
+        masks = [_as_taken(model, batch.mask(window)) for window in windows]
+    return masks[0] if len(masks) == 1 else dict(zip((FULL, SLIDING), masks, strict=True))
 
 
 def _as_taken(model: CausalModel, mask: Tensor) -> Tensor:

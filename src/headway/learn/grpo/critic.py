@@ -28,6 +28,7 @@ from headway.learn.grpo.credit import Turns, turn_gae
 from headway.learn.grpo.loss import TokenLoss, value_loss
 from headway.learn.ragged import Ragged
 from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
+from headway.llm.kernels import PLAIN, Kernels
 from headway.llm.model_types import CausalModel
 from headway.llm.trees import TreeBatch, body_of, hidden_states
 from headway.llm.without_dropout import without_dropout
@@ -65,6 +66,7 @@ class Critic:
         optimizer: OptimizerSettings,
         *,
         load: Callable[[], CausalModel] | None = None,
+        kernels: Kernels = PLAIN,
     ) -> None:
         self.settings = settings
         weight = policy.get_output_embeddings().weight
@@ -76,7 +78,7 @@ class Critic:
         if settings.critic == "own":
             if load is None:
                 raise ValueError("a critic of its own needs a model")
-            self._body = without_dropout(body_of(load()))  # no head over the vocabulary
+            self._body = kernels.apply(without_dropout(body_of(load())))  # no head over the vocabulary
         trained = {f"head.{name}": p for name, p in self._head.named_parameters()}
         if self._body is not None:
             trained |= {name: p for name, p in self._body.named_parameters() if p.requires_grad}

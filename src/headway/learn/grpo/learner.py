@@ -80,16 +80,19 @@ class GRPOLearner:
             load,
             settings,
             layout=settings.layout,
+            kernels=settings,
             microbatch_tokens=settings.microbatch_tokens,
             publish_dtype=publish_dtype,
             seed=seed,
             rank=rank,
         )
         model = self._training.model
-        self._policy = TokenPolicy(model, settings)
+        self._policy = TokenPolicy(model, settings, self._training.kernels)
         self._check = EngineCheck(self._policy, self._training.trained.named, settings.check_engine_every, rank)
-        self._reference = find_reference(model, settings, load_reference)
-        self._critic = Critic(settings, model, settings, load=load_critic) if settings.has_critic else None
+        self._reference = find_reference(self._policy, settings, load_reference)
+        self._critic = None
+        if settings.has_critic:
+            self._critic = Critic(settings, model, settings, load=load_critic, kernels=self._training.kernels)
 
     # -- the learner's face -------------------------------------------------------------------------
 

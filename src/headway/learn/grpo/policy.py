@@ -16,6 +16,7 @@ from torch import Tensor
 from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.adapters import has_adapters, without_adapters
 from headway.llm.heads import chosen_log_probs, logit_transform_of, model_logits
+from headway.llm.kernels import PLAIN, Kernels
 from headway.llm.model_types import CausalModel
 from headway.llm.sampling import log_kept_mass
 from headway.llm.trees import TreeBatch, hidden_states
@@ -24,8 +25,9 @@ from headway.llm.trees import TreeBatch, hidden_states
 class TokenPolicy:
     """Reads a model at the temperature the tokens were drawn at."""
 
-    def __init__(self, model: CausalModel, settings: GRPOSettings) -> None:
+    def __init__(self, model: CausalModel, settings: GRPOSettings, kernels: Kernels = PLAIN) -> None:
         self.model = model
+        self.kernels = kernels
         self._settings = settings
         self._transform = logit_transform_of(model)
 
@@ -43,6 +45,7 @@ class TokenPolicy:
                 transform=self._transform,
                 temperature=self._settings.temperature,
                 chunk=self._settings.logit_chunk_tokens,
+                fused=self.kernels.is_compiled,
                 with_entropy_gradient=self._settings.entropy_weight > 0,
             )
 
@@ -67,23 +70,23 @@ class TokenPolicy:
 
 
 def find_reference(
-    model: CausalModel, settings: GRPOSettings, load: Callable[[], CausalModel] | None
+    policy: TokenPolicy, settings: GRPOSettings, load: Callable[[], CausalModel] | None
 ) -> Callable[[TreeBatch], Tensor] | None:
     """Log-probabilities of the model as it came, if the loss wants them. With adapters it is the same model, with the
     adapters switched off; only where all weights are trained there is a second one."""
     if not settings.kl_weight:
         return None
-    if has_adapters(model):
-        adapted = TokenPolicy(model, settings)
+    if has_adapters(policy.model):
 
         def read(trees: TreeBatch) -> Tensor:
-            with without_adapters(model):
-                return adapted.read(trees)
+            with without_adapters(policy.model):
+                return policy.read(trees)
 
         return read
     if load is None:
         raise ValueError(f"kl_weight={settings.kl_weight!r} needs a reference model")
-    return TokenPolicy(load().eval().requires_grad_(False), settings).read
+    model = policy.kernels.apply(load().eval().requires_grad_(False))
+    return TokenPolicy(model, settings, policy.kernels).read
 
 
 def autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:

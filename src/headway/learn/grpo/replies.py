@@ -28,7 +28,9 @@ from headway.experience.episode import Episodes
 from headway.experience.group import Group, group_of
 from headway.learn.grpo.credit import Turns
 from headway.learn.ragged import Ragged
-from headway.llm.trees import TreeBatch, lay_out, pack_trees
+from headway.llm.device_copies import send
+from headway.llm.row_packing import row_length
+from headway.llm.trees import ReplyTree, TreeBatch, Windows, lay_out, pack_trees
 
 Record = Group | Episodes
 
@@ -73,12 +75,20 @@ class Microbatch:
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchSizes:
-    """Says how large a microbatch may be: at most `budget` tokens; `price` and `apart` are those of `pack_trees`."""
+    """Says how large a microbatch may be: at most `budget` tokens; `price` and `apart` are those of `pack_trees`.
+
+    With `windows` (llm/kernels.py) its trees stand in one row.
+    """
 
     budget: int
     price: float
     device: torch.device
     apart: bool = False
+    windows: Windows | None = None
+
+    def lay_out(self, trees: Sequence[ReplyTree]) -> TreeBatch:
+        length = row_length(sum(tree.num_tokens for tree in trees), self.budget)
+        return lay_out(trees, apart=self.apart, windows=self.windows, length=length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +134,8 @@ class Replies:
                 torch.from_numpy(np.concatenate([one.states for one in shown])),
                 torch.from_numpy(np.concatenate([one.turn_rewards for one in shown]).astype(np.float32)),
             ),
-            log_probs=torch.from_numpy(np.concatenate([one.log_probs for one in shown])).to(device),
-            versions=torch.from_numpy(np.concatenate([one.versions for one in shown]).astype(np.int64)).to(device),
+            log_probs=send(torch.from_numpy(np.concatenate([one.log_probs for one in shown])), device),
+            versions=send(torch.from_numpy(np.concatenate([one.versions for one in shown]).astype(np.int64)), device),
         )
 
     @property
@@ -191,16 +201,17 @@ class Replies:
             sizes.budget,
             sizes.price,
             apart=sizes.apart,
+            end_to_end=sizes.windows is not None,
             trained=[[branch.trained for branch in some] for some in branches],
         )
         order = list(chain.from_iterable(chosen))
         for trees in packed:
-            here = lay_out(trees, apart=sizes.apart)
+            here = sizes.lay_out(trees)
             mine = [int(order[reply]) for reply in here.replies]
             places = [self._places(number, with_ends) for number in mine]
             yield Microbatch(
                 replace(here, replies=tuple(mine)).to(sizes.device),
-                torch.from_numpy(np.concatenate(places)).to(sizes.device),
+                send(torch.from_numpy(np.concatenate(places)), sizes.device),
                 Ragged.of([len(some) for some in places]).to(sizes.device),
             )
 

@@ -13,6 +13,7 @@ from headway.learn.grpo.advantages import ALL_ESTIMATORS, COMPARE_THE_BATCH, GAE
 from headway.learn.grpo.credit import CreditSettings
 from headway.learn.grpo.critic import CriticSettings
 from headway.learn.grpo.loss import LossSettings
+from headway.learn.kernel_settings import KernelSettings
 from headway.learn.schedules import Schedule
 from headway.learn.trained_weights import OptimizerSettings
 from headway.llm.engine import Sampling
@@ -24,7 +25,7 @@ _GO_WITH = {"turn_gamma": "turn"} | dict.fromkeys(
 """Settings of one kind of credit."""
 
 
-class GRPOSettings(OptimizerSettings, LossSettings, CreditSettings, CriticSettings):
+class GRPOSettings(OptimizerSettings, LossSettings, CreditSettings, CriticSettings, KernelSettings):
     """Update: what the learner does with a batch of groups."""
 
     estimator: str = "grpo"

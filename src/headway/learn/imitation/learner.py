@@ -28,6 +28,7 @@ from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.model_in_training import ModelInTraining
 from headway.learn.rank import ALONE, Rank
 from headway.llm.chat_files import WEIGHT
+from headway.llm.device_copies import send
 from headway.llm.heads import chosen_log_probs, logit_transform_of
 from headway.llm.model_types import CausalModel
 from headway.llm.trees import hidden_states
@@ -59,6 +60,7 @@ class ImitationLearner:
             load,
             settings,
             layout=settings.layout,
+            kernels=settings,
             microbatch_tokens=settings.microbatch_tokens,
             publish_dtype=publish_dtype,
             seed=seed,
@@ -116,7 +118,7 @@ class ImitationLearner:
         loss = torch.zeros((), device=sizes.device)
         self._training.trained.forget_gradients()
         for part in data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], sizes):
-            counts = torch.from_numpy(weights[list(part.trees.replies)]).to(sizes.device)
+            counts = send(torch.from_numpy(weights[list(part.trees.replies)]), sizes.device)
             part_loss = -(part.sequences.spread(counts) * self._log_probs(part)).sum()
             (part_loss / whole).backward()
             loss += part_loss.detach()
@@ -133,6 +135,7 @@ class ImitationLearner:
                 part.trees.targets,
                 transform=self._transform,
                 chunk=self._settings.logit_chunk_tokens,
+                fused=self._training.kernels.is_compiled,
             )
         return found.float()
 

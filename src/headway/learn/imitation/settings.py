@@ -6,12 +6,13 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from headway.learn.kernel_settings import KernelSettings
 from headway.learn.schedules import Schedule
 from headway.learn.trained_weights import OptimizerSettings
 from headway.llm.heads import CHUNK
 
 
-class ImitationSettings(OptimizerSettings):
+class ImitationSettings(OptimizerSettings, KernelSettings):
     """Update: how the learner reads a batch of episodes."""
 
     microbatch_tokens: int = Field(default=2048, ge=1)

@@ -37,6 +37,7 @@ from headway.learn.prior.states import SearchedStates, TakenActions, searched_st
 from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import has_adapters
+from headway.llm.device_copies import send
 from headway.llm.model_types import CausalModel
 from headway.llm.trees import TreeBatch
 
@@ -68,15 +69,16 @@ class PriorLearner:
             load,
             self._tokens,
             layout=settings.layout,
+            kernels=settings,
             microbatch_tokens=settings.microbatch_tokens,
             publish_dtype=publish_dtype,
             seed=seed,
             rank=rank,
         )
-        self._policy = TokenPolicy(self._training.model, self._tokens)
+        self._policy = TokenPolicy(self._training.model, self._tokens, self._training.kernels)
         if settings.needs_reference and load_reference is None and not has_adapters(self._training.model):
             raise ValueError(f"prior_kl={settings.prior_kl!r} needs a reference model: load_reference, or adapters")
-        self._reference = find_reference(self._training.model, self._tokens, load_reference)
+        self._reference = find_reference(self._policy, self._tokens, load_reference)
 
     # -- the learner's face -------------------------------------------------------------------------
 
@@ -155,8 +157,8 @@ class PriorLearner:
                 logs,
                 Ragged.of(replies.sequences.lengths[numbers]).to(device),
                 Ragged.of(states.candidates.lengths[some]).to(device),
-                states.visits[numbers].to(device),
-                states.counts[some].to(device),
+                send(states.visits[numbers], device),
+                send(states.counts[some], device),
                 self._settings.prior_temperature,
             )
             (loss.value / whole).backward()
@@ -216,15 +218,15 @@ class PriorLearner:
             logs, places = self._read(taken.replies, chunk, self._policy.read)
             is_here = torch.from_numpy(np.isin(taken.group, chunk))
             of_token = is_here[taken.tokens.row]
-            in_line = torch.from_numpy(taken.places)[of_token].to(device)
+            in_line = send(torch.from_numpy(taken.places)[of_token], device)
             tokens = Ragged.of(taken.tokens.lengths[is_here]).to(device)
             logp = logs[torch.searchsorted(places, in_line)]  # an action that several steps took stands there for each
             proximal = logp.detach() if look.proximal is None else look.proximal[in_line]
             loss = policy_loss(
                 logp,
                 proximal,
-                tokens.spread(advantages[is_here].to(device)),
-                clamped_weights(proximal, taken.log_probs[of_token].to(device)),
+                tokens.spread(send(advantages[is_here], device)),
+                clamped_weights(proximal, send(taken.log_probs[of_token], device)),
                 token_scale(tokens, self._tokens, num_tokens=num_tokens, num_sequences=tokens.num_rows),
                 "clip",
                 self._tokens,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from headway.learn.grpo.settings import GRPOSettings
+from headway.learn.kernel_settings import KernelSettings
 from headway.llm.heads import CHUNK
 
 PriorLoss = Literal["imitation", "ppo", "imitation_then_ppo"]
 PriorPhase = Literal["imitation", "ppo"]
 
 
-class PriorSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
+class PriorSettings(KernelSettings):
     """Prior: how the language model learns from what the search has found."""
 
     prior_loss: PriorLoss = "imitation"
@@ -90,4 +91,6 @@ class PriorSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstr
             microbatch_tokens=self.microbatch_tokens,
             logit_chunk_tokens=self.logit_chunk_tokens,
             layout=self.layout,
+            trainer_attention=self.trainer_attention,
+            compile_trainer=self.compile_trainer,
         )

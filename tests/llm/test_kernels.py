@@ -1,0 +1,283 @@
+"""FlexAttention over trees end to end, compiled layers and the fused head give the numbers of the plain ways."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="needs headway[llm]")
+
+from headway.core.types import Batch, Rollout  # noqa: E402
+from headway.experience.group import Group  # noqa: E402
+from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
+from headway.llm import layer_compiler  # noqa: E402
+from headway.llm.adapters import add_adapters  # noqa: E402
+from headway.llm.flex_attention import expect_slow_attention  # noqa: E402
+from headway.llm.kernels import Kernels, choose_kernels  # noqa: E402
+from headway.llm.layer_compiler import compile_layers, layers_of, undo_compiling  # noqa: E402
+from headway.llm.layouts import choose_layout  # noqa: E402
+from headway.llm.trees import ReplyTree, hidden_states, lay_out  # noqa: E402
+from headway.llm.without_dropout import without_dropout  # noqa: E402
+from headway.testing.tiny_models import ROWS_KINDS, WINDOW, tiny_model  # noqa: E402
+
+FLEX_KINDS = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "cohere", "granite", "opt")
+"""Families that FlexAttention fits; those with sinks, or with an attention of their own, are read with dense masks."""
+NO_FLEX_KINDS = ("gpt2", "gptj", "gpt_oss")
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),  # torch's compiler says it when it is imported
+]
+
+
+@pytest.fixture
+def uncompiled() -> Iterator[None]:
+    """What would be compiled runs as it is written: everything around it is tested in milliseconds."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def batch() -> Batch:
+    """Groups whose trees do not fit into one row of blocks."""
+    random = np.random.default_rng(0)
+    groups = []
+    for prompt, lengths in ((WINDOW + 3, [WINDOW + 5, 3, 1]), (4, [2, 2 * WINDOW]), (60, [50, 40, 60]), (5, [1])):
+        tokens = random.integers(3, 200, sum(lengths)).astype(np.int32)
+        groups.append(
+            Rollout(
+                Group(
+                    prompt=random.integers(3, 200, prompt).astype(np.int32),
+                    tokens=tokens,
+                    lengths=np.array(lengths),
+                    log_probs=np.full(len(tokens), -5.0, np.float32),
+                    versions=np.zeros(len(tokens), np.int32),
+                    rewards=random.random(len(lengths)).astype(np.float32),
+                ),
+                steps=len(tokens),
+            )
+        )
+    return Batch(0, tuple(groups))
+
+
+def learner(kind: str, **settings: Any) -> GRPOLearner:
+    return GRPOLearner(
+        lambda: tiny_model(kind),
+        GRPOSettings(learning_rate=1e-3, adam_eps=1e-4, **{"microbatch_tokens": 256, **settings}),
+        load_reference=lambda: tiny_model(kind, seed=1),
+        load_critic=lambda: tiny_model(kind, seed=2),
+    )
+
+
+def gradients(subject: GRPOLearner) -> dict[str, Any]:
+    return {name: parameter.grad for name, parameter in subject._training.trained.named.items()}
+
+
+def check_alike(one: GRPOLearner, other: GRPOLearner, given: Batch) -> None:
+    """Both take an update: gradients and what is measured on the way agree to 1e-5."""
+    found, expected = one.learn(given).metrics, other.learn(given).metrics
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=2e-4, abs=1e-5), name
+    mine = gradients(one)
+    for name, gradient in gradients(other).items():
+        torch.testing.assert_close(mine[name], gradient, atol=1e-5, rtol=1e-4, msg=lambda text, name=name: name + text)
+
+
+# -- FlexAttention ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FLEX_KINDS)
+def test_flex_learns_what_dense_learns(kind: str) -> None:
+    flex = learner(kind, trainer_attention="flex")
+    assert flex._training.kernels.windows is not None
+    assert flex._training.sizes.windows is not None
+    check_alike(flex, learner(kind), batch())
+
+
+def test_a_reference_and_a_critic_are_read_alike() -> None:
+    settings: dict[str, Any] = {"kl_weight": 0.1, "estimator": "gae", "critic": "own", "entropy_weight": 0.01}
+    for kind in ("llama", "gemma2"):
+        flex, dense = learner(kind, trainer_attention="flex", **settings), learner(kind, **settings)
+        check_alike(flex, dense, batch())
+        check_alike(flex, dense, batch())  # the critic has learned something by now
+
+
+def test_adapters_and_checkpoints_go_with_it() -> None:
+    def adapted() -> Any:
+        model = add_adapters(tiny_model(), 4, 8.0, seed=1)
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        return model
+
+    settings: dict[str, Any] = {"learning_rate": 1e-3, "kl_weight": 0.1}
+    flex = GRPOLearner(adapted, GRPOSettings(trainer_attention="flex", **settings))
+    dense = GRPOLearner(adapted, GRPOSettings(**settings))
+    check_alike(flex, dense, batch())
+    check_alike(flex, dense, batch())
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral"])
+def test_flex_attention_itself_says_the_same_where_it_needs_no_gradient(kind: str) -> None:
+    random = np.random.default_rng(1)
+    trees = [
+        ReplyTree(random.integers(3, 200, 70), tuple(random.integers(3, 200, n) for n in (50, 1, 40)), 0),
+        ReplyTree(random.integers(3, 200, 9), (random.integers(3, 200, 100),), 3),
+        ReplyTree(random.integers(3, 200, 90), (random.integers(3, 200, 30), random.integers(3, 200, 30)), 4),
+    ]
+    model = tiny_model(kind)
+    with torch.no_grad():
+        dense = hidden_states(model, lay_out(trees))
+        windows = choose_kernels(model, "tree", "flex", "off", 512, no_autocast).windows
+        expect_slow_attention()
+        flex = hidden_states(model, lay_out(trees, windows=windows))
+    torch.testing.assert_close(flex, dense, atol=1e-5, rtol=1e-5)
+
+
+# -- choosing ---------------------------------------------------------------------------------------
+
+
+def no_autocast(device: Any) -> Any:
+    return contextlib.nullcontext()
+
+
+def test_on_a_cpu_masks_are_dense_and_nothing_is_compiled() -> None:
+    subject = learner("llama")
+    assert subject._training.kernels == Kernels()
+    assert subject._training.model.config._attn_implementation == "sdpa"
+    assert not any("forward" in vars(layer) for layer in layers_of(subject._training.model))
+
+
+@pytest.mark.parametrize("kind", NO_FLEX_KINDS)
+def test_a_model_that_flex_does_not_fit_is_refused_and_left_as_it_was(kind: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^trainer_attention='flex' does not fit a model of type '{kind}': .*'auto'$"
+    ):
+        learner(kind, trainer_attention="flex")
+    model = without_dropout(tiny_model(kind))
+    before = model.config._attn_implementation
+    with pytest.raises(ValueError, match="does not fit"):
+        choose_kernels(model, "tree", "flex", "on", 512, no_autocast)
+    assert model.config._attn_implementation == before
+    assert not any("forward" in vars(layer) for layer in layers_of(model))
+    assert choose_layout(model) == "tree"
+
+
+def test_rows_are_no_trees() -> None:
+    for kind in ROWS_KINDS[:1]:
+        with pytest.raises(ValueError, match=r"trainer_attention='flex' reads trees, and .* is read in rows; allowed"):
+            learner(kind, trainer_attention="flex")
+    with pytest.raises(ValueError, match="trainer_attention\\n  Input should be 'auto', 'dense' or 'flex'"):
+        GRPOSettings(trainer_attention="flash")
+    with pytest.raises(ValueError, match="compile_trainer\\n  Input should be 'auto', 'on' or 'off'"):
+        GRPOSettings(compile_trainer="yes")
+
+
+def test_a_wrong_number_is_found_and_the_model_goes_on_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a GPU whose compiler is wrong: layers that add a little to what they are given."""
+
+    def wrong(forward: Any, dynamic: Any) -> Any:
+        return lambda layer, hidden, *args, **options: forward(layer, hidden * 1.01, *args, **options)
+
+    model = without_dropout(tiny_model())
+    monkeypatch.setattr(layer_compiler, "_compiled", wrong)
+    with pytest.raises(
+        ValueError, match=r"compile_trainer='on' does not fit .*: log-probabilities differ .* by 0\.\d+"
+    ):
+        choose_kernels(model, "tree", "auto", "on", 512, no_autocast)
+    assert not any("forward" in vars(layer) for layer in layers_of(model))
+
+    class OnAGPU:
+        type = "cuda"
+
+    monkeypatch.setattr("headway.llm.kernels.device_of", lambda model: OnAGPU)
+    assert choose_kernels(model, "tree", "auto", "auto", 512, no_autocast) == Kernels()
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "headway: a model of type 'llama' is trained without FlexAttention: log-probabilities differ"
+    )
+    assert said.count("\n") == 1
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_rounding_alone_is_no_difference() -> None:
+    for kind in ("llama", "gemma2"):
+        model = without_dropout(tiny_model(kind).to(torch.bfloat16))
+        assert choose_kernels(model, "tree", "flex", "off", 512, no_autocast).windows is not None
+
+
+# -- compiled ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("attention", ["dense", "flex"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2"])
+def test_layers_that_are_exchanged_say_the_same(kind: str, attention: str) -> None:
+    if (kind, attention) == ("gpt2", "flex"):
+        attention = "auto"
+    settings: dict[str, Any] = {"trainer_attention": attention, "kl_weight": 0.1, "temperature": 0.8}
+    subject = learner(kind, compile_trainer="on", **settings)
+    assert all("forward" in vars(layer) for layer in layers_of(subject._training.model))
+    check_alike(subject, learner(kind, kl_weight=0.1, temperature=0.8), batch())
+    assert set(subject.snapshot()) == set(learner(kind).snapshot())
+
+
+def test_layers_are_told_by_transformers_and_given_back() -> None:
+    model = tiny_model()
+    assert compile_layers(model, few_lengths=True) == 2
+    undo_compiling(model)
+    assert not any("forward" in vars(layer) for layer in layers_of(model))
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's, about torch itself
+def test_one_program_serves_all_layers_and_all_rows_of_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Any] = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compiled(forward: Any, dynamic: Any) -> Any:
+        return torch.compile(forward, dynamic=dynamic, backend=count)
+
+    monkeypatch.setattr(layer_compiler, "_compiled", cache(compiled))
+    torch._dynamo.reset()
+    model = Kernels((None,), is_compiled=True).apply(without_dropout(tiny_model()))
+
+    def read(*lengths: int) -> int:
+        random = np.random.default_rng(sum(lengths))
+        replies = tuple(random.integers(3, 200, n) for n in lengths)
+        hidden_states(model, lay_out([ReplyTree(random.integers(3, 200, 40), replies, 0)], windows=(None,)))
+        return len(graphs)
+
+    assert read(50, 40) == 1  # for two layers
+    assert read(70) == 1
+    assert read(100, 300, 90) == 2  # a longer row
+    assert read(60, 10, 10) == 2
+    assert read(200, 200, 90) == 2
+
+
+def test_programs_are_kept_on_disk_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(layer_compiler.CACHE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    layer_compiler.keep_programs()
+    assert layer_compiler.os.environ[layer_compiler.CACHE] == str(tmp_path / "headway" / "compiled")
+    monkeypatch.setenv(layer_compiler.CACHE, "/somewhere")
+    layer_compiler.keep_programs()
+    assert layer_compiler.os.environ[layer_compiler.CACHE] == "/somewhere"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")  # the compiler's, about torch itself
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_a_compiled_learner_learns_the_same() -> None:
+    """By the real compiler: layers, and what follows the logits."""
+    subject = learner("llama", trainer_attention="flex", compile_trainer="on", microbatch_tokens=512)
+    check_alike(subject, learner("llama", microbatch_tokens=512), batch())
