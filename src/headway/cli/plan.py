@@ -1,0 +1,392 @@
+"""headway plan MODEL [--gpus N] [--gpu_memory_gb G] [--nodes N] ...: what a run needs before anything is loaded.
+
+MODEL is a folder, a config.json, an id on the model hub, smollm2, or a shape to try: 135M, 0.5B, 1.5B or 7B.
+
+--prompt_tokens           tokens of a prompt (default 128)
+--reply_tokens            tokens of a reply, the longest (default 256)
+--group_size              replies per prompt (default 8)
+--tickets_per_batch       prompts per update (default 32)
+--gpus                    GPUs in all (default: those of this machine, or 1)
+--gpu_memory_gb           memory of each, in GB of 10^9 bytes (default: those of this machine, or 80)
+--nodes                   machines they are in (default 1)
+--host_memory_gb          memory of each machine (default: what this one has left)
+--collectors              engines (default: whatever is fastest)
+--learner_ranks           ranks of the learner (default: likewise)
+--evaluator               own (an engine of its own), engine (it shares one) or none (default own)
+--engine                  transformers or vllm (default transformers)
+--engine_rows             replies an engine generates at once (default 64)
+--tensor_parallel_size    vllm: GPUs of one engine (default 1)
+--gpu_memory_utilization  vllm: its share of a GPU (default 0.9 where it has GPUs of its own, else 0.3)
+--microbatch_tokens       tokens per forward pass of the learner (default 8192)
+--logit_chunk_tokens      tokens whose logits are in memory at once (default 1024)
+--sharding                replicas, full or hybrid (default: replicas where a rank fits, else full)
+--parameter_dtype         float32 or bfloat16 (default float32)
+--optimizer_state         full, 8bit or host (default full)
+--gradient_checkpointing  compute activations again (default false)
+--lora_rank               train adapters of this rank; 0: all weights (default 0)
+--reference               the learner has a reference, as with kl_weight (default false)
+--critic                  none, shared or own (default none)
+--leads                   the leads to compare (default 0,1,2,4)
+--uneven                  how much the times of groups vary, deviation over mean (default 0.3)
+--engine_rate             tokens a second of one engine, in place of what was measured on an H200
+--learner_rate            reply tokens a second of one rank, likewise
+--publish_gb_per_s        how fast weights reach an engine (default 2.5, as measured between two processes)
+--probe                   measure both rates here, with random weights in the model's shape (minutes)
+--json                    everything as JSON
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from headway.capacity.division import Division, Prediction, Work, best_of, divide, divisions, predict
+from headway.capacity.fit_report import Place, table_rows
+from headway.capacity.generation_memory import Generation
+from headway.capacity.machine import gpus_here, host_bytes
+from headway.capacity.memory_items import GB, in_gb
+from headway.capacity.planned_run import PlannedRun, places_apart, places_together, tree_tokens
+from headway.capacity.rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
+from headway.capacity.remedies import Remedy, engine_changes, find_remedies, is_refused, learner_changes
+from headway.capacity.training_memory import Training
+from headway.cli.output import print_table, say
+from headway.cli.simulate import read_leads
+from headway.cli.words import UsageError, read_options
+from headway.core.naming import unknown
+from headway.recipes.model_shapes import find_shape
+
+DEFAULTS: Mapping[str, Any] = {
+    **{"prompt_tokens": 128, "reply_tokens": 256, "group_size": 8, "tickets_per_batch": 32},
+    **{"gpus": None, "gpu_memory_gb": None, "nodes": 1, "host_memory_gb": None},
+    **{"collectors": None, "learner_ranks": None, "evaluator": "own"},
+    **{"engine": "transformers", "engine_rows": 64, "tensor_parallel_size": 1, "gpu_memory_utilization": None},
+    **{"microbatch_tokens": 8192, "logit_chunk_tokens": 1024, "sharding": None, "parameter_dtype": "float32"},
+    **{"optimizer_state": "full", "gradient_checkpointing": False, "lora_rank": 0, "reference": False, "critic": "none"},
+    **{"leads": "0,1,2,4", "uneven": 0.3, "engine_rate": None, "learner_rate": None},
+    **{"publish_gb_per_s": PUBLISH_BYTES_PER_S / GB, "probe": False, "json": False},
+}
+COUNTS = (
+    *("prompt_tokens", "reply_tokens", "group_size", "tickets_per_batch", "gpus", "nodes", "collectors"),
+    *("learner_ranks", "engine_rows", "tensor_parallel_size", "microbatch_tokens", "logit_chunk_tokens"),
+)
+AMOUNTS = ("gpu_memory_gb", "host_memory_gb", "engine_rate", "learner_rate", "publish_gb_per_s")
+FLAGS = ("gradient_checkpointing", "reference", "probe", "json")
+DEFAULT_GPU_GB = 80.0
+
+
+def command(words: list[str]) -> int:
+    """The command. 0: it fits; 1: it does not."""
+    if not words or words[0].startswith("-"):
+        raise UsageError("plan needs a model: headway plan MODEL, a folder, a config.json, or 135M, 0.5B, 1.5B, 7B")
+    told = _read(words[1:])
+    model = find_shape(words[0])
+    machine = _machine(told)
+    plan = _planned(model, told, machine)
+    rates = _rates(plan, told)
+    report = _report(plan, rates, told, machine)
+    if told["json"]:
+        say(json.dumps(report.as_json(), indent=1))
+    else:
+        report.show()
+    return 1 if report.is_refused else 0
+
+
+def _read(words: list[str]) -> dict[str, Any]:
+    options = read_options(words)
+    for name, value in options.items():
+        if name not in DEFAULTS:
+            raise UsageError(unknown("option", name, DEFAULTS))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in COUNTS and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UsageError(f"--{name} must be a whole number of at least 1, received {value!r}")
+        if name in AMOUNTS and not (is_number and value > 0):
+            raise UsageError(f"--{name} must be a number above 0, received {value!r}")
+        if name in FLAGS and not isinstance(value, bool):
+            raise UsageError(f"--{name} is true or false, received {value!r}")
+    told = {**DEFAULTS, **options}
+    if told["evaluator"] not in ("own", "engine", "none"):
+        raise UsageError(unknown("evaluator", str(told["evaluator"]), ("own", "engine", "none")))
+    if isinstance(told["lora_rank"], bool) or not isinstance(told["lora_rank"], int):
+        raise UsageError(f"--lora_rank must be a whole number, received {told['lora_rank']!r}")
+    if not isinstance(told["uneven"], int | float) or told["uneven"] < 0:
+        raise UsageError(f"--uneven must be a number of at least 0, received {told['uneven']!r}")
+    return told
+
+
+class Machine:
+    """The GPUs that are planned with, each of `gpu_room` bytes, in `nodes` machines of `host_room` bytes."""
+
+    def __init__(self, gpus: int, gpu_room: int, nodes: int, host_room: int | None, source: str) -> None:
+        if gpus % nodes:
+            raise UsageError(f"--gpus {gpus} cannot be in --nodes {nodes} machines with as many each")
+        self.gpus, self.gpu_room, self.nodes, self.host_room, self.source = gpus, gpu_room, nodes, host_room, source
+
+    @property
+    def per_node(self) -> int:
+        return self.gpus // self.nodes
+
+    def __str__(self) -> str:
+        each = f"{self.gpus} GPU{'s' * (self.gpus > 1)} of {in_gb(self.gpu_room)}"
+        return f"{each} in {self.nodes} machine{'s' * (self.nodes > 1)} ({self.source})"
+
+
+def _machine(told: Mapping[str, Any]) -> Machine:
+    here = gpus_here() if told["gpus"] is None or told["gpu_memory_gb"] is None else ()
+    gpus = told["gpus"] or len(here) or 1
+    memory = told["gpu_memory_gb"] or (here[0].total_bytes / GB if here else DEFAULT_GPU_GB)
+    known = told["gpus"] is not None and told["gpu_memory_gb"] is not None
+    source = "as said" if known else here[0].name if here else "no GPU here: say --gpus and --gpu_memory_gb"
+    host = host_bytes() if told["host_memory_gb"] is None else int(told["host_memory_gb"] * GB)
+    if told["host_memory_gb"] is None and (known or not here):
+        host = None  # of other machines nothing is known
+    return Machine(gpus, int(memory * GB), told["nodes"], host, source)
+
+
+def _planned(model: Any, told: Mapping[str, Any], machine: Machine) -> PlannedRun:
+    prompt, reply, group = told["prompt_tokens"], told["reply_tokens"], told["group_size"]
+    least = prompt + reply
+    if told["microbatch_tokens"] < least:
+        raise UsageError(f"--microbatch_tokens {told['microbatch_tokens']} cannot hold a prompt and a reply ({least})")
+    share = told["gpu_memory_utilization"] or (0.9 if machine.gpus > 1 else 0.3)
+    names = ("microbatch_tokens", "logit_chunk_tokens", "parameter_dtype", "optimizer_state", "gradient_checkpointing")
+    training = Training(
+        row_tokens=min(told["microbatch_tokens"], tree_tokens(model, prompt, reply, group)),
+        learner_ranks=told["learner_ranks"] or 1,
+        ranks_per_node=machine.per_node,
+        sharding=told["sharding"] or "replicas",
+        has_reference=told["reference"],
+        lora_rank=told["lora_rank"],
+        critic=str(told["critic"]),
+        **{name: told[name] for name in names},
+    )
+    generation = Generation(
+        prompt_tokens=prompt,
+        context_tokens=least,
+        engine=told["engine"],
+        engine_rows=told["engine_rows"],
+        group_size=group,
+        tensor_parallel_size=told["tensor_parallel_size"],
+        gpu_memory_utilization=share,
+    )
+    if generation.tensor_parallel_size > machine.per_node:
+        raise UsageError(
+            f"--tensor_parallel_size {generation.tensor_parallel_size} is more than the {machine.per_node} GPUs of a "
+            "machine: an engine is on one"
+        )
+    return PlannedRun(model, training, generation, told["collectors"] or 1, told["evaluator"])
+
+
+def _rates(plan: PlannedRun, told: Mapping[str, Any]) -> Rates:
+    if told["probe"]:
+        from headway.cli.plan_probe import probe
+
+        return probe(plan, prompt_tokens=told["prompt_tokens"], reply_tokens=told["reply_tokens"], say=say)
+    found = shipped_rates(
+        plan.model,
+        engine_rows=told["engine_rows"],
+        prompt_tokens=told["prompt_tokens"],
+        reply_tokens=told["reply_tokens"],
+        group_size=told["group_size"],
+        gradient_checkpointing=told["gradient_checkpointing"],
+    )
+    engine, learner = told["engine_rate"], told["learner_rate"]
+    source = "as said" if engine and learner else found.source
+    return Rates(engine or found.engine_tokens_per_s, learner or found.learner_tokens_per_s, source)
+
+
+class Report:
+    """What was found: places of the run that is advised (or asked for), predictions, and what would help."""
+
+    def __init__(
+        self,
+        plan: PlannedRun,
+        machine: Machine,
+        places: list[Place],
+        predictions: list[Prediction],
+        remedies: list[Remedy],
+        rates: Rates,
+    ) -> None:
+        self.plan, self.machine, self.places = plan, machine, places
+        self.predictions, self.remedies, self.rates = predictions, remedies, rates
+
+    @property
+    def is_refused(self) -> bool:
+        return is_refused(self.places)
+
+    def show(self) -> None:
+        model = self.plan.model
+        say(f"{model.name}: {model.num_parameters:,} parameters in {model.layers} layers; {self.machine}")
+        print_table(["place", "role", "what", "when", "bytes", ""], table_rows(self.places))
+        if self.is_refused:
+            lacking = [place for place in self.places if place.verdict == "does not fit"]
+            for place in lacking:
+                say(f"does not fit: {place.in_a_line()}")
+            say("what would help:" if self.remedies else "nothing that can be changed here would help")
+            for remedy in self.remedies:
+                say(f"  {remedy}")
+            return
+        self._show_predictions()
+
+    def _show_predictions(self) -> None:
+        rows = [_division_row(one) for one in self.predictions]
+        if not rows:
+            return
+        print_table(["engines", "ranks", "evaluator", "a group", "an update", "lead", "updates/s", "idle: learner, engines"], rows)
+        best = self.predictions[0]
+        division, outcome = best.division, best.best
+        training, generation = self.plan.training, self.plan.generation
+        assert generation is not None
+        words = f"--collectors {division.engines} --learner_ranks {division.learner_ranks} --max_lead {outcome.lead:g}"
+        if generation.engine == "vllm" and generation.tensor_parallel_size > 1:
+            words += f" --engine_gpus {generation.tensor_parallel_size}"
+        if training.sharding != "replicas":
+            words += f" --sharding {training.sharding}"
+        if self.machine.gpus == 1:
+            say("on one GPU engine and learner take turns; --max_lead 1 brought 9 % more where that was measured")
+        else:
+            say(f"advised: {words}")
+        say(
+            f"rates: {self.rates.engine_tokens_per_s:,.0f} tokens/s of an engine, "
+            f"{self.rates.learner_tokens_per_s:,.0f} of a rank ({self.rates.source})"
+        )
+        if self.machine.gpus > 1:
+            say("several GPUs are by calculation: nothing was measured with more than one")
+
+    def as_json(self) -> dict[str, Any]:
+        model = self.plan.model
+        return {
+            "model": {"name": model.name, "parameters": model.num_parameters, "layers": model.layers},
+            "machine": {"gpus": self.machine.gpus, "gpu_bytes": self.machine.gpu_room, "nodes": self.machine.nodes},
+            "training": asdict(self.plan.training),
+            "fits": not self.is_refused,
+            "places": [_place_json(place) for place in self.places],
+            "remedies": [{**asdict(remedy), "settings": dict(remedy.settings)} for remedy in self.remedies],
+            "rates": asdict(self.rates),
+            "divisions": [
+                {
+                    **asdict(one.division),
+                    "lead": one.best.lead,
+                    "updates_per_s": one.best.updates_per_s,
+                    "by_lead": {f"{outcome.lead:g}": outcome.updates_per_s for outcome in one.outcomes},
+                }
+                for one in self.predictions
+            ],
+        }
+
+
+def _place_json(place: Place) -> dict[str, Any]:
+    tenants = [
+        {
+            "role": tenant.memory.role,
+            "count": tenant.count,
+            "peak_bytes": tenant.peak_bytes,
+            "held": {item.name: item.num_bytes for item in tenant.memory.held},
+            "moments": {
+                moment: {item.name: item.num_bytes for item in items}
+                for moment, items in tenant.memory.moments.items()
+                if items
+            },
+        }
+        for tenant in place.tenants
+    ]
+    return {
+        "place": place.name,
+        "peak_bytes": place.peak_bytes,
+        "room_bytes": place.room_bytes,
+        "verdict": place.verdict,
+        "roles": tenants,
+    }
+
+
+def _division_row(one: Prediction) -> list[str]:
+    division, best = one.division, one.best
+    size = f" of {division.engine_gpus} GPUs" if division.engine_gpus > 1 else ""
+    return [
+        f"{division.engines}{size}",
+        str(division.learner_ranks),
+        f"{division.evaluator_gpus} GPU{'s' * (division.evaluator_gpus > 1)}" if division.evaluator_gpus else "shared",
+        f"{division.group_s:.2f} s",
+        f"{division.update_s:.2f} s",
+        f"{best.lead:g}",
+        f"{best.updates_per_s:.4g}",
+        f"{100 * best.learner_idle:.0f}%, {100 * best.collectors_idle:.0f}%",
+    ]
+
+
+def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Machine) -> Report:
+    leads = read_leads(told["leads"])
+    work = Work(told["tickets_per_batch"], told["group_size"], told["reply_tokens"], told["engine_rows"])
+    publish = told["publish_gb_per_s"] * GB
+    if machine.gpus == 1:
+        places = _rooms(plan, machine)
+        found = []
+        if not is_refused(places):  # one GPU computes for one of them at a time: a lead hides little there
+            alone = divide(
+                plan, work, rates, engines=plan.engines, engine_gpus=1, learner_ranks=1, evaluator_gpus=0, publish=publish
+            )
+            found = [predict(alone, work, [0.0], uneven=told["uneven"])]
+        return Report(plan, machine, places, found, _remedies(plan, places, told, machine), rates)
+    for sharding in ("replicas", "full") if told["sharding"] is None else (told["sharding"],):
+        plan = replace(plan, training=replace(plan.training, sharding=sharding))
+        possible = [
+            one
+            for one in divisions(
+                plan, work, rates, gpus=machine.gpus, gpu_room=machine.gpu_room, nodes=machine.nodes, publish=publish
+            )
+            if told["learner_ranks"] in (None, one.learner_ranks) and told["collectors"] in (None, one.engines)
+        ]
+        if possible:
+            predictions = best_of(possible, work, leads, uneven=told["uneven"])
+            plan = _with_division(plan, predictions[0].division)
+            places = _rooms(plan, machine)
+            return Report(plan, machine, places, predictions, _remedies(plan, places, told, machine), rates)
+    ranks = told["learner_ranks"] or max(1, machine.gpus // 2)
+    plan = replace(plan, training=replace(plan.training, learner_ranks=ranks))
+    places = _rooms(plan, machine)
+    if not is_refused(places):
+        raise UsageError(
+            f"no division of {machine.gpus} GPUs has --collectors {told['collectors'] or 'any'} and --learner_ranks "
+            f"{told['learner_ranks'] or 'any'} with an evaluator of {plan.evaluator!r}"
+        )
+    return Report(plan, machine, places, [], _remedies(plan, places, told, machine), rates)
+
+
+def _with_division(plan: PlannedRun, division: Division) -> PlannedRun:
+    return replace(
+        plan, engines=division.engines, training=replace(plan.training, learner_ranks=division.learner_ranks)
+    )
+
+
+def _rooms(plan: PlannedRun, machine: Machine) -> list[Place]:
+    if machine.gpus == 1:
+        return places_together(plan, [machine.gpu_room], machine.host_room)
+    return places_apart(plan, machine.gpu_room, machine.host_room, machine.nodes)
+
+
+def _remedies(plan: PlannedRun, places: list[Place], told: Mapping[str, Any], machine: Machine) -> list[Remedy]:
+    if not is_refused(places):
+        return []
+    training, generation = plan.training, plan.generation
+    assert generation is not None
+    changes = learner_changes(
+        microbatch_tokens=training.microbatch_tokens,
+        least_tokens=told["prompt_tokens"] + told["reply_tokens"],
+        learner_ranks=training.learner_ranks,
+    )
+    changes += engine_changes(
+        engine_rows=generation.engine_rows,
+        is_vllm=generation.engine == "vllm",
+        share=generation.gpu_memory_utilization,
+        parts=generation.tensor_parallel_size,
+    )
+
+    def places_for(change: Mapping[str, object]) -> list[Place]:
+        changed = plan.changed(change)
+        is_spread = changed.training.learner_ranks > 1 or machine.gpus > 1
+        if is_spread:  # more ranks than one want GPUs of their own
+            return places_apart(changed, machine.gpu_room, machine.host_room, machine.nodes)
+        return _rooms(changed, machine)
+
+    return find_remedies(places_for, changes)
