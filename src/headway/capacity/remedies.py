@@ -52,29 +52,44 @@ def find_remedies(
 ) -> list[Remedy]:
     """Tries each family of changes: of one family the mildest that fits, or else the strongest.
 
-    `known` are the settings that can be changed at all. Where no change is enough alone, they are added up in their
-    order until everything fits; the last remedy is then that sum.
+    `known` are the settings that can be changed at all. Where no change is enough alone, the last remedy is a sum of
+    changes that is.
     """
     now = fullest(places_for({}))
     if now is None:
         return []
+    families = [[change for change in family if known is None or set(change) <= set(known)] for family in candidates]
     found: list[Remedy] = []
-    for family in candidates:
-        possible = [change for change in family if known is None or set(change) <= set(known)]
-        tried = [remedy for change in possible if (remedy := _try(places_for, change)) is not None]
+    for family in families:
+        tried = [remedy for change in family if (remedy := _try(places_for, change)) is not None]
         helping = [remedy for remedy in tried if remedy.peak_bytes < now.peak_bytes]
         chosen = next((remedy for remedy in helping if remedy.fits), helping[-1] if helping else None)
         if chosen is not None:
             found.append(chosen)
     if any(remedy.fits for remedy in found):
         return sorted(found, key=lambda remedy: not remedy.fits)
+    together = _sum_that_fits(places_for, families)
+    return found if together is None else [*found, together]
+
+
+def _sum_that_fits(places_for: PlacesFor, families: Sequence[Sequence[Settings]]) -> Remedy | None:
+    """One change of each family until everything fits, without those that are not needed for it."""
     together: dict[str, object] = {}
-    for remedy in found:
-        together |= remedy.settings
-        whole = _try(places_for, together)
-        if whole is not None and whole.fits and len(together) > 1:
-            return [*found, whole]
-    return found
+    for family in families:
+        tried = [remedy for change in family if (remedy := _try(places_for, {**together, **change})) is not None]
+        if not tried:
+            continue
+        chosen = next((remedy for remedy in tried if remedy.fits), tried[-1])
+        together = dict(chosen.settings)
+        if chosen.fits:
+            break
+    for name in list(together):
+        less = {other: value for other, value in together.items() if other != name}
+        tried_less = _try(places_for, less)
+        if tried_less is not None and tried_less.fits:
+            together = less
+    whole = _try(places_for, together)
+    return whole if whole is not None and whole.fits else None
 
 
 def _try(places_for: PlacesFor, change: Settings) -> Remedy | None:
