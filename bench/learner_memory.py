@@ -112,8 +112,9 @@ def measure(name: str, args: argparse.Namespace) -> None:
         more, more_said = most[0], activation_bytes(shape, training)
     print(
         f"{name} ({shape.num_parameters:,} parameters, microbatch of {args.microbatch_tokens}, "
-        f"{'with' if args.gradient_checkpointing else 'without'} checkpointing): held {held:,} said {said.held_bytes:,} "
-        f"({held / said.held_bytes:.4f}); more for an update {in_gb(more)} said {in_gb(more_said)} ({more / more_said:.2f})",
+        f"{'with' if args.gradient_checkpointing else 'without'} checkpointing): held {held:,}, "
+        f"said {said.held_bytes:,} ({held / said.held_bytes:.4f}); "
+        f"more for an update {in_gb(more)}, said {in_gb(more_said)} ({more / more_said:.2f})",
         flush=True,
     )
 

@@ -15,12 +15,12 @@ from headway import cli
 from headway.capacity.division import Division, Work, best_of, divide, divisions, predict
 from headway.capacity.fit_report import PROCESS_BYTES, Place, Tenant, table_rows
 from headway.capacity.generation_memory import Generation, engine_memory
-from headway.capacity.machine import host_bytes
+from headway.capacity.machine import Gpu, HostMemory, host_memory
 from headway.capacity.memory_items import GB, MemoryItem, RoleMemory, in_gb
 from headway.capacity.model_shape import NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
 from headway.capacity.planned_run import PlannedRun, places_apart, places_together, tree_tokens
 from headway.capacity.rates import ENGINE_RATES, LEARNER_RATES, Rates, shipped_rates
-from headway.capacity.remedies import find_remedies, is_refused, learner_changes
+from headway.capacity.remedies import find_remedies, learner_changes
 from headway.capacity.training_memory import (
     Training,
     activation_bytes,
@@ -33,6 +33,7 @@ from headway.capacity.training_memory import (
 stable = settings(max_examples=100, deadline=None, derandomize=True)
 Output = pytest.CaptureFixture[str]
 SEVEN = named_shape("7B")
+BIG = HostMemory(10**12, 10**12)
 shapes = st.sampled_from([named_shape(name) for name in NAMED_CONFIGS])
 trainings = st.builds(
     Training,
@@ -104,8 +105,8 @@ MEASURED = (
     ("1.5B", 8192, True, 24_800_320_000, 31_605_585_920),
     ("7B", 8192, True, 122_299_206_144, 141_537_579_520),
 )
-"""Bytes that torch had allocated on an H200 between updates and at the peak: groups of 8 replies of 256 tokens to prompts
-of 128, with AdamW under autocast (docs/lab.md)."""
+"""Bytes that torch had allocated on an H200 between updates and at the peak: groups of 8 replies of 256 tokens to
+prompts of 128, with AdamW under autocast (docs/lab.md)."""
 
 
 @pytest.mark.parametrize(("name", "microbatch", "checkpointing", "held", "most"), MEASURED)
@@ -258,12 +259,12 @@ def test_only_what_cannot_fit_is_refused(held: int, coming: int, room: int | Non
 
 def test_everybody_on_one_machine_shares_the_first_gpu_and_ranks_go_round() -> None:
     run = PlannedRun(SEVEN, Training(learner_ranks=3), Generation(), engines=2)
-    first, second, host = places_together(run, [10**12, 10**12], 10**12)
+    first, second, host = places_together(run, [BIG, BIG], BIG)
     assert [(one.memory.role, one.count) for one in first.tenants] == [("learner", 2), ("engine", 2), ("evaluator", 1)]
     assert [(one.memory.role, one.count) for one in second.tenants] == [("learner", 1)]
     assert first.overhead_bytes == 5 * PROCESS_BYTES
     assert host.overhead_bytes == 0
-    (alone,) = places_together(replace(run, training=replace(run.training, device="cpu")), [], 10**12)
+    (alone,) = places_together(replace(run, training=replace(run.training, device="cpu")), [], BIG)
     assert not alone.is_gpu
     assert len(alone.tenants) == 3
 
@@ -271,14 +272,14 @@ def test_everybody_on_one_machine_shares_the_first_gpu_and_ranks_go_round() -> N
 def test_vllm_takes_its_share_whatever_it_needs() -> None:
     small = named_shape("135M")
     run = PlannedRun(small, Training(), Generation(engine="vllm", gpu_memory_utilization=0.5))
-    (first, _) = places_together(run, [100 * GB], None)
+    (first, _) = places_together(run, [Gpu("some", 100 * GB, 100 * GB)], None)
     assert first.tenants[1].peak_bytes == 50 * GB
     assert "its share" in {row[2] for row in table_rows([first])}
 
 
 def test_the_table_has_every_item_and_says_when_the_peak_is() -> None:
     run = PlannedRun(SEVEN, Training(has_reference=True, critic="own", learner_ranks=2), Generation())
-    rows = table_rows(places_apart(run, 80 * GB, 10**12))
+    rows = table_rows(places_apart(run, 80 * GB, BIG))
     items = {row[2] for row in rows}
     wanted = "weights gradients optimizer activations reference critic publishing checkpoint cache"
     assert {*wanted.split(), "logits chunk", "gradient message"} <= items
@@ -373,7 +374,9 @@ def test_a_division_uses_no_more_gpus_than_there_are_and_no_engine_spans_machine
 
 
 def test_only_divisions_that_fit_are_offered_and_the_fastest_comes_first() -> None:
-    run = PlannedRun(SEVEN, Training(sharding="full", gradient_checkpointing=True, microbatch_tokens=4096), Generation())
+    run = PlannedRun(
+        SEVEN, Training(sharding="full", gradient_checkpointing=True, microbatch_tokens=4096), Generation()
+    )
     found = divisions(run, WORK, EVEN, gpus=8, gpu_room=60 * GB)
     assert found
     assert min(one.learner_ranks for one in found) > 1  # one rank would need 122 GB
@@ -400,7 +403,7 @@ def test_the_simulation_orders_the_divisions() -> None:
 
 def test_weights_that_travel_slowly_make_updates_longer() -> None:
     run = PlannedRun(SEVEN, Training(), Generation())
-    shares = dict(engines=1, engine_gpus=1, learner_ranks=1, evaluator_gpus=0)
+    shares = {"engines": 1, "engine_gpus": 1, "learner_ranks": 1, "evaluator_gpus": 0}
     slow, quick = (divide(run, WORK, EVEN, **shares, publish=speed) for speed in (1e9, 1e11))
     assert slow.update_s - quick.update_s == pytest.approx(15.23 - 0.1523, rel=0.01)
 
@@ -410,8 +413,8 @@ def test_weights_that_travel_slowly_make_updates_longer() -> None:
 
 def test_the_strictest_control_group_counts_and_caches_can_be_let_go(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 64 kB\nMemAvailable:  9000 kB\n")
-    assert host_bytes(tmp_path) == 9000 * 1024
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       10000 kB\nMemFree: 3 kB\nMemAvailable:  9000 kB\n")
+    assert host_memory(tmp_path) == HostMemory(10_000 * 1024, 9000 * 1024)
     inner = tmp_path / "sys/fs/cgroup/job/step"
     inner.mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/job/step\n")
@@ -419,8 +422,15 @@ def test_the_strictest_control_group_counts_and_caches_can_be_let_go(tmp_path: P
     (inner.parent / "memory.max").write_text("5000000\n")
     (inner.parent / "memory.current").write_text("3000000\n")
     (inner.parent / "memory.stat").write_text("anon 1\ninactive_file 1000000\n")
-    assert host_bytes(tmp_path) == 3_000_000
-    assert host_bytes(tmp_path / "nowhere") is None
+    assert host_memory(tmp_path) == HostMemory(5_000_000, 3_000_000)
+    assert host_memory(tmp_path / "nowhere") is None
+
+
+def test_what_others_have_at_the_moment_is_a_warning() -> None:
+    taken = replace(place(30, 10, 100), left_bytes=20)
+    assert taken.verdict == "tight"
+    assert "of 0.0 MB (0.0 MB left now)" in taken.in_a_line()
+    assert replace(taken, left_bytes=50).verdict == "fits"
 
 
 # -- the command ------------------------------------------------------------------------------------
@@ -435,7 +445,7 @@ def test_plan_says_what_fits_where_and_what_it_would_give(capsys: Output) -> Non
 
 
 def test_plan_refuses_what_cannot_fit_with_numbers_and_what_would_help(capsys: Output) -> None:
-    assert cli.main("plan 7B --gpus 1 --gpu_memory_gb 80".split()) == 1
+    assert cli.main(["plan", "7B", "--gpus", "1", "--gpu_memory_gb", "80"]) == 1
     out = capsys.readouterr().out
     assert "does not fit: GPU 0: learner" in out
     assert "--gradient_checkpointing true --sharding full --learner_ranks 4" in out
@@ -444,7 +454,8 @@ def test_plan_refuses_what_cannot_fit_with_numbers_and_what_would_help(capsys: O
 def test_plan_as_json_can_be_read(capsys: Output, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(NAMED_CONFIGS["0.5B"]))
-    assert cli.main(["plan", str(file), *"--gpus 2 --gpu_memory_gb 80 --evaluator engine --json".split()]) == 0
+    words = ["plan", str(file), "--gpus", "2", "--gpu_memory_gb", "80", "--evaluator", "engine", "--json"]
+    assert cli.main(words) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["model"]["parameters"] == 494_032_768
     assert said["fits"] is True

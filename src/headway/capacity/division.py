@@ -88,7 +88,9 @@ def divide(
     rows = min(work.engine_rows, work.lanes * work.group_size)
     group_s = work.reply_tokens * rows / generated
     publish_s = 2 * run.model.num_parameters / publish
-    return Division(engines, engine_gpus, learner_ranks, evaluator_gpus, group_s, work.update_tokens / learned + publish_s)
+    return Division(
+        engines, engine_gpus, learner_ranks, evaluator_gpus, group_s, work.update_tokens / learned + publish_s
+    )
 
 
 def divisions(

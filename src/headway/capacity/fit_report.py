@@ -1,6 +1,6 @@
 """Which processes share a place (a GPU, or the machine's memory), whether they fit, and what would help.
 
-    Tenant: a role's process with what it needs --> Place: all tenants of one GPU or of the host --> fits, is tight, or not
+    Tenant: a role's process and its needs --> Place: the tenants of a GPU or of the host --> fits, is tight, or not
 
 What is always held is exact, what comes and goes is an estimate: a place is refused only if it would not fit even where
 the estimate is too high by `ESTIMATE_ERROR`, and it is tight from `TIGHT` of its room on.
@@ -44,12 +44,16 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A GPU, or the memory of a machine, and who is in it. `room_bytes` is None where nobody knows it."""
+    """A GPU, or the memory of a machine, and who is in it. `room_bytes` is None where nobody knows it.
+
+    `left_bytes` is what others leave of the room at the moment: less than is needed is a warning, for others may go.
+    """
 
     name: str
     tenants: Sequence[Tenant]
     room_bytes: int | None
     is_gpu: bool = True
+    left_bytes: int | None = None
 
     @property
     def overhead_bytes(self) -> int:
@@ -65,12 +69,21 @@ class Place:
             return "unknown"
         if self.overhead_bytes + sum(tenant.least_bytes for tenant in self.tenants) > self.room_bytes:
             return "does not fit"
-        return "tight" if self.peak_bytes > TIGHT * self.room_bytes else "fits"
+        is_taken = self.left_bytes is not None and self.peak_bytes > self.left_bytes
+        return "tight" if is_taken or self.peak_bytes > TIGHT * self.room_bytes else "fits"
+
+    @property
+    def room_in_words(self) -> str:
+        """`24.0 GB`, or `24.0 GB (6.1 GB left now)` where others have the rest and it matters."""
+        room = in_gb(self.room_bytes or 0)
+        if self.left_bytes is None or self.peak_bytes <= self.left_bytes:
+            return room
+        return f"{room} ({in_gb(self.left_bytes)} left now)"
 
     def in_a_line(self) -> str:
         """`GPU 0: learner 2.9 GB + engine 1.2 GB = 4.7 GB of 150 GB`"""
         parts = [f"{_named(tenant)} {in_gb(tenant.peak_bytes)}" for tenant in self.tenants]
-        room = "" if self.room_bytes is None else f" of {in_gb(self.room_bytes)}"
+        room = "" if self.room_bytes is None else f" of {self.room_in_words}"
         total = f" = {in_gb(self.peak_bytes)}" if len(parts) > 1 or self.is_gpu else ""
         return f"{self.name}: {' + '.join(parts)}{total}{room}"
 
@@ -96,6 +109,6 @@ def table_rows(places: Sequence[Place]) -> list[list[str]]:
             rows.append(["", "", peak, "", in_gb(tenant.peak_bytes), ""])
         if place.overhead_bytes:
             rows.append(["", "", "CUDA itself", "always", in_gb(place.overhead_bytes), ""])
-        room = "" if place.room_bytes is None else f"of {in_gb(place.room_bytes)}: {place.verdict}"
+        room = "" if place.room_bytes is None else f"of {place.room_in_words}: {place.verdict}"
         rows.append(["", "", "in all", "", in_gb(place.peak_bytes), room])
     return rows

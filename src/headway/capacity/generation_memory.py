@@ -1,7 +1,7 @@
 """What an engine needs: weights, a cache of keys and values for the tokens in use, and room to read prompts.
 
-    transformers    rows x context tokens, reserved when the engine starts
-    vllm            pages as they are used, inside of its share of the GPU (gpu_memory_utilization)
+transformers    rows x context tokens, reserved when the engine starts
+vllm            pages as they are used, inside of its share of the GPU (gpu_memory_utilization)
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ def engine_memory(model: ModelShape, generation: Generation, role: str = "engine
     return RoleMemory(
         role,
         items_of(("weights", weights), ("cache", cache, tokens), ("graphs", graphs)),
-        {"starting": items_of(("weights as they are read", weights if is_own else 0)), "reading": items_of(("reading", reading))},
+        {
+            "starting": items_of(("weights as they are read", weights if is_own else 0)),
+            "reading": items_of(("reading", reading)),
+        },
     )
 
 

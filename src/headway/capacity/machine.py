@@ -16,11 +16,14 @@ class Gpu:
 
     name: str
     total_bytes: int
-    free_bytes: int
+    left_bytes: int
 
 
-def gpus_here() -> tuple[Gpu, ...]:
-    """The GPUs that this process can see; none where torch is not installed or sees none."""
+def gpus_here(*, is_used_here: bool = False) -> tuple[Gpu, ...]:
+    """The GPUs that this process can see; none where torch is not installed or sees none.
+
+    Only a process that will use them itself (`is_used_here`) asks what is free: the question alone takes memory there.
+    """
     try:
         import torch
     except ModuleNotFoundError:
@@ -29,30 +32,37 @@ def gpus_here() -> tuple[Gpu, ...]:
         return ()
     found = []
     for index in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(index)
-        found.append(Gpu(torch.cuda.get_device_name(index), int(total), int(free)))
+        properties = torch.cuda.get_device_properties(index)
+        free = torch.cuda.mem_get_info(index)[0] if is_used_here else properties.total_memory
+        found.append(Gpu(properties.name, int(properties.total_memory), int(free)))
     return tuple(found)
 
 
-def host_bytes(root: Path = Path("/")) -> int | None:
-    """What this process may still take of the machine's memory: what is available, or what its control group leaves.
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The memory of a machine that this process may have, and what others leave of it at the moment."""
+
+    total_bytes: int
+    left_bytes: int
+
+
+def host_memory(root: Path = Path("/")) -> HostMemory | None:
+    """What the machine has, or what the control group of this process may take of it, whichever is less.
 
     None where neither is known (another system than Linux).
     """
-    known = [found for found in (_available(root), _left_by_group(root)) if found is not None]
-    return min(known, default=None)
+    whole = _fields(_read(root / "proc/meminfo").replace(":", "").replace(" kB", ""))
+    found = _of_groups(root)
+    if "MemTotal" in whole:
+        found.append(HostMemory(1024 * whole["MemTotal"], 1024 * whole.get("MemAvailable", whole["MemTotal"])))
+    if not found:
+        return None
+    return HostMemory(min(one.total_bytes for one in found), min(one.left_bytes for one in found))
 
 
-def _available(root: Path) -> int | None:
-    for line in _read(root / "proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _left_by_group(root: Path) -> int | None:
-    """The limit of the control group less what it uses beyond caches, which can be let go. The strictest one counts."""
-    lefts = []
+def _of_groups(root: Path) -> list[HostMemory]:
+    """Limits of the control groups, and those less what the group uses beyond caches, which can be let go."""
+    found = []
     for folder in _group_folders(root):
         for limit_name, used_name, stat_name in (
             ("memory.max", "memory.current", "inactive_file"),
@@ -63,8 +73,8 @@ def _left_by_group(root: Path) -> int | None:
                 continue
             used = _number(_read(folder / used_name)) or 0
             cached = _fields(_read(folder / "memory.stat")).get(stat_name, 0)
-            lefts.append(max(0, limit - max(0, used - cached)))
-    return min(lefts, default=None)
+            found.append(HostMemory(limit, max(0, limit - max(0, used - cached))))
+    return found
 
 
 def _group_folders(root: Path) -> list[Path]:
@@ -95,5 +105,3 @@ def _number(text: str) -> int | None:
 def _fields(text: str) -> Mapping[str, int]:
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-

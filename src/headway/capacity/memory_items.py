@@ -1,6 +1,6 @@
 """What a role holds in memory, as items that add up: some always, some only in one moment of its work.
 
-    peak = what is always held + the moment that needs most         learning | adding up | publishing | saving | ...
+peak = what is always held + the moment that needs most         learning | adding up | publishing | saving | ...
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ModelShape:
 
     @property
     def matrices(self) -> Shapes:
-        """The linear layers but for the head: what matrix products go through in every layer, and adapters go beside."""
+        """The linear layers but for the head: what every layer multiplies by, and what adapters go beside."""
         return {name: shape for name, shape in self.weights.items() if len(shape) == 2 and _LAYER.search(name)}
 
     @property

@@ -1,13 +1,14 @@
-"""How fast an engine generates and a learner learns, by the size of the model: measured, and carried over by calculation.
+"""How fast an engine generates and a learner learns, by the size of the model: measured, or calculated from that.
 
-    measured: one H200, random weights in four real shapes, prompts of 128 tokens, replies of 256 (docs/lab.md)
-        other sizes       between two measured ones by the logarithm of the parameters; beyond, in proportion to them
-        other lengths     attention and cache are counted: more context is more of both
-        other machines    not carried over: `headway plan --probe` measures there
+measured: one H200, random weights in four real shapes, prompts of 128 tokens, replies of 256 (docs/lab.md)
+    other sizes       between two measured ones by the logarithm of the parameters; beyond, in proportion to them
+    other lengths     attention and cache are counted: more context is more of both
+    other machines    not carried over: `headway plan --probe` measures there
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,11 +88,11 @@ def _work(model: ModelShape, tokens: int) -> float:
 
 
 def _by_rows(measured: Mapping[int, float], rows: int) -> float:
-    """Between two measured numbers of rows in a straight line; below the fewest in proportion; above the most as there."""
+    """Between two measured numbers of rows in a straight line; fewer in proportion; more than the most as there."""
     counts = sorted(measured)
     if rows <= counts[0]:
         return measured[counts[0]] * rows / counts[0]
-    for low, high in zip(counts, counts[1:], strict=False):
+    for low, high in itertools.pairwise(counts):
         if rows <= high:
             return measured[low] + (measured[high] - measured[low]) * (rows - low) / (high - low)
     return measured[counts[-1]]
@@ -104,7 +105,7 @@ def _interpolated(measured: Mapping[int, float], size: int) -> float:
         return measured[sizes[0]]
     if size >= sizes[-1]:
         return measured[sizes[-1]] * sizes[-1] / size
-    low, high = next(pair for pair in zip(sizes, sizes[1:], strict=False) if size <= pair[1])
+    low, high = next(pair for pair in itertools.pairwise(sizes) if size <= pair[1])
     part = math.log(size / low) / math.log(high / low)
     return math.exp((1 - part) * math.log(measured[low]) + part * math.log(measured[high]))
 

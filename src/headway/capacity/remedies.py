@@ -37,6 +37,32 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """What a run would need in every place, and what would help where that is too much."""
+
+    places: Sequence[Place]
+    remedies: Sequence[Remedy] = ()
+
+    @property
+    def is_refused(self) -> bool:
+        return is_refused(self.places)
+
+    @property
+    def fits_easily(self) -> bool:
+        return all(place.verdict in ("fits", "unknown") for place in self.places)
+
+    def lines(self) -> list[str]:
+        """A line for each place."""
+        return [f"needs at the peak: {place.in_a_line()}" for place in self.places]
+
+    def refusal(self) -> str:
+        """What does not fit, with the numbers, and what would help."""
+        lacking = [place.in_a_line() for place in self.places if place.verdict == "does not fit"]
+        helps = [f"\n  {remedy}" for remedy in self.remedies]
+        return f"does not fit: {'; '.join(lacking)}" + ("\nwhat would help:" if helps else "") + "".join(helps)
+
+
 def is_refused(places: Sequence[Place]) -> bool:
     return any(place.verdict == "does not fit" for place in places)
 

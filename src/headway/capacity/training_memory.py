@@ -95,7 +95,8 @@ def shard_parameters(model: ModelShape, shards: int) -> int:
 def adapter_parameters(model: ModelShape, rank: int, shards: int = 1) -> int:
     """Trained numbers of adapters of this rank beside every matrix, in the largest shard."""
     return sum(
-        math.ceil(rank / shards) * columns + math.ceil(rows / shards) * rank for rows, columns in model.matrices.values()
+        math.ceil(rank / shards) * columns + math.ceil(rows / shards) * rank
+        for rows, columns in model.matrices.values()
     )
 
 
@@ -247,7 +248,9 @@ def learner_host_memory(model: ModelShape, training: Training) -> RoleMemory:
         "learner on the host",
         items_of(("optimizer", optimizer), ("weights of a version to check the engine by", checked)),
         {
-            "loading": items_of(("weights", 4 * (whole if training.sharding == "replicas" else whole // training.shards))),
+            "loading": items_of(
+                ("weights", 4 * (whole if training.sharding == "replicas" else whole // training.shards))
+            ),
             "publishing": items_of(("published version", 2 * whole if training.sharding == "replicas" else 0)),
             "saving": items_of(("checkpoint", copies * state if training.saves else 0)),
         },

@@ -45,7 +45,7 @@ from typing import Any
 from headway.capacity.division import Division, Prediction, Work, best_of, divide, divisions, predict
 from headway.capacity.fit_report import Place, table_rows
 from headway.capacity.generation_memory import Generation
-from headway.capacity.machine import gpus_here, host_bytes
+from headway.capacity.machine import Gpu, HostMemory, gpus_here, host_memory
 from headway.capacity.memory_items import GB, in_gb
 from headway.capacity.planned_run import PlannedRun, places_apart, places_together, tree_tokens
 from headway.capacity.rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
@@ -63,7 +63,13 @@ DEFAULTS: Mapping[str, Any] = {
     **{"collectors": None, "learner_ranks": None, "evaluator": "own"},
     **{"engine": "transformers", "engine_rows": 64, "tensor_parallel_size": 1, "gpu_memory_utilization": None},
     **{"microbatch_tokens": 8192, "logit_chunk_tokens": 1024, "sharding": None, "parameter_dtype": "float32"},
-    **{"optimizer_state": "full", "gradient_checkpointing": False, "lora_rank": 0, "reference": False, "critic": "none"},
+    **{
+        "optimizer_state": "full",
+        "gradient_checkpointing": False,
+        "lora_rank": 0,
+        "reference": False,
+        "critic": "none",
+    },
     **{"leads": "0,1,2,4", "uneven": 0.3, "engine_rate": None, "learner_rate": None},
     **{"publish_gb_per_s": PUBLISH_BYTES_PER_S / GB, "probe": False, "json": False},
 }
@@ -116,12 +122,12 @@ def _read(words: list[str]) -> dict[str, Any]:
 
 
 class Machine:
-    """The GPUs that are planned with, each of `gpu_room` bytes, in `nodes` machines of `host_room` bytes."""
+    """The GPUs that are planned with, each of `gpu_room` bytes, in `nodes` machines with a memory of `host`."""
 
-    def __init__(self, gpus: int, gpu_room: int, nodes: int, host_room: int | None, source: str) -> None:
+    def __init__(self, gpus: int, gpu_room: int, nodes: int, host: HostMemory | None, source: str) -> None:
         if gpus % nodes:
             raise UsageError(f"--gpus {gpus} cannot be in --nodes {nodes} machines with as many each")
-        self.gpus, self.gpu_room, self.nodes, self.host_room, self.source = gpus, gpu_room, nodes, host_room, source
+        self.gpus, self.gpu_room, self.nodes, self.host, self.source = gpus, gpu_room, nodes, host, source
 
     @property
     def per_node(self) -> int:
@@ -138,9 +144,9 @@ def _machine(told: Mapping[str, Any]) -> Machine:
     memory = told["gpu_memory_gb"] or (here[0].total_bytes / GB if here else DEFAULT_GPU_GB)
     known = told["gpus"] is not None and told["gpu_memory_gb"] is not None
     source = "as said" if known else here[0].name if here else "no GPU here: say --gpus and --gpu_memory_gb"
-    host = host_bytes() if told["host_memory_gb"] is None else int(told["host_memory_gb"] * GB)
-    if told["host_memory_gb"] is None and (known or not here):
-        host = None  # of other machines nothing is known
+    host = host_memory() if here and not known else None  # of other machines nothing is known
+    if told["host_memory_gb"] is not None:
+        host = HostMemory(*[int(told["host_memory_gb"] * GB)] * 2)
     return Machine(gpus, int(memory * GB), told["nodes"], host, source)
 
 
@@ -233,7 +239,10 @@ class Report:
         rows = [_division_row(one) for one in self.predictions]
         if not rows:
             return
-        print_table(["engines", "ranks", "evaluator", "a group", "an update", "lead", "updates/s", "idle: learner, engines"], rows)
+        print_table(
+            ["engines", "ranks", "evaluator", "a group", "an update", "lead", "updates/s", "idle: learner, engines"],
+            rows,
+        )
         best = self.predictions[0]
         division, outcome = best.division, best.best
         training, generation = self.plan.training, self.plan.generation
@@ -324,7 +333,14 @@ def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Ma
         found = []
         if not is_refused(places):  # one GPU computes for one of them at a time: a lead hides little there
             alone = divide(
-                plan, work, rates, engines=plan.engines, engine_gpus=1, learner_ranks=1, evaluator_gpus=0, publish=publish
+                plan,
+                work,
+                rates,
+                engines=plan.engines,
+                engine_gpus=1,
+                learner_ranks=1,
+                evaluator_gpus=0,
+                publish=publish,
             )
             found = [predict(alone, work, [0.0], uneven=told["uneven"])]
         return Report(plan, machine, places, found, _remedies(plan, places, told, machine), rates)
@@ -361,8 +377,8 @@ def _with_division(plan: PlannedRun, division: Division) -> PlannedRun:
 
 def _rooms(plan: PlannedRun, machine: Machine) -> list[Place]:
     if machine.gpus == 1:
-        return places_together(plan, [machine.gpu_room], machine.host_room)
-    return places_apart(plan, machine.gpu_room, machine.host_room, machine.nodes)
+        return places_together(plan, [Gpu("GPU", machine.gpu_room, machine.gpu_room)], machine.host)
+    return places_apart(plan, machine.gpu_room, machine.host, machine.nodes)
 
 
 def _remedies(plan: PlannedRun, places: list[Place], told: Mapping[str, Any], machine: Machine) -> list[Remedy]:
@@ -386,7 +402,7 @@ def _remedies(plan: PlannedRun, places: list[Place], told: Mapping[str, Any], ma
         changed = plan.changed(change)
         is_spread = changed.training.learner_ranks > 1 or machine.gpus > 1
         if is_spread:  # more ranks than one want GPUs of their own
-            return places_apart(changed, machine.gpu_room, machine.host_room, machine.nodes)
+            return places_apart(changed, machine.gpu_room, machine.host, machine.nodes)
         return _rooms(changed, machine)
 
     return find_remedies(places_for, changes)

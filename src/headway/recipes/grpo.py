@@ -28,9 +28,11 @@ from headway.recipes import Exported
 from headway.recipes.grpo_config import GRPOConfig
 from headway.recipes.grpo_prompts import Encoder, build_task, fitting_task
 from headway.recipes.language_model import build_engine, check_engine, check_model, learner_of
+from headway.recipes.memory_check import check_memory
+from headway.recipes.memory_check import memory_of as memory
 from headway.recipes.trained_models import export_model, with_gpus
 
-__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "stations"]
+__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "memory", "stations"]
 
 CONFIG = GRPOConfig
 
@@ -45,6 +47,7 @@ def stations(
         check_model(config)
         fitting_task(config, say=to_stderr)
     check_engine(config)
+    check_memory(config)
     engine, trainer = (with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
     return Stations(
         collector=partial(_collector, config, collector),

@@ -32,6 +32,14 @@ class LanguageModelSettings(SettingsGroup):
     """Compute activations again in the backward pass: less memory, a third more work."""
 
 
+class MemorySettings(SettingsGroup):
+    """Memory: whether a run that cannot fit begins."""
+
+    memory_check: Literal["refuse", "warn", "off"] = "refuse"
+    """What is done before anything is loaded about memory that will not be enough: the run is refused with the numbers
+    and what would help; it is only said; or nothing is looked at."""
+
+
 class ChatSettings(SettingsGroup):
     """Chat: how what is asked becomes tokens."""
 
@@ -133,7 +141,14 @@ class ReachableEngine(EngineSettings, FaultSettings):
 
 
 class LanguageModelConfig(
-    ReachableEngine, SampleSettings, ComparisonSettings, ChatSettings, LanguageModelSettings, GRPOSettings, RankedConfig
+    ReachableEngine,
+    SampleSettings,
+    ComparisonSettings,
+    ChatSettings,
+    LanguageModelSettings,
+    MemorySettings,
+    GRPOSettings,
+    RankedConfig,
 ):
     """Run: what the recipe adds to the plan."""
 

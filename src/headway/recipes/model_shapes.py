@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headway.capacity.model_shape import FAMILY, NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from headway.llm.model_types import CausalModel
 
 
 def find_shape(name: str) -> ModelShape:
@@ -26,7 +32,7 @@ def find_shape(name: str) -> ModelShape:
     return _by_transformers(name, name)
 
 
-def _read(file: Path) -> dict[str, object]:
+def _read(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -45,3 +51,21 @@ def _by_transformers(name: str, place: str) -> ModelShape:
     if (known.get("text_config") or known).get("model_type") in FAMILY:
         return shape_of(known, name)
     return shape_of(known, name, weight_shapes(config))
+
+
+def random_model(name: str, *, dtype: torch.dtype, device: str) -> CausalModel:
+    """Builds a model of this shape with random weights: it says nothing, and takes as long as the real one."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from headway.llm.models import load_config
+
+    path = Path(name).expanduser()
+    if name in NAMED_CONFIGS or path.suffix == ".json":
+        known = {**(NAMED_CONFIGS[name] if name in NAMED_CONFIGS else _read(path))}
+        config = AutoConfig.for_model(str(known.pop("model_type")), **known)
+    else:
+        config = load_config(name)
+    with torch.device(device):
+        model: CausalModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return model
