@@ -1,4 +1,4 @@
-"""A run says what it will need before anything is loaded, and refuses what cannot fit on the machine it is started on."""
+"""A run says what it will need before anything is loaded, and refuses what cannot fit on its machine."""
 
 from __future__ import annotations
 

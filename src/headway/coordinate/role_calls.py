@@ -20,7 +20,7 @@ from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board
 from headway.core.events import PublishRetried, Restarted
 from headway.core.opaque import RoleAnswer
-from headway.core.protocols import Role, RoleError, RoleLate, RoleRaised, Runtime
+from headway.core.protocols import Reserves, Role, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Rollout, Score, Snapshot
 
 
@@ -48,7 +48,10 @@ class RoleCalls:
         """Attempts to hand a version on that failed, in this session."""
 
     async def start_all(self, roles: Iterable[Role]) -> None:
-        """Build every role, all at once."""
+        """Build every role, all at once; where a runtime can, there is room for all of them first."""
+        roles = list(roles)
+        if isinstance(self.runtime, Reserves):
+            await self.runtime.reserve(roles)
         try:
             async with asyncio.TaskGroup() as group:
                 for role in roles:

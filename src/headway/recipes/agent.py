@@ -62,7 +62,8 @@ def stations(
     played = _agent_that_plays(config) if config.agent else _game_that_is_played(config)
     check_engine(config)
     check_memory(config)
-    engine, trainer = (with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
+    engine = with_gpus(config, config.engine_gpus)
+    trainer = with_gpus(config, config.learner_gpus, config.learner_ranks)
     return Stations(
         collector=partial(_collector, config, played, collector),
         learner=learner_of(config, learner, trainer),

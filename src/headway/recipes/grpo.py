@@ -48,7 +48,8 @@ def stations(
         fitting_task(config, say=to_stderr)
     check_engine(config)
     check_memory(config)
-    engine, trainer = (with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
+    engine = with_gpus(config, config.engine_gpus)
+    trainer = with_gpus(config, config.learner_gpus, config.learner_ranks)
     return Stations(
         collector=partial(_collector, config, collector),
         learner=learner_of(config, learner, trainer),

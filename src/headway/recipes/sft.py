@@ -44,14 +44,14 @@ def stations(config: SFTConfig) -> Stations:
         _check_room(config)
         check_episodes(config)
     check_memory(config)
-    trainer = with_gpus(config, config.learner_gpus)
+    trainer = with_gpus(config, config.learner_gpus, config.learner_ranks)
     return Stations(
         collector=partial(_collector, config),
         learner=over_ranks(config, partial(_learner, config), trainer, ranks_on(config)),
         evaluator=partial(_evaluator, config),
         collector_placement=config.placement,
         learner_placement=trainer,
-        evaluator_placement=trainer,
+        evaluator_placement=with_gpus(config, config.learner_gpus),
     )
 
 
