@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ def test_ranks_of_two_nodes_are_neighbours_by_node(two_nodes: None) -> None:
 
     nodes = runtime.run(main())
     assert sorted(Counter(nodes).values()) == [1, 3]
-    assert sum(one != other for one, other in zip(nodes, nodes[1:], strict=False)) == 1  # one change of node
+    assert sum(one != other for one, other in pairwise(nodes)) == 1  # one change of node
 
 
 def test_what_is_occupied_is_waited_for_within_the_deadline_and_leaves_nothing(two_nodes: None) -> None:

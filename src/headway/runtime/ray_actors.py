@@ -70,8 +70,8 @@ class RayActors:
 
     Roles get the CPUs they ask for while the cluster has as many free where they can run; further roles share (they
     reserve none), so that a laptop can run more roles than it has cores. A cluster that could grow is not waited
-    for. GPUs are asked for only where the cluster has any; a role sees those it was given and no others. Roles with whole
-    GPUs get them before any role starts (ray_reservations.py).
+    for. GPUs are asked for only where the cluster has any; a role sees those it was given and no others. Roles with
+    whole GPUs get them before any role starts (ray_reservations.py).
     """
 
     name = "ray"
