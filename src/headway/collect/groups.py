@@ -75,6 +75,11 @@ class GroupCollector:
         self._settings = settings
         self._engine = make_engine()
 
+    @property
+    def engine(self) -> Engine:
+        """What generates; whoever borrows it leaves it with the weights it likes."""
+        return self._engine
+
     def apply(self, snapshot: Snapshot) -> None:
         if snapshot.version != self._engine.version:
             self._engine.apply(snapshot.version, snapshot.payload)
