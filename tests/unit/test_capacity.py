@@ -440,7 +440,12 @@ def test_plan_says_what_fits_where_and_what_it_would_give(capsys: Output) -> Non
     words = "plan 1.5B --gpus 4 --gpu_memory_gb 141 --gradient_checkpointing --collectors 2 --leads 0,1"
     assert cli.main(words.split()) == 0
     out = capsys.readouterr().out
-    for part in ("1,543,714,304 parameters", "a rank's GPU", "an engine's GPU (2 of them)", "advised: --collectors 2"):
+    for part in (
+        "1,543,714,304 parameters",
+        "a rank's GPU",
+        "an engine's GPU (2 of them)",
+        "advised: --runtime ray --collectors 2",
+    ):
         assert part in out
 
 

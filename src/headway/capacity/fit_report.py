@@ -76,7 +76,7 @@ class Place:
     def room_in_words(self) -> str:
         """`24.0 GB`, or `24.0 GB (6.1 GB left now)` where others have the rest and it matters."""
         room = in_gb(self.room_bytes or 0)
-        if self.left_bytes is None or self.peak_bytes <= self.left_bytes:
+        if self.left_bytes is None or self.left_bytes >= min(self.peak_bytes, self.room_bytes or 0):
             return room
         return f"{room} ({in_gb(self.left_bytes)} left now)"
 

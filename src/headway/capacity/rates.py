@@ -73,8 +73,12 @@ def shipped_rates(
     learner *= _trained_share(prompt_tokens, reply_tokens, group_size) / _trained_share(PROMPT, REPLY, GROUP)
     learner *= _work(model, PROMPT + REPLY) / _work(model, max(PROMPT + REPLY, prompt_tokens + reply_tokens))
     learner *= 3 / 4 if gradient_checkpointing else 1
-    is_measured = size in LEARNER_RATES
-    return Rates(engine, learner, f"one {MEASURED_ON}, {'measured' if is_measured else 'between measured sizes'}")
+    told = prompt_tokens, reply_tokens, group_size
+    was_measured = size in LEARNER_RATES and told == (PROMPT, REPLY, GROUP)
+    was_measured &= engine_rows in ENGINE_RATES.get(size, ()) and gradient_checkpointing == (size == max(LEARNER_RATES))
+    return Rates(
+        engine, learner, f"one {MEASURED_ON}, {'measured' if was_measured else 'calculated from measured ones'}"
+    )
 
 
 def _trained_share(prompt: int, reply: int, group: int) -> float:

@@ -117,7 +117,7 @@ class RayRanks:
         free, total = ray.available_resources(), ray.cluster_resources()
         fits = (size - 1) * placement.num_cpus <= free.get("CPU", 0.0)
         num_gpus = placement.num_gpus if total.get("GPU") else 0.0
-        wishes = {"num_gpus": num_gpus, "resources": dict(placement.resources)}
+        wishes: dict[str, Any] = {"num_gpus": num_gpus, "resources": dict(placement.resources)}
         for rank in range(1, size):
             self._hosts[rank] = _start(num_cpus=placement.num_cpus if fits else 0.0, **wishes)
         if not fits:
