@@ -2,7 +2,8 @@
 
 A page is executed from top to bottom in one empty folder. Its Python blocks share one namespace. In a console block a
 line that begins with `$ ` is a command and what follows is its output. Output is compared where it does not depend on
-the clock: error lines, `headway explain`, `headway simulate` without a recorded run; `...` stands for lines left out.
+the clock: error lines, `headway explain`, `headway plan`, `headway simulate` without a recorded run; `...` stands for
+lines left out.
 `runs/functions-20261115-101500` stands for the newest run of that recipe. A block under `<!-- not run: reason -->`
 is skipped.
 """
@@ -130,7 +131,7 @@ def run_command(command: Command, folder: Path, capsys: pytest.CaptureFixture[st
     shown = [line.strip() for line in command.output if line.strip()]
     refused = [line for line in shown if line.startswith("headway: ")]
     assert (code != 0) == bool(refused), f"{command.words} ended with {code}: {seen.err}"
-    is_repeatable = words[:1] in (["explain"], ["simulate"]) and "--run" not in words
+    is_repeatable = words[:1] in (["explain"], ["simulate"], ["plan"]) and "--run" not in words
     if refused:
         assert_shown(refused, seen.err)
     elif is_repeatable:

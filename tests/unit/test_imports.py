@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "coordinate": CHILDREN | {"coordinate"},
     "runtime": CHILDREN | {"runtime"},
     "simulate": CHILDREN | {"coordinate", "runtime", "simulate"},
+    "capacity": CHILDREN | {"coordinate", "runtime", "simulate", "capacity"},
     "launching": CHILDREN | {"coordinate", "runtime", "launching"},
     "names": {"core", "names"},
     "moved_modules": set(),
@@ -48,6 +49,7 @@ THIRD_PARTY = {  # what each part may need from outside; stations, tools and rec
     "experience": {"numpy"},
     "coordinate": set[str](),
     "launching": set[str](),
+    "capacity": {"torch"},  # to ask for GPUs
     "__init__": set[str](),
     "observe": {"orjson", "rich", "yaml", "torch", "tensorboard", "wandb"},
     "cli": {"rich", "yaml", "numpy", "pydantic"},

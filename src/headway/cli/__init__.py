@@ -35,6 +35,7 @@ COMMANDS = {
     "play": "lets you, chance or an expert play a game for agents, or you Colour Lines",
     "check-env": "says whether an environment for agents can be collected from",
     "simulate": "says what each lead would give, without running anything",
+    "plan": "says what a language model needs: memory of every role, GPUs, updates a second",
     "explain": "says what names from other systems are here",
 }
 EXAMPLES = """
@@ -45,6 +46,7 @@ headway run --replay runs/functions-20260401-101500
 headway resume runs/functions-20260401-101500 --checkpoint 000001-v40
 headway report runs/functions-20260401-101500
 headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
+headway plan 7B --gpus 8 --gpu_memory_gb 80
 headway explain off_policy_degree=-1
 """
 

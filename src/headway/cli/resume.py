@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.cli.starting import launch_recipe
+from headway.cli.starting import launch_recipe, show_memory
 from headway.cli.words import UsageError, read_options
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.observe.folder import RunFolder
@@ -34,5 +34,6 @@ def command(words: list[str]) -> int:
         name, values = folder.read_config()
         recipe = load_recipe(name)
         config = read_values(recipe.config, values, options)
+        show_memory(recipe, config)
         launch_recipe(recipe, recipe.stations(config), config, folder, resume=True, checkpoint=begin, quiet=quiet)
     return 0

@@ -75,7 +75,7 @@ def command(words: list[str]) -> int:
     for name in options:
         if name not in OPTIONS:
             raise UsageError(unknown("option", name, OPTIONS))
-    leads = _leads(options.pop("leads", "0,1,2,4,8"))
+    leads = read_leads(options.pop("leads", "0,1,2,4,8"))
     path = options.pop("run", None)
     if path is None:
         workshop = Workshop(collect=parse_duration("1.0"), learn=parse_duration("1.0"))
@@ -93,7 +93,8 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def _leads(value: object) -> list[float | Literal["auto"]]:
+def read_leads(value: object) -> list[float | Literal["auto"]]:
+    """Reads `0,1,2,auto`."""
     leads: list[float | Literal["auto"]] = []
     for part in str(value).split(","):
         try:

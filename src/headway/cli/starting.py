@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from headway.cli.output import say
+from headway.capacity.fit_report import table_rows
+from headway.cli.output import print_table, say
 from headway.cli.report_page import leave_report
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.role_calls import RunFailed
@@ -35,6 +36,7 @@ def start(recipe: Recipe, *layers: Mapping[str, object], root: Path, quiet: bool
     for said in understand(recipe.config, *layers)[1]:
         if isinstance(said.meaning, str):
             say(f"{said.shown} has no effect: {said.meaning}")
+    show_memory(recipe, config)
     stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
     folder = RunFolder.create(root, recipe.title, config.name)
     try:
@@ -43,6 +45,18 @@ def start(recipe: Recipe, *layers: Mapping[str, object], root: Path, quiet: bool
         if not folder.config.is_file():  # there was no room for that much
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
+
+
+def show_memory(recipe: Recipe, config: RunConfig) -> None:
+    """Says what a run will need before anything of it is loaded: in a line or two where it fits, else as a table."""
+    report = None if recipe.memory is None else recipe.memory(config)
+    if report is None:
+        return
+    if report.fits_easily:
+        for line in report.lines():
+            say(line)
+        return
+    print_table(["place", "role", "what", "when", "bytes", ""], table_rows(report.places))
 
 
 def launch_recipe(

@@ -82,6 +82,11 @@ class GroupCollector:
         self._scorer = scorer_of(task, settings.pool)
         self._engine = make_engine()
 
+    @property
+    def engine(self) -> Engine:
+        """What generates; whoever borrows it leaves it with the weights it likes."""
+        return self._engine
+
     def apply(self, snapshot: Snapshot) -> None:
         if snapshot.version != self._engine.version:
             self._engine.apply(snapshot.version, snapshot.payload)

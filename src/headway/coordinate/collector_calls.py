@@ -16,7 +16,7 @@ from functools import partial
 from headway.coordinate.flight_calls import FlightCalls
 from headway.coordinate.lanes import Post, Versions
 from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
-from headway.coordinate.roles import LEARNER, Traits, collector_name
+from headway.coordinate.roles import EVALUATOR, LEARNER, Traits, collector_name
 from headway.core.naming import seat_name
 from headway.core.opaque import SavedState
 from headway.core.protocols import PayloadLost, RoleDied, RoleError, RoleLate, RoleRaised
@@ -134,6 +134,30 @@ class CollectorCalls:
             post.land()
             if not post.in_flight:
                 self._stir(post)
+
+    @property
+    def evaluating_role(self) -> str:
+        """Of the collector that lends itself to evaluations. A call there that fails is one of its incarnation now."""
+        self._flown[EVALUATOR] = self._posts[0].incarnation
+        return self._posts[0].role
+
+    def has_evaluated(self, snapshot: Snapshot) -> None:
+        """The first collector has other weights now than those it acknowledged: the next ticket brings its own."""
+        post = self._posts[0]
+        post.applied, post.newest = None, max(post.newest, snapshot.version)
+
+    async def see_to_evaluator(self, error: RoleError) -> None:
+        """The first collector died, or hung, while it evaluated. Nothing was in flight; its seats wait meanwhile."""
+        post = self._posts[0]
+        if self._has_lanes:
+            if isinstance(error, RoleLate):
+                post.give_up(post.incarnation)
+            return await self.revive(0, EVALUATOR, error)
+        await self._calls.restart(post.role, error, EVALUATOR)
+        post.applied = None
+        if 0 in self.carried:
+            limit = self._settings.deadlines.start_s
+            await self._calls.call(post.role, "restore", "its state", limit, self.carried[0], name=EVALUATOR)
 
     async def watch_loop(self, number: int) -> None:
         """See `FlightCalls`."""

@@ -75,6 +75,11 @@ class Coordinator:
             )
         if not (settings.plan.evaluates_last or settings.plan.evaluate_first):
             stations = replace(stations, evaluator=None)  # nobody would ever ask it
+        if stations.shares_collector and (settings.evaluate_in_background or settings.parks):
+            raise ValueError(
+                "an evaluator that shares a collector needs evaluations that pause the run and let what is in flight "
+                "land: evaluate_in_background=False, evaluation_waits_for='landed'"
+            )
         self.settings = settings
         self.runtime = runtime
         self.board = Board(runtime.now, None if recorder is None else self._tell)
@@ -98,6 +103,7 @@ class Coordinator:
         )
         self.lines = parts.lines
         self._collecting, self._evaluating = parts.collecting, parts.evaluating
+        self._evaluating.is_shared = stations.shares_collector
         self._checkpointing, self._reanalyzing = parts.checkpointing, parts.reanalyzing
 
     # -- for whoever runs it ------------------------------------------------------------------------

@@ -57,6 +57,8 @@ class Evaluating:
         self._in_background = calls.settings.evaluate_in_background
         self._patience_s = calls.settings.patience_s
         self._under_way: asyncio.Task[Score] | None = None
+        self.is_shared = False
+        """Does the first collector evaluate, in place of a role of its own?"""
         self.is_asked_for = False
         """Is an evaluation due of the version that was published last?"""
         self.companions: dict[int, Mapping[str, int]] = {}
@@ -169,7 +171,8 @@ class Evaluating:
         snapshot = self._snapshot_of(version)
         others = {name: part.version for name, part in snapshot.others.items()}
         self._calls.journal.write(EvaluationBegan, version, others)
-        self._under_way = asyncio.create_task(self._calls.evaluate(snapshot))
+        shared = self._collectors if self.is_shared else None
+        self._under_way = asyncio.create_task(self._calls.evaluate(snapshot, shared))
         try:
             score = await self._under_way
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from headway.coordinate.evaluations import evaluation_seed
 from headway.coordinate.journal import Journal
@@ -20,7 +21,7 @@ from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board
 from headway.core.events import PublishRetried, Restarted
 from headway.core.opaque import RoleAnswer
-from headway.core.protocols import Role, RoleError, RoleLate, RoleRaised, Runtime
+from headway.core.protocols import Reserves, Role, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Rollout, Score, Snapshot
 
 
@@ -32,6 +33,17 @@ def end_if_final(error: RoleError) -> None:
     """A collector that says it cannot go on is neither asked again nor replaced."""
     if isinstance(error, RoleRaised) and error.is_final:
         raise RunFailed(f"{error.role} cannot go on: {error.what}") from error
+
+
+class SharedEvaluator(Protocol):
+    """Whoever has a collector that evaluates as well: its role, and what follows from an evaluation there."""
+
+    @property
+    def evaluating_role(self) -> str: ...
+
+    def has_evaluated(self, snapshot: Snapshot) -> None: ...
+
+    async def see_to_evaluator(self, error: RoleError) -> None: ...
 
 
 class RoleCalls:
@@ -48,7 +60,10 @@ class RoleCalls:
         """Attempts to hand a version on that failed, in this session."""
 
     async def start_all(self, roles: Iterable[Role]) -> None:
-        """Build every role, all at once."""
+        """Build every role, all at once; where a runtime can, there is room for all of them first."""
+        roles = list(roles)
+        if isinstance(self.runtime, Reserves):
+            await self.runtime.reserve(roles)
         try:
             async with asyncio.TaskGroup() as group:
                 for role in roles:
@@ -105,22 +120,27 @@ class RoleCalls:
         finally:
             self.board.end(name)
 
-    async def evaluate(self, snapshot: Snapshot) -> Score:
-        """One evaluation of one version. A failed one is a score without a value, never an error."""
+    async def evaluate(self, snapshot: Snapshot, shared: SharedEvaluator | None = None) -> Score:
+        """One evaluation of one version, by the evaluator or by who shares its role. A failed one is a score without a
+        value, never an error."""
         settings = self.settings
         seed = evaluation_seed(settings.seed, snapshot.version)
         doing, limit = f"version {snapshot.version}", settings.deadlines.evaluate_s
         what = ""
         for _ in range(settings.retries.evaluate_attempts):
             try:
-                score = await self.call(EVALUATOR, "evaluate", doing, limit, snapshot, seed)
+                role = EVALUATOR if shared is None else shared.evaluating_role
+                score = await self.call(role, "evaluate", doing, limit, snapshot, seed, name=EVALUATOR)
                 assert isinstance(score, Score)
                 return score
             except RoleRaised as error:
                 what = error.what
             except RoleError as error:
                 what = error.what
-                await self.restart(EVALUATOR, error)
+                await (self.restart(EVALUATOR, error) if shared is None else shared.see_to_evaluator(error))
+            finally:
+                if shared is not None:
+                    shared.has_evaluated(snapshot)
         return Score(snapshot.version, None, error=what)
 
     async def reanalyze(self, snapshot: Snapshot, work: Rollout) -> Rollout:

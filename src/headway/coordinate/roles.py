@@ -66,6 +66,14 @@ class Stations:
     replay_placement: Placement = DEFAULT_PLACEMENT
     lines: Mapping[str, LineStations] = field(default_factory=dict)
     """The other lines of the run, under the names they have in the settings."""
+    evaluator_of: Callable[[Collector], Evaluator] | None = None
+    """In place of a role of its own: evaluations take place in the first collector's, with what it has (its engine).
+    Only where they pause the run and what is in flight lands first. `evaluator` still builds one by itself."""
+
+    @property
+    def shares_collector(self) -> bool:
+        """Is the first collector the evaluator too?"""
+        return self.evaluator is not None and self.evaluator_of is not None
 
     def roles(self, num_collectors: int, lanes: int = 1) -> list[Role]:
         """Learners first: they make the snapshots everybody else starts with."""
@@ -77,9 +85,10 @@ class Stations:
             if line.replay is not None:
                 roles.append(Role(replay_name(name), partial(ReplayRole, line.replay), line.replay_placement))
         for number in range(num_collectors):
-            factory = partial(CollectorRole, partial(self.collector, number))
+            lent = self.evaluator_of if self.shares_collector and number == 0 else None
+            factory = partial(CollectorRole, partial(self.collector, number), lent)
             roles.append(Role(collector_name(number), factory, self.collector_placement, lanes))
-        if self.evaluator is not None:
+        if self.evaluator is not None and not self.shares_collector:
             roles.append(Role(EVALUATOR, partial(EvaluatorRole, self.evaluator), self.evaluator_placement))
         if self.reanalyzer is not None:
             roles.append(Role(REANALYZER, partial(ReanalyzerRole, self.reanalyzer), self.evaluator_placement))
@@ -118,14 +127,18 @@ class Traits(NamedTuple):
 
 
 class CollectorRole:
-    """A collector and what it carries from one ticket to the next."""
+    """A collector and what it carries from one ticket to the next; perhaps it lends itself to an evaluator."""
 
-    def __init__(self, build: Callable[[], Collector]) -> None:
+    def __init__(
+        self, build: Callable[[], Collector], evaluator_of: Callable[[Collector], Evaluator] | None = None
+    ) -> None:
         self._build = build
+        self._evaluator_of = evaluator_of
         self._begin(build())
 
     def _begin(self, collector: Collector) -> None:
         self.collector = collector
+        self._evaluator: EvaluatorRole | None = None
         self._stateful = collector if isinstance(collector, Stateful) else None
 
     def traits(self) -> Traits:
@@ -178,6 +191,13 @@ class CollectorRole:
     def apply(self, snapshot: Snapshot) -> None:
         assert isinstance(self.collector, TakesSnapshots)
         self.collector.apply(snapshot)
+
+    def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
+        """Measures a version with what the collector has, which holds that version's weights afterwards."""
+        assert self._evaluator_of is not None
+        if self._evaluator is None:
+            self._evaluator = EvaluatorRole(partial(self._evaluator_of, self.collector))
+        return self._evaluator.evaluate(snapshot, seed)
 
     def pause(self) -> None:
         assert isinstance(self.collector, Pausable)

@@ -168,6 +168,8 @@ class Placement:
     num_threads: int = 1
     """Compute threads for numeric libraries inside the role; more than the cores there are is slower."""
     resources: Mapping[str, float] = field(default_factory=dict)
+    processes: int = 1
+    """Processes that the role is made of, itself included, each of which wants all of this: the ranks of a learner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,14 @@ class RoleDied(RoleError):
 
 class RoleLate(RoleError):
     """No answer within the deadline. The role is no longer to be trusted: restart it."""
+
+
+@runtime_checkable
+class Reserves(Protocol):
+    """A runtime that keeps room for roles before any of them starts, so that none takes what another needs in one
+    place. It refuses at once what can never have room."""
+
+    async def reserve(self, roles: Sequence[Role]) -> None: ...
 
 
 class Runtime(Protocol):

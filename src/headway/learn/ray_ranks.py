@@ -5,8 +5,9 @@
            <-- the Answer -------------------------------
 
 What is said is put into the object store once; each node pulls it once, and its ranks copy it from there. The actors
-belong to the process rank 0 lives in: Ray ends them with it. They are placed on its node while that has what they ask
-for, because sums are quicker there, and anywhere else otherwise.
+belong to the process rank 0 lives in: Ray ends them with it. Where whole GPUs were reserved for the learner, each rank
+has its bundle of that, neighbours on one node as far as it goes. Otherwise they are placed on its node while that has
+what they ask for, because sums are quicker there, and anywhere else otherwise.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from typing import Any
 import ray
 from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from headway.children.child import thread_limits
+from headway.children.ray_bundles import own_group, place_in
 from headway.children.ray_errors import how_it_died
 from headway.core.protocols import Placement
 from headway.learn.rank import Backend, Device, Rank
@@ -104,11 +106,18 @@ class RayRanks:
             return Answer(rank, ended=how_it_died(error))
 
     def _place(self, size: int, placement: Placement) -> None:
-        """Start the actors; those that find no free CPUs share them."""
+        """Start the actors, where room was reserved for them; else those that find no free CPUs share them."""
+        group = own_group(size)
+        if group is not None:
+            for rank in range(1, size):
+                bundle, where = place_in(group, rank)
+                cpus, gpus = bundle.pop("CPU", 0.0), bundle.pop("GPU", 0.0)
+                self._hosts[rank] = _start(where, num_cpus=cpus, num_gpus=gpus, resources=bundle)
+            return
         free, total = ray.available_resources(), ray.cluster_resources()
         fits = (size - 1) * placement.num_cpus <= free.get("CPU", 0.0)
         num_gpus = placement.num_gpus if total.get("GPU") else 0.0
-        wishes = {"num_gpus": num_gpus, "resources": dict(placement.resources)}
+        wishes: dict[str, Any] = {"num_gpus": num_gpus, "resources": dict(placement.resources)}
         for rank in range(1, size):
             self._hosts[rank] = _start(num_cpus=placement.num_cpus if fits else 0.0, **wishes)
         if not fits:
@@ -121,8 +130,8 @@ class RayRanks:
             self._hosts[rank] = _start(num_cpus=0.0, **wishes)
 
 
-def _start(**wishes: object) -> Any:
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+def _start(where: PlacementGroupSchedulingStrategy | None = None, **wishes: object) -> Any:
+    here = where or NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     host: Any = ray.remote(RayRankHost)
     return host.options(
         **wishes,
@@ -142,6 +151,10 @@ class RayRankHost:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def where(self) -> str:
+        """The id of the node it runs on."""
+        return ray.get_runtime_context().get_node_id()
 
     def build(
         self, factory: bytes, index: int, size: int, device: Device, num_threads: int, path: Sequence[str]

@@ -2,7 +2,7 @@
 
     async_generation_ratio: 0.5                    -->   max_lead: 0.5     (said flat: `flat.py`)
     actor_infer: {generating_args: {top_k: 100}}   -->   top_k: 100
-    actor_train: {device_mapping: list(range(4))}  -->   nothing, with the reason, said when the run begins
+    actor_train: {device_mapping: list(range(4))}  -->   learner_ranks: 4 on Ray; elsewhere nothing, with the reason
 
 `PATHS` are translated, `WITHOUT_EFFECT` are accepted and said to have none. Names without a dot stand at the top of
 their file; they are theirs only in the recipe for agents, and only where we have no setting of that name. Others,
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from headway.names import gpu_places as gpus
 from headway.names import roll_episodes as played
 from headway.names import roll_learning as learned
 from headway.names.roll_episodes import ENVS, GENERATE, INFER, TRAIN, VAL
@@ -144,7 +145,32 @@ PATHS = by_path(
     ),
     row(played.ACCUMULATION, "num_minibatches", 16, played.minibatches, *played.ALL_BATCH_PATHS),
     row(played.WARMUP, "warmup_updates", 10, played.warmup, played.EPOCHS, *played.ALL_BATCH_PATHS),
-    row(played.DEVICES, "(how a batch is cut)", "list(range(0,4))", played.devices),
+    row(
+        gpus.TRAIN_DEVICES,
+        "learner_ranks (on Ray)",
+        "list(range(0,4))",
+        gpus.train_devices,
+        gpus.RUNTIME,
+        gpus.INFER_DEVICES,
+        *gpus.CUTS,
+    ),
+    row(
+        gpus.INFER_DEVICES,
+        "collectors, engine_gpus (on Ray; over tensor_parallel_size)",
+        "list(range(4,8))",
+        gpus.infer_devices,
+        gpus.RUNTIME,
+        gpus.INFER_PARTS,
+        gpus.PER_NODE,
+    ),
+    row(
+        gpus.TRAIN_STRATEGY,
+        "sharding (full, over several ranks on Ray)",
+        "fsdp2_train",
+        gpus.train_strategy,
+        gpus.RUNTIME,
+        gpus.TRAIN_DEVICES,
+    ),
     row(
         f"{TRAIN}.model_args.disable_gradient_checkpointing",
         "gradient_checkpointing (not)",
@@ -291,6 +317,7 @@ SINGLE = {path for path in (*PATHS, *WITHOUT_EFFECT) if "." not in path}
 OUR_WORDS: dict[str, tuple[str, ...]] = {
     "engine": (learned.ENGINE,),
     "device": (),
+    gpus.RUNTIME: (),
     "env": (),
     "group_size": (played.GROUP_SIZE,),
     played.EPOCHS: (),

@@ -8,10 +8,11 @@ has our default, not theirs, except where two of their names mean something only
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping
 
 from headway.core.opaque import JsonObject
+from headway.names import gpu_places
+from headway.names.gpu_places import devices_of
 from headway.names.rows import Meaning, Theirs, nested, whole
 
 TRAIN, INFER, VAL = "actor_train", "actor_infer", "val_env_manager"
@@ -24,25 +25,13 @@ BATCH, THEIR_BATCH, THEIR_GROUP = "rollout_batch_size", 128, 8
 PER_DEVICE, ACCUMULATION = (
     f"{TRAIN}.training_args.{name}" for name in ("per_device_train_batch_size", "gradient_accumulation_steps")
 )
-DEVICES = f"{TRAIN}.device_mapping"
-SPREAD = tuple(f"{TRAIN_CONFIG}.{size}_parallel_size" for size in ("tensor_model", "pipeline_model", "context"))
+DEVICES, SPREAD = gpu_places.TRAIN_DEVICES, gpu_places.CUTS
 ALL_BATCH_PATHS = (BATCH, PER_DEVICE, ACCUMULATION, DEVICES, *SPREAD)
-RANGE = re.compile(r"list\(range\(\s*(\d+)\s*,\s*(\d+)\s*\)\)")
-
-
-def num_devices(mapping: object) -> int:
-    """How many GPUs a device_mapping names: a list, or `list(range(0,4))`."""
-    if isinstance(mapping, list):
-        return len(mapping)
-    ranges = RANGE.findall(str(mapping))
-    if not ranges or RANGE.sub("", str(mapping)).strip(" +"):
-        raise ValueError("a device_mapping is a list of numbers, or list(range(FIRST, END))")
-    return sum(max(0, int(end) - int(first)) for first, end in ranges)
 
 
 def _minibatches(theirs: Theirs) -> int:
     """Gradient steps per pass: a step there takes so many episodes on each of its processes."""
-    copies = max(1, num_devices(theirs[DEVICES])) if DEVICES in theirs else 1
+    copies = max(1, len(devices_of(theirs[DEVICES]))) if DEVICES in theirs else 1
     for path in SPREAD:
         copies = max(1, copies // whole(path, theirs.get(path, 1)))
     per_step = whole(PER_DEVICE, theirs.get(PER_DEVICE, 1)) * whole(ACCUMULATION, theirs.get(ACCUMULATION, 1)) * copies
@@ -76,11 +65,6 @@ def minibatches(value: object, theirs: Theirs, fields: Collection[str]) -> Meani
 
 def per_device(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     return {"num_minibatches": _minibatches(theirs), **_microbatch(theirs)}
-
-
-def devices(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    num_devices(value)
-    return "learner_ranks says over how many processes the learner is spread; here it only decides how a batch is cut"
 
 
 WARMUP, EPOCHS = f"{TRAIN}.training_args.warmup_steps", "ppo_epochs"

@@ -13,6 +13,7 @@ nearest one. A name that ends in `.*` is all that is below it. Some mean somethi
 
 from __future__ import annotations
 
+from headway.names import gpu_places as gpus
 from headway.names import verl_data as data_and_rewards
 from headway.names import verl_meanings as by
 from headway.names.flat import KNOWN_NAMES
@@ -35,7 +36,7 @@ VLLM_ROWS: tuple[tuple[str, str, tuple[object, ...], object, str], ...] = (
     (f"{ROLLOUT}.enable_chunked_prefill", "a prompt is read in one piece", (), True, ""),
     (f"{ROLLOUT}.enable_prefix_caching", "a prompt is read once for all of its replies", (), True, ""),
     (f"{ROLLOUT}.dtype", "bfloat16 on a GPU, float32 on a CPU", (), "bfloat16", ""),
-    (f"{ROLLOUT}.tensor_model_parallel_size", "its model is not spread over GPUs", (1,), 1, "; else only 1"),
+    (by.PARTS, "its model is not spread over GPUs", (1,), 1, ", engine_gpus; else only 1"),
     (f"{by.VLLM_KWARGS}.*", "they are for vLLM alone", (), 0, ""),
 )
 ASYNC = (
@@ -104,7 +105,13 @@ PATHS = by_path(
         for path, example in zip(CORRECTION_PATHS, CORRECTION_EXAMPLES, strict=True)
     ),
     *(
-        KnownPath(path, f"vllm_options (vllm){note}", by.vllm(why, *only), example, (by.ENGINE_NAME, "engine", *more))
+        KnownPath(
+            path,
+            f"vllm_options (vllm){note}",
+            by.vllm(why, *only, is_parts=path == by.PARTS),
+            example,
+            (by.ENGINE_NAME, "engine", *more),
+        )
         for path, why, only, example, note in VLLM_ROWS
         for more in [(*by.VLLM_OPTIONS, f"{by.VLLM_KWARGS}.*")]
     ),
@@ -163,14 +170,27 @@ PATHS = by_path(
     row("trainer.log_val_generations", "log_eval_samples", 8),
     row("trainer.device", "device", "cuda"),
     *(
-        KnownPath(f"trainer.{name}", "learner_ranks (in all)", by.places("trainer", "learner_ranks"), 1, other)
+        KnownPath(f"trainer.{name}", "learner_ranks (in all)", gpus.places("trainer", "learner_ranks"), 1, other)
         for name, other in (("n_gpus_per_node", ("trainer.nnodes",)), ("nnodes", ("trainer.n_gpus_per_node",)))
+    ),
+    KnownPath(
+        f"{ACTOR}.strategy",
+        "sharding (full, over several ranks)",
+        gpus.strategy,
+        "fsdp2",
+        (gpus.TRAINER_GPUS, gpus.TRAINER_NODES),
     ),
     KnownPath("trainer.logger", "use_wandb, tensorboard", by.loggers, ["console", "tensorboard"]),
     row("trainer.project_name", "wandb_project", "headway"),
     *(
-        KnownPath(f"rollout.{name}", "collectors (in all)", by.places("rollout", "collectors"), 1, other)
-        for name, other in (("n_gpus_per_node", ("rollout.nnodes",)), ("nnodes", ("rollout.n_gpus_per_node",)))
+        KnownPath(
+            path,
+            "collectors (in all, over tensor_model_parallel_size)",
+            gpus.places("rollout", "collectors", by.PARTS, by.ENGINE_NAME),
+            1,
+            (gpus.ROLLOUT_GPUS, gpus.ROLLOUT_NODES, by.PARTS, by.ENGINE_NAME, "engine"),
+        )
+        for path in (gpus.ROLLOUT_GPUS, gpus.ROLLOUT_NODES)
     ),
     KnownPath(by.SAMPLES, "updates (over tickets_per_batch)", by.rollout_steps, 1000, (by.STEPS, *ALL_BATCH_PATHS)),
     KnownPath("rollout.n", f"group_size (unless {by.GROUP})", by.group, 8, (by.GROUP,)),
@@ -246,7 +266,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "actor_rollout_ref.model.tokenizer_path": "a model has its own",
     "actor_rollout_ref.model.hf_config_path": "a model has its own",
     "actor_rollout_ref.model.override_config.*": "a model is loaded as its own config says",
-    "actor_rollout_ref.actor.strategy": "the learner is one process, or learner_ranks of them",
     "actor_rollout_ref.actor.use_dynamic_bsz": _TOKENS,
     "actor_rollout_ref.actor.ppo_micro_batch_size": _TOKENS,
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": _TOKENS,

@@ -156,12 +156,20 @@ VLLM_OPTIONS = {
 }
 
 
-def vllm(why: str, *only: object) -> Callable[..., Meaning]:
-    """An argument of vLLM; in the engine of this process it has no effect, or only these values do."""
+PARTS = f"{ROLLOUT}.tensor_model_parallel_size"
+
+
+def vllm(why: str, *only: object, is_parts: bool = False) -> Callable[..., Meaning]:
+    """An argument of vLLM; in the engine of this process it has no effect, or only these values do.
+
+    `is_parts`: it says over how many GPUs an engine is spread, which are then asked for.
+    """
 
     def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if theirs.get("engine", theirs.get(ENGINE_NAME)) == "vllm":
-            return {"vllm_options": _vllm_options(theirs)}
+            options = _vllm_options(theirs)
+            parts = whole(PARTS, value) if is_parts and "engine_gpus" in fields else 1
+            return {"vllm_options": options, **({"engine_gpus": float(parts)} if parts > 1 else {})}
         if only and value not in only:
             raise ValueError(f"only {only[0]} is possible with the engine in this process: {why}")
         return f"{why}; it is an argument of vLLM ({ENGINE_NAME}=vllm)"
@@ -279,21 +287,6 @@ def _total_updates(theirs: Theirs) -> int:
 def floor(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     schedule = next((theirs[path] for path in ("lr_schedule", *SCHEDULES) if path in theirs), "constant")
     return "a constant learning rate does not fall" if schedule == "constant" else {"lr_floor": value}
-
-
-def places(group: str, ours: str) -> Callable[..., Meaning]:
-    """GPUs in all: per node, times nodes."""
-
-    def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-        paths = (f"{group}.n_gpus_per_node", f"{group}.nnodes")
-        per_node, nodes = (whole(path, theirs.get(path, 1)) for path in paths)
-        if ours in fields:
-            return {ours: per_node * nodes}
-        if per_node * nodes > 1:
-            raise ValueError(f"{per_node * nodes} GPUs, but this recipe uses one there")
-        return "there is one of it"
-
-    return translate
 
 
 LOGGERS = {"console": {}, "file": {}, "wandb": {"use_wandb": True}, "tensorboard": {"tensorboard": True}}

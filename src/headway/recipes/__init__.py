@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from headway.capacity.remedies import MemoryReport
 from headway.coordinate.roles import Stations
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
@@ -50,12 +51,14 @@ class Recipe:
     """A recipe's name (or its file), its configuration, and how its stations are built from one.
 
     `export(config, kept, folder, *, ...)`, if it has one, writes weights that were kept into a folder for others.
+    `memory(config)`, if it has one, says what a run would need, or None where that is not known.
     """
 
     name: str
     config: type[Any]
     stations: Callable[[Any], Stations]
     export: Callable[..., Exported] | None = None
+    memory: Callable[[Any], MemoryReport | None] | None = None
 
     @property
     def title(self) -> str:
@@ -73,11 +76,16 @@ def load_recipe(name: str) -> Recipe:
     if name.endswith(".py"):
         path = Path(name).expanduser().resolve()
         module = _module_of(path)
-        return Recipe(str(path), module.CONFIG, module.stations, getattr(module, "export", None))
+        return _recipe(str(path), module)
     if name not in RECIPES:
         raise ValueError(f"{unknown('recipe', name, RECIPES)}, or a file of your own that ends in .py")
     module = import_module(f"headway.recipes.{name}")
-    return Recipe(name, module.CONFIG, module.stations, getattr(module, "export", None))
+    return _recipe(name, module)
+
+
+def _recipe(name: str, module: ModuleType) -> Recipe:
+    more = {what: getattr(module, what, None) for what in ("export", "memory")}
+    return Recipe(name, module.CONFIG, module.stations, **more)
 
 
 def _module_of(path: Path) -> ModuleType:

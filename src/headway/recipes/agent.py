@@ -43,9 +43,11 @@ from headway.recipes import Exported
 from headway.recipes.agent_config import AgentConfig
 from headway.recipes.language_model import build_engine, check_engine, learner_of
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE
+from headway.recipes.memory_check import check_memory
+from headway.recipes.memory_check import memory_of as memory
 from headway.recipes.trained_models import export_model, with_gpus
 
-__all__ = ["CONFIG", "AgentConfig", "export", "stations"]
+__all__ = ["CONFIG", "AgentConfig", "export", "memory", "stations"]
 
 CONFIG = AgentConfig
 
@@ -59,7 +61,9 @@ def stations(
     """Everything wired: one line an edge. `collector` and `learner` may be classes of your own, derived from these."""
     played = _agent_that_plays(config) if config.agent else _game_that_is_played(config)
     check_engine(config)
-    engine, trainer = (with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
+    check_memory(config)
+    engine = with_gpus(config, config.engine_gpus)
+    trainer = with_gpus(config, config.learner_gpus, config.learner_ranks)
     return Stations(
         collector=partial(_collector, config, played, collector),
         learner=learner_of(config, learner, trainer),

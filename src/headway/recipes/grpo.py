@@ -11,6 +11,7 @@ or in the middle of its replies (`on_publish`). Every token carries the version 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.evaluate.answers import AnswerEvaluator
 from headway.learn.grpo.learner import GRPOLearner
-from headway.llm.engine import Sampling
+from headway.llm.engine import Engine, Sampling
 from headway.llm.rewards import overlong_penalty
 from headway.llm.tasks import Generated, Task
 from headway.observe.messages import to_stderr
@@ -28,9 +29,11 @@ from headway.recipes import Exported
 from headway.recipes.grpo_config import GRPOConfig
 from headway.recipes.grpo_prompts import Encoder, build_task, fitting_task
 from headway.recipes.language_model import build_engine, check_engine, check_model, learner_of
+from headway.recipes.memory_check import check_memory
+from headway.recipes.memory_check import memory_of as memory
 from headway.recipes.trained_models import export_model, with_gpus
 
-__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "stations"]
+__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "memory", "stations"]
 
 CONFIG = GRPOConfig
 
@@ -45,11 +48,14 @@ def stations(
         check_model(config)
         fitting_task(config, say=to_stderr)
     check_engine(config)
-    engine, trainer = (with_gpus(config, num) for num in (config.engine_gpus, config.learner_gpus))
+    check_memory(config)
+    engine = with_gpus(config, config.engine_gpus)
+    trainer = with_gpus(config, config.learner_gpus, config.learner_ranks)
     return Stations(
         collector=partial(_collector, config, collector),
         learner=learner_of(config, learner, trainer),
         evaluator=partial(_evaluator, config),
+        evaluator_of=partial(_borrowing_evaluator, config) if config.evaluator == "engine" else None,
         collector_placement=engine,
         learner_placement=trainer,
         evaluator_placement=engine,
@@ -90,11 +96,15 @@ def _eval_sampling(config: GRPOConfig) -> Sampling:
     return Sampling(config.eval_temperature, top_p=config.eval_top_p, max_tokens=config.max_tokens, stop=config.stop)
 
 
-def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
+def _borrowing_evaluator(config: GRPOConfig, collector: GroupCollector) -> AnswerEvaluator:
+    return _evaluator(config, lambda: collector.engine)
+
+
+def _evaluator(config: GRPOConfig, make_engine: Callable[[], Engine] | None = None) -> AnswerEvaluator:
     sampling = _eval_sampling(config)
     task = _task_of_a_role(config)[0]
     evaluator = AnswerEvaluator(
-        partial(build_engine, config, sampling),
+        make_engine or partial(build_engine, config, sampling),
         task,
         Encoder(config),
         sampling=sampling,

@@ -82,6 +82,9 @@ class GRPOConfig(AnswerSettings, PromptSettings, ReplySettings, RewardSettings, 
 
     shown_first = "model task group_size tickets_per_batch max_tokens max_lead updates learning_rate"
 
+    evaluator: Literal["own", "engine"] = "own"
+    """Who answers held-out prompts: an engine of its own, or the first collector's while the run pauses for it, which
+    saves an engine's memory, or its GPUs."""
     data_epochs: float | None = Field(default=None, gt=0)
     """Stop after this many passes over the training prompts, if that is earlier (updates=null: only then)."""
 
@@ -111,6 +114,15 @@ class GRPOConfig(AnswerSettings, PromptSettings, ReplySettings, RewardSettings, 
                 )
         if self.overlong_tokens > self.max_tokens:
             raise ValueError(f"overlong_tokens={self.overlong_tokens} must not exceed max_tokens={self.max_tokens}")
+        return self
+
+    @model_validator(mode="after")
+    def _can_share_an_engine(self) -> GRPOConfig:
+        if self.evaluator == "engine" and (self.evaluate_in_background or self.evaluation_waits_for != "landed"):
+            raise ValueError(
+                "evaluator='engine' needs evaluations that pause the run and let what is in flight land: "
+                "evaluate_in_background=false, evaluation_waits_for=landed"
+            )
         return self
 
     @model_validator(mode="after")

@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 
 from headway.core.opaque import SettingValue
 from headway.recipes.config import with_defaults
-from headway.recipes.grpo import GRPOConfig, export, stations
+from headway.recipes.grpo import GRPOConfig, export, memory, stations
 
-__all__ = ["CONFIG", "GSM8KConfig", "export", "stations"]
+__all__ = ["CONFIG", "GSM8KConfig", "export", "memory", "stations"]
 
 OWN = ("scoring", "format_bonus")
 """Options of the task that are settings of the recipe."""

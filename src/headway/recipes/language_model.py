@@ -77,6 +77,12 @@ def check_engine(config: UsesAnEngine) -> None:
             check_installed(find_python(config.vllm_python or None))
         except EngineError as error:
             raise ConfigError(str(error)) from None
+        parts = int(config.vllm_options.get("tensor_parallel_size", 1))
+        if device_of(config) == "cuda" and parts > torch.cuda.device_count():
+            raise ConfigError(
+                f"vllm_options: tensor_parallel_size={parts} needs {parts} GPUs, and torch sees "
+                f"{torch.cuda.device_count()} here"
+            )
 
 
 def linked(config: LanguageModelConfig, make_learner: Callable[[], Learner]) -> Callable[[], Learner]:

@@ -32,6 +32,14 @@ class LanguageModelSettings(SettingsGroup):
     """Compute activations again in the backward pass: less memory, a third more work."""
 
 
+class MemorySettings(SettingsGroup):
+    """Memory: whether a run that cannot fit begins."""
+
+    memory_check: Literal["refuse", "warn", "off"] = "refuse"
+    """What is done before anything is loaded about memory that will not be enough: the run is refused with the numbers
+    and what would help; it is only said; or nothing is looked at."""
+
+
 class ChatSettings(SettingsGroup):
     """Chat: how what is asked becomes tokens."""
 
@@ -123,7 +131,24 @@ class ReachableEngine(EngineSettings, FaultSettings):
             check_options(self.vllm_options)
         except EngineError as error:
             raise ValueError(str(error)) from None
+        self._has_gpus_for_its_parts()
         return self
+
+    def _has_gpus_for_its_parts(self) -> None:
+        parts = self.vllm_options.get("tensor_parallel_size", 1)
+        if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
+            raise ValueError(f"vllm_options: tensor_parallel_size must be a whole number >= 1, received {parts!r}")
+        runtime, gpus = getattr(self, "runtime", ""), self.engine_gpus
+        if runtime == "ray" and parts > 1 and gpus != parts:
+            raise ValueError(
+                f"vllm_options: tensor_parallel_size={parts} spreads an engine over {parts} GPUs, but each asks for "
+                f"engine_gpus={gpus:g}: say engine_gpus={parts}"
+            )
+        if runtime == "ray" and parts == 1 and gpus > 1:
+            raise ValueError(
+                f"engine_gpus={gpus:g} gives each engine GPUs that it does not use: say "
+                f"vllm_options={{tensor_parallel_size: {gpus:g}}}, or engine_gpus=1"
+            )
 
     @property
     def silence_s(self) -> float:
@@ -133,7 +158,14 @@ class ReachableEngine(EngineSettings, FaultSettings):
 
 
 class LanguageModelConfig(
-    ReachableEngine, SampleSettings, ComparisonSettings, ChatSettings, LanguageModelSettings, GRPOSettings, RankedConfig
+    ReachableEngine,
+    SampleSettings,
+    ComparisonSettings,
+    ChatSettings,
+    LanguageModelSettings,
+    MemorySettings,
+    GRPOSettings,
+    RankedConfig,
 ):
     """Run: what the recipe adds to the plan."""
 

@@ -127,7 +127,7 @@ CONFIG = PPOConfig
 def stations(config: PPOConfig) -> Stations:
     """Everything wired: one line an edge."""
     spec = _spec_of(config)
-    with_gpus = replace(config.placement, num_gpus=_num_gpus(config, spec))
+    with_gpus = replace(config.placement, num_gpus=_num_gpus(config, spec), processes=config.learner_ranks)
     return Stations(
         collector=partial(_collector, config),
         learner=over_ranks(config, partial(_learner, config, spec), with_gpus),

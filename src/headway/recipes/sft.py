@@ -27,9 +27,13 @@ from headway.learn.rank import Rank
 from headway.recipes import Exported, agent
 from headway.recipes.agent_config import AgentConfig
 from headway.recipes.learner_ranks import over_ranks
+from headway.recipes.memory_check import check_memory
+from headway.recipes.memory_check import memory_of as memory
 from headway.recipes.sft_config import SFTConfig
 from headway.recipes.sft_episodes import check_episodes, held_out_episodes, source_of
 from headway.recipes.trained_models import device_of, export_model, frozen_model, ranks_on, trained_model, with_gpus
+
+__all__ = ["CONFIG", "SFTConfig", "export", "memory", "stations"]
 
 CONFIG = SFTConfig
 
@@ -39,14 +43,15 @@ def stations(config: SFTConfig) -> Stations:
     if config.runtime != "ray":  # there the model and the data may be elsewhere
         _check_room(config)
         check_episodes(config)
-    trainer = with_gpus(config, config.learner_gpus)
+    check_memory(config)
+    trainer = with_gpus(config, config.learner_gpus, config.learner_ranks)
     return Stations(
         collector=partial(_collector, config),
         learner=over_ranks(config, partial(_learner, config), trainer, ranks_on(config)),
         evaluator=partial(_evaluator, config),
         collector_placement=config.placement,
         learner_placement=trainer,
-        evaluator_placement=trainer,
+        evaluator_placement=with_gpus(config, config.learner_gpus),
     )
 
 
@@ -101,7 +106,7 @@ AS_AGENT = (
 def _as_agent(config: SFTConfig) -> AgentConfig:
     """The settings of a run in which the model plays the same games itself."""
     said = {name: getattr(config, name) for name in AS_AGENT}
-    return AgentConfig(**said, max_episode_tokens=config.max_context_tokens)
+    return AgentConfig(**said, max_episode_tokens=config.max_context_tokens, memory_check="off")
 
 
 def export(config: SFTConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:

@@ -12,7 +12,7 @@ from headway.coordinate.settings import Settings
 from headway.core.opaque import JsonObject, SettingValue
 from headway.learn.imitation.settings import ImitationSettings
 from headway.recipes.config import with_defaults
-from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings
+from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings, MemorySettings
 from headway.recipes.learner_ranks import RankedConfig
 from headway.recipes.shared_settings import SettingsGroup
 
@@ -62,7 +62,13 @@ class ImitationEvaluationSettings(SettingsGroup):
 
 @with_defaults(updates=200, evaluate_every=50, learning_rate=1e-3, tickets_per_batch=32)
 class SFTConfig(
-    ImitationEvaluationSettings, ImitatedSettings, ChatSettings, LanguageModelSettings, ImitationSettings, RankedConfig
+    ImitationEvaluationSettings,
+    ImitatedSettings,
+    ChatSettings,
+    LanguageModelSettings,
+    MemorySettings,
+    ImitationSettings,
+    RankedConfig,
 ):
     """Run: what the recipe adds to the plan."""
 

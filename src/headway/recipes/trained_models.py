@@ -57,8 +57,10 @@ def device_of(config: TrainsAModel) -> str:
     return config.device
 
 
-def with_gpus(config: TrainsAModel, num_gpus: float) -> Placement:
-    return replace(config.placement, num_gpus=0.0 if config.device == "cpu" else num_gpus)
+def with_gpus(config: TrainsAModel, num_gpus: float, processes: int = 1) -> Placement:
+    """What each process of a role asks for, and how many of them it is made of."""
+    gpus = 0.0 if config.device == "cpu" else num_gpus
+    return replace(config.placement, num_gpus=gpus, processes=processes)
 
 
 def ranks_on(config: TrainsAModel) -> Device:

@@ -42,7 +42,8 @@ from headway.core.types import map_payloads
 from headway.runtime.own_thread import beside
 from headway.runtime.ray_cluster import connect, lacking
 from headway.runtime.ray_payloads import Parts, RayRef, encode_parts
-from headway.runtime.ray_role import RayReply, RoleActor
+from headway.runtime.ray_reservations import GpuReservations
+from headway.runtime.ray_role import SPREAD, RayReply, RoleActor, Strategy
 from headway.runtime.transport import INLINE_BYTES
 
 T = TypeVar("T")
@@ -69,7 +70,8 @@ class RayActors:
 
     Roles get the CPUs they ask for while the cluster has as many free where they can run; further roles share (they
     reserve none), so that a laptop can run more roles than it has cores. A cluster that could grow is not waited
-    for. GPUs are asked for only where the cluster has any; a role sees those it was given and no others.
+    for. GPUs are asked for only where the cluster has any; a role sees those it was given and no others. Roles with
+    whole GPUs get them before any role starts (ray_reservations.py).
     """
 
     name = "ray"
@@ -95,6 +97,7 @@ class RayActors:
         self._disconnects = False
         self._roles: dict[str, Role] = {}
         self._running: dict[str, RoleActor] = {}
+        self._rooms = GpuReservations()
         self._serials = itertools.count(1)
         self._objects: dict[int, tuple[ray.ObjectRef, int]] = {}  # serial -> object and place in it, until released
         self._plain: dict[int, tuple[Payload, RayRef]] = {}  # payloads that came from no role, by id, until released
@@ -122,6 +125,11 @@ class RayActors:
     def node(self, role: str) -> str:
         """The id of the node the role runs on."""
         return self._running[role].node
+
+    async def reserve(self, roles: Sequence[Role]) -> None:
+        """Whole GPUs for all of them, by node, before the first one starts."""
+        self._connect()
+        await self._rooms.reserve(roles, self._start_s)
 
     async def start(self, role: Role) -> None:
         if role.name in self._roles:
@@ -188,6 +196,7 @@ class RayActors:
         try:
             await self._end(list(self._running.values()))
         finally:
+            self._rooms.give_back()
             for released in self._released:
                 self._let_go(*released)
             self._released.clear()
@@ -209,7 +218,7 @@ class RayActors:
     def _wishes(self, role: Role) -> dict[str, float]:
         """What Ray shall reserve for the role."""
         placement, total = role.placement, ray.cluster_resources()
-        reserved = sum(actor.wishes["CPU"] for actor in self._running.values() if not actor.how_it_ended)
+        reserved = sum(actor.wishes.get("CPU", 0.0) for actor in self._running.values() if not actor.how_it_ended)
         fits = reserved + placement.num_cpus <= total.get("CPU", 0.0)
         return {
             "CPU": placement.num_cpus if fits else 0.0,
@@ -237,6 +246,9 @@ class RayActors:
                 actor.kill("could not be built")
 
     async def _place(self, role: Role) -> RoleActor:
+        room = self._rooms.of(role.name)
+        if room is not None:
+            return await self._settle(role, *room)
         wishes = self._wishes(role)
         try:
             async with asyncio.timeout(min(SHARE_AFTER_S, self._start_s / 2)):
@@ -244,8 +256,8 @@ class RayActors:
         except TimeoutError:
             return await self._settle(role, wishes | {"CPU": 0.0})
 
-    async def _settle(self, role: Role, wishes: dict[str, float]) -> RoleActor:
-        actor = self._running[role.name] = RoleActor(role, wishes)
+    async def _settle(self, role: Role, wishes: dict[str, float], where: Strategy = SPREAD) -> RoleActor:
+        actor = self._running[role.name] = RoleActor(role, wishes, where)
         try:
             await actor.settle_in(self._node)
         finally:

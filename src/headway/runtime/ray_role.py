@@ -14,11 +14,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray import cloudpickle
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headway.children.child import thread_limits
 from headway.children.ray_errors import how_it_died
@@ -30,6 +31,9 @@ from headway.runtime.own_thread import awaitable
 from headway.runtime.ray_payloads import Parts, decode_parts, encode_parts
 from headway.runtime.transport import INLINE_BYTES
 
+Strategy = Literal["SPREAD"] | PlacementGroupSchedulingStrategy
+SPREAD: Strategy = "SPREAD"
+"""So that a node takes as few roles as possible with it."""
 GRACE_S = 1.0
 """Ray ends a process that listens much sooner, and one that does not (stopped, say) after five seconds."""
 COLLECT, OTHER = "collect", "other"
@@ -56,7 +60,7 @@ class RayReply:
 class RoleActor:
     """The driver's end of one role's actor."""
 
-    def __init__(self, role: Role, wishes: dict[str, float]) -> None:
+    def __init__(self, role: Role, wishes: dict[str, float], where: Strategy = SPREAD) -> None:
         self.role = role.name
         self.wishes = wishes
         self.pid = 0
@@ -70,10 +74,10 @@ class RoleActor:
             groups = {COLLECT: role.lanes, OTHER: 1}
             host = ray.remote(concurrency_groups=groups)(RoleHost)  # type: ignore[call-overload]
         self._host = host.options(
-            num_cpus=wishes["CPU"],
-            num_gpus=wishes["GPU"],
+            num_cpus=wishes.get("CPU", 0.0),
+            num_gpus=wishes.get("GPU", 0.0),
             resources={name: amount for name, amount in wishes.items() if name not in ("CPU", "GPU")},
-            scheduling_strategy="SPREAD",  # so that a node takes as few roles as possible with it
+            scheduling_strategy=where,
             max_restarts=0,
             max_task_retries=0,
             max_concurrency=1,

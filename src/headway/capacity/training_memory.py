@@ -1,0 +1,257 @@
+"""What a learner's rank needs: weights, gradients, AdamW, what a microbatch leaves behind, and what comes and goes.
+
+    always       weights + gradients + optimizer + reference + critic        exact to the byte
+    learning     bfloat16 copies of matrices + activations + logits of a chunk (+ gathered layers)
+    adding up    gradients of all ranks in one message (replicas)
+    publishing   the copy in the engine's precision, whole (replicas) or layer by layer (sharded)
+    saving       a copy of everything that is saved (replicas)
+
+Activations are those of transformers' layers, tensor by tensor as autograd keeps them, with attention over a mask.
+Their formula is an estimate, see docs/guides/large-models.md for how far it was off; everything always held is a count.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.capacity.memory_items import RoleMemory, items_of
+from headway.capacity.model_shape import ModelShape
+from headway.core.naming import unknown
+
+Sharding = Literal["replicas", "full", "hybrid"]
+SHARDINGS = ("replicas", "full", "hybrid")
+PARAMETER_DTYPES = {"float32": 4, "bfloat16": 2}
+OPTIMIZER_STATES = ("full", "8bit", "host")
+CRITICS = ("none", "shared", "own")
+QUANTIZED_BLOCK = 256
+"""Numbers that share a scale in an optimizer state of 8 bit."""
+SAVED_COPIES_ON_HOST = 3
+"""A checkpoint of replicas is in the machine's memory this many times at its peak: as tensors, packed, and written."""
+STEP_BYTES = 4
+"""AdamW counts its steps for each tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Says how a model is trained, in the words of the recipes' settings."""
+
+    microbatch_tokens: int = 2048
+    row_tokens: int = 2048
+    """The longest row in a microbatch: a prompt with its replies. The mask of attention grows with its square."""
+    logit_chunk_tokens: int = 1024
+    learner_ranks: int = 1
+    ranks_per_node: int = 8
+    sharding: Sharding = "replicas"
+    parameter_dtype: str = "float32"
+    optimizer_state: str = "full"
+    gradient_checkpointing: bool = False
+    lora_rank: int = 0
+    has_reference: bool = False
+    critic: str = "none"
+    device: str = "cuda"
+    max_lead: float = 1.0
+    check_engine_every: int = 4
+    saves: bool = True
+
+    def __post_init__(self) -> None:
+        choices = (("sharding", SHARDINGS), ("parameter_dtype", PARAMETER_DTYPES), ("critic", CRITICS))
+        for name, allowed in (*choices, ("optimizer_state", OPTIMIZER_STATES), ("device", ("cpu", "cuda"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(unknown(name, str(getattr(self, name)), allowed))
+        for name in ("microbatch_tokens", "row_tokens", "logit_chunk_tokens", "learner_ranks", "ranks_per_node"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, received {getattr(self, name)!r}")
+        if self.lora_rank < 0:
+            raise ValueError(f"lora_rank must be at least 0, received {self.lora_rank!r}")
+
+    @property
+    def shards(self) -> int:
+        """Into how many parts weights, gradients and optimizer are cut: over all ranks, or over those of a node."""
+        if self.sharding == "replicas":
+            return 1
+        return self.learner_ranks if self.sharding == "full" else min(self.learner_ranks, self.ranks_per_node)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of one parameter."""
+        return PARAMETER_DTYPES[self.parameter_dtype]
+
+    @property
+    def compute_bytes(self) -> int:
+        """Of one number in matrix products: bfloat16 on a GPU, else what the weights are."""
+        return 2 if self.device == "cuda" else self.weight_bytes
+
+
+# -- what is counted --------------------------------------------------------------------------------
+
+
+def shard_parameters(model: ModelShape, shards: int) -> int:
+    """Parameters of the largest shard: each weight is cut by its first dimension, and the first shard gets no less."""
+    return sum(math.ceil(shape[0] / shards) * math.prod(shape[1:]) for shape in model.weights.values())
+
+
+def adapter_parameters(model: ModelShape, rank: int, shards: int = 1) -> int:
+    """Trained numbers of adapters of this rank beside every matrix, in the largest shard."""
+    return sum(
+        math.ceil(rank / shards) * columns + math.ceil(rows / shards) * rank
+        for rows, columns in model.matrices.values()
+    )
+
+
+def trained_parameters(model: ModelShape, training: Training) -> int:
+    """In one rank's shard."""
+    if training.lora_rank:
+        return adapter_parameters(model, training.lora_rank, training.shards)
+    return shard_parameters(model, training.shards)
+
+
+def optimizer_bytes(num_parameters: int, num_tensors: int, training: Training) -> int:
+    """On the device that computes."""
+    if training.optimizer_state == "host":
+        return 0
+    if training.optimizer_state == "8bit":
+        return 2 * num_parameters + 2 * 4 * math.ceil(num_parameters / QUANTIZED_BLOCK) + STEP_BYTES * num_tensors
+    return 2 * training.weight_bytes * num_parameters + STEP_BYTES * num_tensors
+
+
+def _num_trained_tensors(model: ModelShape, training: Training) -> int:
+    return 2 * len(model.matrices) if training.lora_rank else model.num_tensors
+
+
+# -- what is estimated ------------------------------------------------------------------------------
+
+
+def layer_activation_bytes(model: ModelShape, training: Training) -> int:
+    """What one layer keeps of one token for its backward pass.
+
+    Two norms keep their input in float32, what they made of it, and what goes into the matrices (a copy for each where
+    the precision changes); attention keeps queries, keys and values as many heads as there are of queries, its output
+    and a row of the mask; the MLP keeps gate, its activation, up and their product.
+    """
+    hidden, inner, wide = model.hidden, model.inner, model.query_width
+    stream, compute = training.weight_bytes, training.compute_bytes
+    copies = 1 if stream == compute else 3, 1 if stream == compute else 2
+    norms = sum((4 + stream + count * compute) * hidden for count in copies)
+    attention = 4 * compute * wide + 4 * model.heads
+    mask = compute * min(training.row_tokens, training.microbatch_tokens)
+    adapters = 7 * compute * training.lora_rank
+    return norms + attention + mask + 4 * compute * inner + adapters
+
+
+def activation_bytes(model: ModelShape, training: Training) -> int:
+    """What a microbatch leaves behind for its backward pass."""
+    layer = layer_activation_bytes(model, training)
+    if not training.gradient_checkpointing:
+        return training.microbatch_tokens * model.layers * layer
+    kept = training.weight_bytes * model.hidden
+    return training.microbatch_tokens * (model.layers * kept + layer)
+
+
+def logit_bytes(model: ModelShape, training: Training) -> int:
+    """Logits and probabilities of a chunk, the head in the precision it computes in, and its gradient on the way."""
+    compute, rows = training.compute_bytes, min(training.logit_chunk_tokens, training.microbatch_tokens)
+    chunk = rows * model.vocab * (8 + (compute if compute != 4 else 0))
+    cast = 0 if compute == training.weight_bytes else compute * model.head
+    gradient = 0 if training.lora_rank else training.weight_bytes * model.head
+    return chunk + cast + gradient
+
+
+def copied_matrices_bytes(model: ModelShape, training: Training) -> int:
+    """Autocast keeps a bfloat16 copy of every float32 matrix while a microbatch is read."""
+    if training.compute_bytes == training.weight_bytes or training.sharding != "replicas":
+        return 0  # shards are gathered in the precision that computes
+    return training.compute_bytes * sum(map(math.prod, model.matrices.values()))
+
+
+def gathered_bytes(model: ModelShape, training: Training) -> int:
+    """Of shards: two layers whole (one computes, one comes), what stands outside of the layers, and its gradient."""
+    if training.sharding == "replicas":
+        return 0
+    return (2 * training.compute_bytes + training.weight_bytes) * model.largest_layer()
+
+
+def publishing_bytes(model: ModelShape, training: Training) -> int:
+    """The copy that engines get. Adapters are folded in float32 first; shards go layer by layer."""
+    each = training.compute_bytes + (training.weight_bytes if training.lora_rank else 0)
+    if training.sharding != "replicas":
+        return each * model.largest_layer()
+    if training.lora_rank:
+        return each * sum(map(math.prod, model.matrices.values()))
+    return 0 if training.compute_bytes == training.weight_bytes else each * model.num_parameters
+
+
+# -- the roles --------------------------------------------------------------------------------------
+
+
+def learner_memory(model: ModelShape, training: Training) -> RoleMemory:
+    """What one rank needs on the device that it computes on."""
+    base, trained = shard_parameters(model, training.shards), trained_parameters(model, training)
+    tensors, each = _num_trained_tensors(model, training), training.weight_bytes
+    optimizer = optimizer_bytes(trained, tensors, training)
+    reference = base * each if training.has_reference and not training.lora_rank else 0
+    critic = _critic_bytes(model, training)
+    saved = 0
+    if training.saves and training.sharding == "replicas":
+        copies = SAVED_COPIES_ON_HOST if training.device == "cpu" else 1
+        saved = copies * (trained * each + optimizer + (critic - critic // 4 if critic else 0))
+    held = items_of(
+        ("weights", base * each + (trained * each if training.lora_rank else 0)),
+        ("gradients", trained * each),
+        ("optimizer", optimizer),
+        ("reference", reference),
+        ("critic", critic),
+    )
+    message = trained * each if training.learner_ranks > 1 and training.sharding == "replicas" else 0
+    return RoleMemory(
+        "learner",
+        held,
+        {
+            "learning": items_of(
+                ("copies of matrices", copied_matrices_bytes(model, training)),
+                ("gathered layers", gathered_bytes(model, training)),
+                ("activations", activation_bytes(model, training)),
+                ("logits chunk", logit_bytes(model, training)),
+            ),
+            "adding up": items_of(("gradient message", message)),
+            "publishing": items_of(("publishing", publishing_bytes(model, training))),
+            "saving": items_of(("checkpoint", saved)),
+        },
+    )
+
+
+def _critic_bytes(model: ModelShape, training: Training) -> int:
+    """Weights, gradients and optimizer of a critic: a head on the policy, or a model without a head over words."""
+    if training.critic == "none":
+        return 0
+    head, each = model.hidden + 1, training.weight_bytes
+    if training.critic == "shared":
+        return 2 * head * each + optimizer_bytes(head, 2, training)
+    alone = 0 if model.is_tied else math.ceil(model.vocab / training.shards) * model.hidden
+    base = shard_parameters(model, training.shards) - alone
+    trained = (trained_parameters(model, training) if training.lora_rank else base) + head
+    tensors = _num_trained_tensors(model, training) + 2 - (not model.is_tied and not training.lora_rank)
+    weights = base * each + (trained * each if training.lora_rank else head * each)
+    return weights + trained * each + optimizer_bytes(trained, tensors, training)
+
+
+def learner_host_memory(model: ModelShape, training: Training) -> RoleMemory:
+    """What one rank on a GPU needs of the machine's own memory besides. Rank 0 needs most: it saves and checks."""
+    trained = trained_parameters(model, training)
+    optimizer = 2 * 4 * trained if training.optimizer_state == "host" else 0
+    checked = 4 * trained if training.max_lead and training.check_engine_every else 0
+    state = trained * training.weight_bytes + optimizer_bytes(trained, 0, training) + optimizer
+    copies = SAVED_COPIES_ON_HOST if training.sharding == "replicas" else 1
+    whole = model.num_parameters
+    return RoleMemory(
+        "learner on the host",
+        items_of(("optimizer", optimizer), ("weights of a version to check the engine by", checked)),
+        {
+            "loading": items_of(
+                ("weights", 4 * (whole if training.sharding == "replicas" else whole // training.shards))
+            ),
+            "publishing": items_of(("published version", 2 * whole if training.sharding == "replicas" else 0)),
+            "saving": items_of(("checkpoint", copies * state if training.saves else 0)),
+        },
+    )

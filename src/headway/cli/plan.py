@@ -1,0 +1,270 @@
+"""headway plan MODEL [--gpus N] [--gpu_memory_gb G] [--nodes N] ...: what a run needs before anything is loaded.
+
+MODEL is a folder, a config.json, an id on the model hub, smollm2, or a shape to try: 135M, 0.5B, 1.5B or 7B.
+
+--prompt_tokens           tokens of a prompt (default 128)
+--reply_tokens            tokens of a reply, the longest (default 256)
+--group_size              replies per prompt (default 8)
+--tickets_per_batch       prompts per update (default 32)
+--gpus                    GPUs in all (default: those of this machine, or 1)
+--gpu_memory_gb           memory of each, in GB of 10^9 bytes (default: those of this machine, or 80)
+--nodes                   machines they are in (default 1)
+--host_memory_gb          memory of each machine (default: what this one has left)
+--collectors              engines (default: whatever is fastest)
+--learner_ranks           ranks of the learner (default: likewise)
+--evaluator               own (an engine of its own), engine (it shares one) or none (default own)
+--engine                  transformers or vllm (default transformers)
+--engine_rows             replies an engine generates at once (default 64)
+--tensor_parallel_size    vllm: GPUs of one engine (default 1)
+--gpu_memory_utilization  vllm: its share of a GPU (default 0.9 where it has GPUs of its own, else 0.3)
+--microbatch_tokens       tokens per forward pass of the learner (default 8192)
+--logit_chunk_tokens      tokens whose logits are in memory at once (default 1024)
+--sharding                replicas, full or hybrid (default: replicas where a rank fits, else full)
+--parameter_dtype         float32 or bfloat16 (default float32)
+--optimizer_state         full, 8bit or host (default full)
+--gradient_checkpointing  compute activations again (default false)
+--lora_rank               train adapters of this rank; 0: all weights (default 0)
+--reference               the learner has a reference, as with kl_weight (default false)
+--critic                  none, shared or own (default none)
+--leads                   the leads to compare (default 0,1,2,4)
+--uneven                  how much the times of groups vary, deviation over mean (default 0.3)
+--engine_rate             tokens a second of one engine, in place of what was measured on an H200
+--learner_rate            reply tokens a second of one rank, likewise
+--publish_gb_per_s        how fast weights reach an engine (default 2.5, as measured between two processes)
+--probe                   measure both rates here, with random weights in the model's shape (minutes)
+--json                    everything as JSON
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from headway.capacity.division import Division, Work, best_of, divide, divisions, predict
+from headway.capacity.fit_report import Place
+from headway.capacity.generation_memory import Generation
+from headway.capacity.machine import Gpu, HostMemory, gpus_here, host_memory
+from headway.capacity.memory_items import GB
+from headway.capacity.planned_run import PlannedRun, places_apart, places_together, tree_tokens
+from headway.capacity.rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
+from headway.capacity.remedies import Remedy, engine_changes, find_remedies, is_refused, learner_changes
+from headway.capacity.training_memory import Training
+from headway.cli.output import say
+from headway.cli.plan_report import Machine, Report
+from headway.cli.simulate import read_leads
+from headway.cli.words import UsageError, read_options
+from headway.core.naming import unknown
+from headway.recipes.model_shapes import find_shape
+
+DEFAULTS: Mapping[str, Any] = {
+    **{"prompt_tokens": 128, "reply_tokens": 256, "group_size": 8, "tickets_per_batch": 32},
+    **{"gpus": None, "gpu_memory_gb": None, "nodes": 1, "host_memory_gb": None},
+    **{"collectors": None, "learner_ranks": None, "evaluator": "own"},
+    **{"engine": "transformers", "engine_rows": 64, "tensor_parallel_size": 1, "gpu_memory_utilization": None},
+    **{"microbatch_tokens": 8192, "logit_chunk_tokens": 1024, "sharding": None, "parameter_dtype": "float32"},
+    **{
+        "optimizer_state": "full",
+        "gradient_checkpointing": False,
+        "lora_rank": 0,
+        "reference": False,
+        "critic": "none",
+    },
+    **{"leads": "0,1,2,4", "uneven": 0.3, "engine_rate": None, "learner_rate": None},
+    **{"publish_gb_per_s": PUBLISH_BYTES_PER_S / GB, "probe": False, "json": False},
+}
+COUNTS = (
+    *("prompt_tokens", "reply_tokens", "group_size", "tickets_per_batch", "gpus", "nodes", "collectors"),
+    *("learner_ranks", "engine_rows", "tensor_parallel_size", "microbatch_tokens", "logit_chunk_tokens"),
+)
+AMOUNTS = ("gpu_memory_gb", "host_memory_gb", "engine_rate", "learner_rate", "publish_gb_per_s")
+FLAGS = ("gradient_checkpointing", "reference", "probe", "json")
+DEFAULT_GPU_GB = 80.0
+
+
+def command(words: list[str]) -> int:
+    """The command. 0: it fits; 1: it does not."""
+    if not words or words[0].startswith("-"):
+        raise UsageError("plan needs a model: headway plan MODEL, a folder, a config.json, or 135M, 0.5B, 1.5B, 7B")
+    told = _read(words[1:])
+    model = find_shape(words[0])
+    machine = _machine(told)
+    plan = _planned(model, told, machine)
+    rates = _rates(plan, told)
+    report = _report(plan, rates, told, machine)
+    if told["json"]:
+        say(json.dumps(report.as_json(), indent=1))
+    else:
+        report.show()
+    return 1 if report.is_refused else 0
+
+
+def _read(words: list[str]) -> dict[str, Any]:
+    options = read_options(words)
+    for name, value in options.items():
+        if name not in DEFAULTS:
+            raise UsageError(unknown("option", name, DEFAULTS))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in COUNTS and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UsageError(f"--{name} must be a whole number of at least 1, received {value!r}")
+        if name in AMOUNTS and not (is_number and value > 0):
+            raise UsageError(f"--{name} must be a number above 0, received {value!r}")
+        if name in FLAGS and not isinstance(value, bool):
+            raise UsageError(f"--{name} is true or false, received {value!r}")
+    told = {**DEFAULTS, **options}
+    if told["evaluator"] not in ("own", "engine", "none"):
+        raise UsageError(unknown("evaluator", str(told["evaluator"]), ("own", "engine", "none")))
+    if isinstance(told["lora_rank"], bool) or not isinstance(told["lora_rank"], int):
+        raise UsageError(f"--lora_rank must be a whole number, received {told['lora_rank']!r}")
+    if not isinstance(told["uneven"], int | float) or told["uneven"] < 0:
+        raise UsageError(f"--uneven must be a number of at least 0, received {told['uneven']!r}")
+    return told
+
+
+def _machine(told: Mapping[str, Any]) -> Machine:
+    here = gpus_here() if told["gpus"] is None or told["gpu_memory_gb"] is None else ()
+    gpus = told["gpus"] or len(here) or 1
+    memory = told["gpu_memory_gb"] or (here[0].total_bytes / GB if here else DEFAULT_GPU_GB)
+    known = told["gpus"] is not None and told["gpu_memory_gb"] is not None
+    source = "as said" if known else here[0].name if here else "no GPU here: say --gpus and --gpu_memory_gb"
+    host = host_memory() if here and not known else None  # of other machines nothing is known
+    if told["host_memory_gb"] is not None:
+        host = HostMemory(*[int(told["host_memory_gb"] * GB)] * 2)
+    return Machine(gpus, int(memory * GB), told["nodes"], host, source)
+
+
+def _planned(model: Any, told: Mapping[str, Any], machine: Machine) -> PlannedRun:
+    prompt, reply, group = told["prompt_tokens"], told["reply_tokens"], told["group_size"]
+    least = prompt + reply
+    if told["microbatch_tokens"] < least:
+        raise UsageError(f"--microbatch_tokens {told['microbatch_tokens']} cannot hold a prompt and a reply ({least})")
+    share = told["gpu_memory_utilization"] or (0.9 if machine.gpus > 1 else 0.3)
+    names = ("microbatch_tokens", "logit_chunk_tokens", "parameter_dtype", "optimizer_state", "gradient_checkpointing")
+    training = Training(
+        row_tokens=min(told["microbatch_tokens"], tree_tokens(model, prompt, reply, group)),
+        learner_ranks=told["learner_ranks"] or 1,
+        ranks_per_node=machine.per_node,
+        sharding=told["sharding"] or "replicas",
+        has_reference=told["reference"],
+        lora_rank=told["lora_rank"],
+        critic=str(told["critic"]),
+        **{name: told[name] for name in names},
+    )
+    generation = Generation(
+        prompt_tokens=prompt,
+        context_tokens=least,
+        engine=told["engine"],
+        engine_rows=told["engine_rows"],
+        group_size=group,
+        tensor_parallel_size=told["tensor_parallel_size"],
+        gpu_memory_utilization=share,
+    )
+    if generation.tensor_parallel_size > machine.per_node:
+        raise UsageError(
+            f"--tensor_parallel_size {generation.tensor_parallel_size} is more than the {machine.per_node} GPUs of a "
+            "machine: an engine is on one"
+        )
+    return PlannedRun(model, training, generation, told["collectors"] or 1, told["evaluator"])
+
+
+def _rates(plan: PlannedRun, told: Mapping[str, Any]) -> Rates:
+    if told["probe"]:
+        from headway.cli.plan_probe import probe
+
+        return probe(plan, prompt_tokens=told["prompt_tokens"], reply_tokens=told["reply_tokens"], say=say)
+    found = shipped_rates(
+        plan.model,
+        engine_rows=told["engine_rows"],
+        prompt_tokens=told["prompt_tokens"],
+        reply_tokens=told["reply_tokens"],
+        group_size=told["group_size"],
+        gradient_checkpointing=told["gradient_checkpointing"],
+    )
+    engine, learner = told["engine_rate"], told["learner_rate"]
+    source = "as said" if engine and learner else found.source
+    return Rates(engine or found.engine_tokens_per_s, learner or found.learner_tokens_per_s, source)
+
+
+def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Machine) -> Report:
+    leads = read_leads(told["leads"])
+    work = Work(told["tickets_per_batch"], told["group_size"], told["reply_tokens"], told["engine_rows"])
+    publish = told["publish_gb_per_s"] * GB
+    if machine.gpus == 1:
+        places = _rooms(plan, machine)
+        found = []
+        if not is_refused(places):  # one GPU computes for one of them at a time: a lead hides little there
+            alone = divide(
+                plan,
+                work,
+                rates,
+                engines=plan.engines,
+                engine_gpus=1,
+                learner_ranks=1,
+                evaluator_gpus=0,
+                publish=publish,
+            )
+            found = [predict(alone, work, [0.0], uneven=told["uneven"])]
+        return Report(plan, machine, places, found, _remedies(plan, places, told, machine), rates)
+    for sharding in ("replicas", "full") if told["sharding"] is None else (told["sharding"],):
+        plan = replace(plan, training=replace(plan.training, sharding=sharding))
+        possible = [
+            one
+            for one in divisions(
+                plan, work, rates, gpus=machine.gpus, gpu_room=machine.gpu_room, nodes=machine.nodes, publish=publish
+            )
+            if told["learner_ranks"] in (None, one.learner_ranks) and told["collectors"] in (None, one.engines)
+        ]
+        if possible:
+            predictions = best_of(possible, work, leads, uneven=told["uneven"])
+            plan = _with_division(plan, predictions[0].division)
+            places = _rooms(plan, machine)
+            return Report(plan, machine, places, predictions, _remedies(plan, places, told, machine), rates)
+    ranks = told["learner_ranks"] or max(1, machine.gpus // 2)
+    plan = replace(plan, training=replace(plan.training, learner_ranks=ranks))
+    places = _rooms(plan, machine)
+    if not is_refused(places):
+        raise UsageError(
+            f"no division of {machine.gpus} GPUs has --collectors {told['collectors'] or 'any'} and --learner_ranks "
+            f"{told['learner_ranks'] or 'any'} with an evaluator of {plan.evaluator!r}"
+        )
+    return Report(plan, machine, places, [], _remedies(plan, places, told, machine), rates)
+
+
+def _with_division(plan: PlannedRun, division: Division) -> PlannedRun:
+    return replace(
+        plan, engines=division.engines, training=replace(plan.training, learner_ranks=division.learner_ranks)
+    )
+
+
+def _rooms(plan: PlannedRun, machine: Machine) -> list[Place]:
+    if machine.gpus == 1:
+        return places_together(plan, [Gpu("GPU", machine.gpu_room, machine.gpu_room)], machine.host)
+    return places_apart(plan, machine.gpu_room, machine.host, machine.nodes)
+
+
+def _remedies(plan: PlannedRun, places: list[Place], told: Mapping[str, Any], machine: Machine) -> list[Remedy]:
+    if not is_refused(places):
+        return []
+    training, generation = plan.training, plan.generation
+    assert generation is not None
+    changes = learner_changes(
+        microbatch_tokens=training.microbatch_tokens,
+        least_tokens=told["prompt_tokens"] + told["reply_tokens"],
+        learner_ranks=training.learner_ranks,
+    )
+    changes += engine_changes(
+        engine_rows=generation.engine_rows,
+        is_vllm=generation.engine == "vllm",
+        share=generation.gpu_memory_utilization,
+        parts=generation.tensor_parallel_size,
+    )
+
+    def places_for(change: Mapping[str, object]) -> list[Place]:
+        changed = plan.changed(change)
+        is_spread = changed.training.learner_ranks > 1 or machine.gpus > 1
+        if is_spread:  # more ranks than one want GPUs of their own
+            return places_apart(changed, machine.gpu_room, machine.host, machine.nodes)
+        return _rooms(changed, machine)
+
+    return find_remedies(places_for, changes)
