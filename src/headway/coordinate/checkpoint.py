@@ -2,6 +2,7 @@
 
     checkpoints/000007-v42/     state.pkl       everything below, in one file
                                 manifest.json   format, size and SHA-256 of state.pkl
+                                learner/        where a learner writes files (core/saved_beside.py): those
 
 A checkpoint is written into a hidden folder beside, flushed, and renamed: a crash, or a full disk, leaves either
 the whole of it or nothing, and those before it as they were. On load the hash is checked before anything is
@@ -18,11 +19,12 @@ import json
 import pickle
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject, SavedState, Weights
+from headway.core.saved_beside import SavedBeside
 from headway.core.types import Rollout, Score, State
 from headway.observe.whole_files import flush_folder, written_beside
 
@@ -107,6 +109,9 @@ class CheckpointStore:
         make_folder(self.folder)
         number = max((_number(path) for path in self.all()), default=-1) + 1
         final = self.folder / f"{number:06d}-v{state.version if state.last is None else state.last[0]}"
+        state, folders = _with_folders(state)
+        for missing in filter(None, (saved.missing() for saved in folders.values())):
+            raise CheckpointError(f"the learner's state was not written: {missing}")
         content = pickle.dumps(state, protocol=5)
         manifest = {
             "format": FORMAT,
@@ -119,9 +124,18 @@ class CheckpointStore:
             beside.mkdir()
             (beside / "state.pkl").write_bytes(content)
             (beside / "manifest.json").write_text(json.dumps(manifest, indent=1))
+            for name, saved in folders.items():
+                Path(saved.folder).rename(beside / name)
         for old in self.all()[: -self.keep]:
             shutil.rmtree(old)
         return final
+
+    def beside(self, line: str = "") -> str:
+        """A folder for what the learner of a line writes itself, empty, that the next checkpoint takes along."""
+        make_folder(self.folder)
+        folder = self.folder / f".{_folder_of(line)}"
+        shutil.rmtree(folder, ignore_errors=True)
+        return str(folder)
 
     def all(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
@@ -182,6 +196,9 @@ class CheckpointStore:
         for one in fields(RunState):  # those that came later are not in older checkpoints
             if not hasattr(state, one.name):
                 object.__setattr__(state, one.name, one.default)
+        state, folders = _with_folders(state, within=path)
+        for missing in filter(None, (saved.missing() for saved in folders.values())):
+            raise CheckpointError(f"checkpoint {path} is damaged: {missing}{self._older(path)}")
         return state
 
     def _none(self) -> CheckpointError:
@@ -196,6 +213,27 @@ class CheckpointStore:
         has_recipe = (run / "config.yaml").is_file()
         command = f"headway resume {run} --checkpoint {newest}" if has_recipe else f"resume=True, checkpoint={newest!r}"
         return f"; others there: {', '.join(others)}; to go on from there: {command}"
+
+
+def _folder_of(line: str) -> str:
+    return f"learner-{line}" if line else "learner"
+
+
+def _with_folders(state: RunState, within: Path | None = None) -> tuple[RunState, dict[str, SavedBeside]]:
+    """The state with the names of the folders that its learners' files have in a checkpoint, or, `within` one, their
+    paths; and those files, by the names of the folders."""
+    learners = {"": state.learner, **{name: line.learner for name, line in (state.lines or {}).items()}}
+    found: dict[str, SavedBeside] = {}
+    for line, saved in learners.items():
+        if isinstance(saved, SavedBeside):
+            name = _folder_of(line)
+            placed = replace(saved, folder=str(within.absolute() / name) if within else name)
+            found[name] = placed if within else saved
+            if not line:
+                state = replace(state, learner=placed)
+            elif state.lines is not None:
+                state = replace(state, lines={**state.lines, line: replace(state.lines[line], learner=placed)})
+    return state, found
 
 
 def _number(path: Path) -> int:

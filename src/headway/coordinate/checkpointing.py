@@ -76,7 +76,7 @@ class Checkpointing:
         states: dict[str, State] = {}
         lasts: dict[str, Snapshot] = {}
         for line in flights.lines:
-            state = states[line.name] = {"learner": await line.learner.state(first.role)}
+            state = states[line.name] = {"learner": await line.learner.state(first.role, self.store.beside(line.name))}
             state["weights"] = await line.publishing.all_weights(first.role)
             if is_end and line.updates_in_version:
                 last, weights = await line.publishing.stage_last(line.version + 1, first.role)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headway.core.opaque import SavedState, Weights
-from headway.core.protocols import Learner
+from headway.core.protocols import Learner, SavesBeside
+from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport
 from headway.publish.weight_source import WeightSource
 
@@ -38,3 +39,11 @@ class LinkedLearner:
 
     def load_state_dict(self, state: object) -> None:
         self._learner.load_state_dict(state)
+
+    @property
+    def saves_beside(self) -> bool:
+        return getattr(self._learner, "saves_beside", False)
+
+    def save_beside(self, folder: str) -> SavedBeside:
+        assert isinstance(self._learner, SavesBeside)
+        return self._learner.save_beside(folder)

@@ -29,7 +29,15 @@ from headway.recipes.agent_config import AgentConfig
 from headway.recipes.learner_ranks import over_ranks
 from headway.recipes.sft_config import SFTConfig
 from headway.recipes.sft_episodes import check_episodes, held_out_episodes, source_of
-from headway.recipes.trained_models import device_of, export_model, frozen_model, ranks_on, trained_model, with_gpus
+from headway.recipes.trained_models import (
+    device_of,
+    export_model,
+    frozen_model,
+    loading_device,
+    ranks_on,
+    trained_model,
+    with_gpus,
+)
 
 CONFIG = SFTConfig
 
@@ -67,13 +75,13 @@ def _collector(config: SFTConfig, number: int) -> RecordedEpisodeCollector:
 
 
 def _learner(config: SFTConfig, rank: Rank) -> ImitationLearner:
-    device = str(rank.device) if rank.device.type == "cuda" else device_of(config)
     return ImitationLearner(
-        partial(trained_model, config, device),
+        partial(trained_model, config, loading_device(config, rank)),
         config.part(ImitationSettings, updates=config.settings().plan.updates),
         publish_dtype=torch.bfloat16 if device_of(config) == "cuda" else None,
         seed=config.seed,
         rank=rank,
+        shard_ranks=config.ranks_of_a_model,
     )
 
 

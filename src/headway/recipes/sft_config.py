@@ -13,7 +13,7 @@ from headway.core.opaque import JsonObject, SettingValue
 from headway.learn.imitation.settings import ImitationSettings
 from headway.recipes.config import with_defaults
 from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings
-from headway.recipes.learner_ranks import RankedConfig
+from headway.recipes.learner_ranks import ShardedConfig
 from headway.recipes.shared_settings import SettingsGroup
 
 DEFAULT_ENV = "lights"
@@ -62,7 +62,7 @@ class ImitationEvaluationSettings(SettingsGroup):
 
 @with_defaults(updates=200, evaluate_every=50, learning_rate=1e-3, tickets_per_batch=32)
 class SFTConfig(
-    ImitationEvaluationSettings, ImitatedSettings, ChatSettings, LanguageModelSettings, ImitationSettings, RankedConfig
+    ImitationEvaluationSettings, ImitatedSettings, ChatSettings, LanguageModelSettings, ImitationSettings, ShardedConfig
 ):
     """Run: what the recipe adds to the plan."""
 

@@ -11,8 +11,9 @@ import torch
 
 from headway.coordinate.best_weights import Kept
 from headway.core.protocols import Placement
+from headway.core.saved_beside import SavedBeside
 from headway.core.types import derive_seed
-from headway.learn.rank import Device
+from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.recipes import Exported
@@ -26,6 +27,9 @@ class TrainsAModel(Protocol):
 
     @property
     def device(self) -> str: ...
+
+    @property
+    def parameter_dtype(self) -> str: ...
 
     @property
     def lora_rank(self) -> int: ...
@@ -49,6 +53,13 @@ class TrainsAModel(Protocol):
     def placement(self) -> Placement: ...
 
 
+class ShardedModel(TrainsAModel, Protocol):
+    """The same, where the model may be cut into shards."""
+
+    @property
+    def ranks_of_a_model(self) -> int | None: ...
+
+
 def device_of(config: TrainsAModel) -> str:
     if config.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -67,9 +78,16 @@ def ranks_on(config: TrainsAModel) -> Device:
     return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def loading_device(config: ShardedModel, rank: Rank) -> str:
+    """Where a rank loads a model. One that will be cut goes to the GPU layer by layer: it need not fit there."""
+    if rank.size > 1 and config.ranks_of_a_model is not None:
+        return "cpu"
+    return str(rank.device) if rank.device.type == "cuda" else device_of(config)
+
+
 def trained_model(config: TrainsAModel, device: str) -> CausalModel:
     torch.set_num_threads(config.torch_threads)
-    model = frozen_model(config, device)
+    model = frozen_model(config, device, trained_dtype(config))
     if config.lora_rank:
         seed = derive_seed(config.seed, "adapters")
         model = add_adapters(model, config.lora_rank, config.lora_alpha, seed=seed)
@@ -78,10 +96,14 @@ def trained_model(config: TrainsAModel, device: str) -> CausalModel:
     return model
 
 
-def frozen_model(config: TrainsAModel, device: str) -> CausalModel:
+def trained_dtype(config: TrainsAModel) -> torch.dtype:
+    return torch.bfloat16 if config.parameter_dtype == "bfloat16" else torch.float32
+
+
+def frozen_model(config: TrainsAModel, device: str, dtype: torch.dtype = torch.float32) -> CausalModel:
     from headway.llm.models import load_model
 
-    return load_model(config.model, device=device)
+    return load_model(config.model, dtype=dtype, device=device)
 
 
 # -- for others -------------------------------------------------------------------------------------
@@ -121,5 +143,11 @@ def _adapters(config: TrainsAModel, kept: Kept) -> NamedWeights:
     is_last = kept.state.last is not None and kept.state.last[0] == kept.version  # what the run ended with
     if kept.state.updates_in_version and not is_last:
         raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
-    weights: NamedWeights = kept.state.learner["weights"]
+    learner = kept.state.learner
+    if isinstance(learner, SavedBeside):
+        from headway.learn.shard_files import SavedShards
+
+        saved, kind = SavedShards(Path(learner.folder)), "policy/weights/"
+        return {name.removeprefix(kind): saved.read(name) for name in saved.shapes if name.startswith(kind)}
+    weights: NamedWeights = learner["weights"]
     return weights
