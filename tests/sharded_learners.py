@@ -15,6 +15,8 @@ from headway.experience.group import Group
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import add_adapters
+from headway.publish.offered_rows import OffersRows
+from headway.publish.weight_source import WeightSource
 from headway.testing.tiny_models import tiny_model
 
 CASES: dict[str, dict[str, Any]] = {
@@ -155,3 +157,12 @@ def mortal(rank: Rank, **more: Any) -> Mortal:
     case = {"learning_rate": 1e-2, "microbatch_tokens": 64, "estimator": "gae", "critic": "own", **more}
     load = partial(model, "grpo")
     return Mortal(load, GRPOSettings(**case), load_critic=load, seed=3, rank=rank, shard_ranks=rank.size)
+
+
+def offering(case: str, dtype: Any, rank: Rank) -> Any:
+    """One rank that publishes; alone it is the learner itself."""
+    torch.set_num_threads(1)
+    settings = GRPOSettings(learning_rate=1e-2, microbatch_tokens=64)
+    load = partial(model, case)
+    subject = GRPOLearner(load, settings, seed=3, rank=rank, shard_ranks=rank.size, publish_dtype=dtype)
+    return subject if rank.size == 1 else OffersRows(subject, partial(WeightSource, rank.here, deadline_s=20.0))

@@ -19,13 +19,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from sharded_learners import CASES, batch, compared, mortal  # noqa: E402
+from sharded_learners import CASES, batch, compared, mortal, offering  # noqa: E402
 
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.learn.rank import ALONE  # noqa: E402
 from headway.learn.rank_processes import RankProcesses  # noqa: E402
 from headway.learn.ranks import RankedLearner, RankFailed  # noqa: E402
 from headway.learn.shard_files import SavedShards  # noqa: E402
+from headway.publish.weight_link import Intake, ShardedWeights  # noqa: E402
+from headway.publish.weight_wire import LinkBroken  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -113,3 +115,39 @@ def test_a_rank_that_hangs_in_a_pass_is_one_line() -> None:
         deadly.rollouts[0].info["deed"] = signal.SIGSTOP  # type: ignore[index]
         with pytest.raises(RankFailed, match=r"^rank 1 of 2 gave no answer within 20 s$"):
             subject.learn(deadly)
+
+
+# -- publishing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["untied", "lora"])
+def test_engines_come_to_every_rank_for_its_rows_and_no_rank_has_them_all(case: str, tmp_path: Path) -> None:
+    alone = offering(case, torch.bfloat16, ALONE)
+    with ranks(2, partial(offering, case, torch.bfloat16)) as subject:
+        subject.learn(batch(0))
+        alone.load_state_dict(subject.save_beside(str(tmp_path / "state")))
+        expected = alone.snapshot()
+        handle = subject.snapshot()
+        assert isinstance(handle, ShardedWeights)
+        whole = sum(tensor.numel() * tensor.element_size() for tensor in expected.values())
+        kept = [part.kept.num_bytes for part in handle.parts]
+        assert max(kept) < 0.6 * whole
+        assert sum(kept) < 1.1 * whole
+        subject.learn(batch(1))  # what was published stays as it was
+        intake = Intake("cpu")
+        for found in (intake.plain(handle), handle.take(), intake.plain(handle)):
+            assert found.keys() == expected.keys()
+            for name, tensor in found.items():
+                assert tensor.dtype == torch.bfloat16
+                assert torch.equal(tensor, expected[name]) or torch.allclose(tensor, expected[name], atol=1e-2), name
+        newer = subject.snapshot()
+        handle.give_back()
+        assert any(not torch.equal(t, expected[name]) for name, t in intake.plain(newer).items())
+        if case == "untied":
+            assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+            subject._peers.kill()
+            began = time.monotonic()
+            with pytest.raises(LinkBroken):
+                intake.plain(newer)
+            assert time.monotonic() - began < 25
+        intake.close()

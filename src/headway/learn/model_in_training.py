@@ -19,6 +19,7 @@ from torch import Tensor
 
 from headway.core.saved_beside import SavedBeside
 from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
+from headway.learn.published_rows import PublishedRows, published_rows
 from headway.learn.rank import Rank
 from headway.learn.shard_files import Rows, SavedShards, write_shard
 from headway.learn.sharding import shard_model
@@ -90,6 +91,12 @@ class ModelInTraining:
     def published(self) -> dict[str, Tensor]:
         """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
         return plain_weights(self.model, self._publish_dtype)
+
+    def published_rows(self) -> list[PublishedRows] | None:
+        """Returns the same of a model in shards: this rank's rows. None where another rank has the same rows."""
+        assert self.shards is not None
+        self.shards.forget_gathered()
+        return published_rows(self.model, self._publish_dtype) if self.shards.is_first_replica else None
 
     def state_dict(self) -> dict[str, Any]:
         return {

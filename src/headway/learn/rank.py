@@ -129,6 +129,11 @@ class Rank:
             self._meshes[shard_ranks] = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
         return self._meshes[shard_ranks]
 
+    @property
+    def here(self) -> str:
+        """The address of this machine that others can reach."""
+        return "127.0.0.1" if self._meeting is None else self._meeting[2]
+
     def leave(self) -> None:
         """Ends what `mesh` began. Nothing of the learner is used afterwards."""
         if self._meshes:

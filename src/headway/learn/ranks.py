@@ -128,7 +128,7 @@ class RankedLearner:
             self._together(start_s, lambda: None)  # all are there
             self._connect(start_s)
             peers.call("build")
-            self._learner = self._together(start_s, lambda: make_learner(rank))[0]
+            self._learner: Any = self._together(start_s, lambda: make_learner(rank))[0]
             if hasattr(self._learner, "insert"):
                 raise ValueError("the ranks of a learner cannot keep a replay each: put one around all of them")
             self._check("start with")
@@ -145,6 +145,9 @@ class RankedLearner:
 
     def snapshot(self) -> Weights:
         self._refuse_if_failed()
+        if getattr(self._learner, "offers", False):
+            own, others = self._call_all("offer")
+            return self._learner.joined([own, *(others[rank] for rank in sorted(others))])
         return self._learner.snapshot()
 
     def state_dict(self) -> SavedState:

@@ -32,8 +32,10 @@ from headway.llm.trees import body_of
 class Shards:
     """Holds the parts of a model that was cut."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, *, is_first_replica: bool) -> None:
         self._root = root
+        self.is_first_replica = is_first_replica
+        """Of replicas that hold the same rows, one publishes them."""
 
     def forget_gathered(self) -> None:
         """Lets go of what was gathered: the next pass reads the weights as they are then."""
@@ -86,15 +88,14 @@ def _shard(body: Any, head: Any, rank: Rank, shard_ranks: int | None) -> Shards 
     for part in (body, *layers):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)  # gloo knows no other
-    return Shards(body)
+    return Shards(body, is_first_replica=rank.index < shard_ranks)
 
 
 def find_layers(body: Any) -> list[Any]:
     """Finds the repeated layers of a model: the longest list of modules that hold weights."""
-    lists = [module for module in body.modules() if isinstance(module, torch.nn.ModuleList) and len(module) > 1]
-    if not lists:
-        return []
-    return list(max(lists, key=lambda one: sum(p.numel() for p in one.parameters())))
+    lists: list[Any] = [module for module in body.modules() if isinstance(module, torch.nn.ModuleList)]
+    repeated = [one for one in lists if len(one) > 1]
+    return list(max(repeated, key=lambda one: sum(p.numel() for p in one.parameters()))) if repeated else []
 
 
 def _why_not(body: Any, head: Any, layers: list[Any]) -> str:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from headway.learn.lean_adamw import LeanAdamW, OptimizerState
+from headway.learn.published_rows import first_row
 from headway.learn.rank import ALONE, Rank
 from headway.learn.shard_files import Rows, SavedShards
 
@@ -187,9 +188,7 @@ class TrainedWeights:
         rows = self.named[name]
         if name not in self._sharded:
             return 0, rows.shape[0] if rows.dim() else 1
-        total = self._sharded[name].shape[0]
-        mesh = self._sharded[name].device_mesh
-        return min(total, -(-total // mesh.size(-1)) * mesh.get_local_rank(mesh.ndim - 1)), total
+        return first_row(self._sharded[name]), self._sharded[name].shape[0]
 
     def _writes(self, name: str) -> bool:
         if name not in self._sharded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headway.core.lent import Lent
 from headway.core.opaque import SavedState, Weights
 from headway.core.protocols import Learner, SavesBeside
 from headway.core.saved_beside import SavedBeside
@@ -28,6 +29,8 @@ class LinkedLearner:
 
     def snapshot(self) -> Weights:
         weights = self._learner.snapshot()
+        if isinstance(weights, Lent):  # the ranks of a model in shards keep it themselves
+            return weights
         if self._only_gpu and not any(tensor.is_cuda for tensor in weights.values()):
             return weights
         if self._source is None:

@@ -19,8 +19,9 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from headway.children.torch_groups import open_store
 from headway.core.opaque import JsonObject
-from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, checksum
+from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, Spec, checksum
 from headway.publish.weight_link import LinkedWeights
 from headway.publish.weight_pair import (
     BYTES,
@@ -70,9 +71,20 @@ class WeightSource:
         if not weights:
             raise ValueError("there are no weights to offer")
         layout = BucketLayout.of(weights, self._bucket_bytes)
-        device = next(iter(weights.values())).device
+        return self._keep(layout, weights.items(), next(iter(weights.values())).device)
+
+    def offer_each(self, specs: Sequence[Spec], weights: Iterable[tuple[str, Tensor]]) -> LinkedWeights:
+        """The same with weights that are made one after another, all of `specs`, each once it is asked for. They are
+        kept in the precision the specs say, on the device of the first one."""
+        made = iter(weights)
+        first = next(made, None)
+        if first is None:
+            raise ValueError("there are no weights to offer")
+        return self._keep(BucketLayout(specs, self._bucket_bytes), chain([first], made), first[1].device)
+
+    def _keep(self, layout: BucketLayout, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> LinkedWeights:
         buckets = layout.empty(device)
-        layout.write(weights, buckets)
+        layout.write_each(weights, buckets)
         key = self._server.put(_Held(layout, device, buckets, _now_on(device)))
         return LinkedWeights(self._server.source, self._server.token, key, layout.num_bytes, self._deadline_s)
 

@@ -24,6 +24,7 @@ from headway.recipes.trained_models import (
     device_of,
     frozen_model,
     loading_device,
+    offering_rows,
     ranks_on,
     trained_dtype,
     trained_model,
@@ -66,7 +67,7 @@ class UsesAnEngine(TrainsAModel, Protocol):
 
 def learner_of(config: LanguageModelConfig, kind: type[GRPOLearner], placement: Placement) -> Callable[[], Learner]:
     """The factory of the learner's role: over its ranks, and with a link to the engines where that is asked for."""
-    one_rank = partial(build_learner, config, kind)
+    one_rank = offering_rows(config, partial(build_learner, config, kind))
     return linked(config, over_ranks(config, one_rank, placement, ranks_on(config)))
 
 

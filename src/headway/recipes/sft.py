@@ -34,6 +34,7 @@ from headway.recipes.trained_models import (
     export_model,
     frozen_model,
     loading_device,
+    offering_rows,
     ranks_on,
     trained_model,
     with_gpus,
@@ -50,7 +51,7 @@ def stations(config: SFTConfig) -> Stations:
     trainer = with_gpus(config, config.learner_gpus)
     return Stations(
         collector=partial(_collector, config),
-        learner=over_ranks(config, partial(_learner, config), trainer, ranks_on(config)),
+        learner=over_ranks(config, offering_rows(config, partial(_learner, config)), trainer, ranks_on(config)),
         evaluator=partial(_evaluator, config),
         collector_placement=config.placement,
         learner_placement=trainer,

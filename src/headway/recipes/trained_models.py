@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from headway.coordinate.best_weights import Kept
-from headway.core.protocols import Placement
+from headway.core.protocols import Learner, Placement
 from headway.core.saved_beside import SavedBeside
 from headway.core.types import derive_seed
 from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
 from headway.llm.model_types import CausalModel, NamedWeights
+from headway.publish.offered_rows import OffersRows, RankOfShards
+from headway.publish.weight_source import WeightSource
 from headway.recipes import Exported
+from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, ShardedConfig
 
 
 class TrainsAModel(Protocol):
@@ -83,6 +87,19 @@ def loading_device(config: ShardedModel, rank: Rank) -> str:
     if rank.size > 1 and config.ranks_of_a_model is not None:
         return "cpu"
     return str(rank.device) if rank.device.type == "cuda" else device_of(config)
+
+
+def offering_rows(config: ShardedConfig, build: Callable[[Rank], RankOfShards]) -> Callable[[Rank], Learner]:
+    """Builds one rank of a learner; where the model is cut, each offers its rows to whoever needs the weights."""
+    return build if config.ranks_of_a_model is None else partial(_offering_rank, config, build)
+
+
+def _offering_rank(config: ShardedConfig, build: Callable[[Rank], RankOfShards], rank: Rank) -> Learner:
+    learner = build(rank)
+    if rank.size == 1:
+        return learner
+    deadline_s = BEFORE_THE_DEADLINE * config.publish_deadline_s
+    return OffersRows(learner, partial(WeightSource, rank.here, deadline_s=deadline_s))
 
 
 def trained_model(config: TrainsAModel, device: str) -> CausalModel:

@@ -41,6 +41,7 @@ from headway.learn.grpo.settings import GRPOSettings
 from headway.learn.grpo.summary import equal_groups, summarize
 from headway.learn.grpo.update import GRPOUpdate, measure
 from headway.learn.model_in_training import ModelInTraining
+from headway.learn.published_rows import PublishedRows
 from headway.learn.rank import ALONE, Rank
 from headway.learn.shard_files import SavedShards
 from headway.learn.sharding import shard_model
@@ -131,6 +132,14 @@ class GRPOLearner:
             "critic": self._critic and self._critic.trained.state_dict(),
             "version": self._check.version,
         }
+
+    @property
+    def is_sharded(self) -> bool:
+        return self._training.shards is not None
+
+    def published_rows(self) -> list[PublishedRows] | None:
+        """Returns what this rank publishes, where no rank has the whole model."""
+        return self._training.published_rows()
 
     @property
     def saves_beside(self) -> bool:

@@ -27,6 +27,7 @@ from headway.learn.grpo.policy import autocast
 from headway.learn.grpo.replies import Microbatch, Replies, minibatches
 from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.model_in_training import ModelInTraining
+from headway.learn.published_rows import PublishedRows
 from headway.learn.rank import ALONE, Rank
 from headway.llm.chat_files import WEIGHT
 from headway.llm.heads import chosen_log_probs, logit_transform_of
@@ -105,6 +106,14 @@ class ImitationLearner:
 
     def state_dict(self) -> dict[str, Any]:
         return self._training.state_dict()
+
+    @property
+    def is_sharded(self) -> bool:
+        return self._training.shards is not None
+
+    def published_rows(self) -> list[PublishedRows] | None:
+        """Returns what this rank publishes, where no rank has the whole model."""
+        return self._training.published_rows()
 
     @property
     def saves_beside(self) -> bool:
