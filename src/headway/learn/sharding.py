@@ -93,9 +93,12 @@ def _shard(body: Any, head: Any, rank: Rank, shard_ranks: int | None) -> Shards 
 
 def find_layers(body: Any) -> list[Any]:
     """Finds the repeated layers of a model: the longest list of modules that hold weights."""
-    lists: list[Any] = [module for module in body.modules() if isinstance(module, torch.nn.ModuleList)]
-    repeated = [one for one in lists if len(one) > 1]
-    return list(max(repeated, key=lambda one: sum(p.numel() for p in one.parameters()))) if repeated else []
+    lists = [module for module in body.modules() if isinstance(module, torch.nn.ModuleList) and len(module) > 1]
+    return list(max(lists, key=_num_weights)) if lists else []
+
+
+def _num_weights(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 def _why_not(body: Any, head: Any, layers: list[Any]) -> str:
