@@ -21,11 +21,11 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from sharded_learners import CASES, batch, compared, mortal, offering  # noqa: E402
 
+from headway.children.shard_files import SavedShards  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.learn.rank import ALONE  # noqa: E402
 from headway.learn.rank_processes import RankProcesses  # noqa: E402
 from headway.learn.ranks import RankedLearner, RankFailed  # noqa: E402
-from headway.learn.shard_files import SavedShards  # noqa: E402
 from headway.publish.weight_link import Intake, ShardedWeights  # noqa: E402
 from headway.publish.weight_wire import LinkBroken  # noqa: E402
 
@@ -140,6 +140,9 @@ def test_engines_come_to_every_rank_for_its_rows_and_no_rank_has_them_all(case: 
             for name, tensor in found.items():
                 assert tensor.dtype == torch.bfloat16
                 assert torch.equal(tensor, expected[name]) or torch.allclose(tensor, expected[name], atol=1e-2), name
+        filed = handle.saved_in(str(tmp_path / "weights")).saved_in(str(tmp_path / "linked"))
+        for found in (filed.take(), intake.plain(filed)):
+            assert all(torch.equal(tensor, found[name]) for name, tensor in handle.take().items())
         newer = subject.snapshot()
         handle.give_back()
         assert any(not torch.equal(t, expected[name]) for name, t in intake.plain(newer).items())

@@ -2,7 +2,7 @@
 
     checkpoints/000007-v42/     state.pkl       everything below, in one file
                                 manifest.json   format, size and SHA-256 of state.pkl
-                                learner/        where a learner writes files (core/saved_beside.py): those
+                                learner/, weights-42/   files, where a learner writes those (core/saved_beside.py)
 
 A checkpoint is written into a hidden folder beside, flushed, and renamed: a crash, or a full disk, leaves either
 the whole of it or nothing, and those before it as they were. On load the hash is checked before anything is
@@ -21,10 +21,11 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject, SavedState, Weights
-from headway.core.saved_beside import SavedBeside
+from headway.core.saved_beside import LentFiles, SavedBeside
 from headway.core.types import Rollout, Score, State
 from headway.observe.whole_files import flush_folder, written_beside
 
@@ -95,6 +96,9 @@ class RunState:
     with the rollouts that a line does not take."""
 
 
+AnyState = TypeVar("AnyState", RunState, LineState)
+
+
 class CheckpointStore:
     """A folder of checkpoints, the last `keep` of them."""
 
@@ -130,10 +134,11 @@ class CheckpointStore:
             shutil.rmtree(old)
         return final
 
-    def beside(self, line: str = "") -> str:
-        """A folder for what the learner of a line writes itself, empty, that the next checkpoint takes along."""
+    def beside(self, line: str = "", version: int | None = None) -> str:
+        """A folder that is not there yet, for files that the next checkpoint takes along: of the state of a line's
+        learner, or of the weights of a version."""
         make_folder(self.folder)
-        folder = self.folder / f".{_folder_of(line)}"
+        folder = self.folder / f".{_folder_of(line, version)}"
         shutil.rmtree(folder, ignore_errors=True)
         return str(folder)
 
@@ -215,25 +220,33 @@ class CheckpointStore:
         return f"; others there: {', '.join(others)}; to go on from there: {command}"
 
 
-def _folder_of(line: str) -> str:
-    return f"learner-{line}" if line else "learner"
+def _folder_of(line: str, version: int | None = None) -> str:
+    name = "learner" if version is None else f"weights-{version}"
+    return f"{name}-{line}" if line else name
 
 
 def _with_folders(state: RunState, within: Path | None = None) -> tuple[RunState, dict[str, SavedBeside]]:
-    """The state with the names of the folders that its learners' files have in a checkpoint, or, `within` one, their
-    paths; and those files, by the names of the folders."""
-    learners = {"": state.learner, **{name: line.learner for name, line in (state.lines or {}).items()}}
+    """The state with the names of the folders that its files have in a checkpoint, or, `within` one, their paths; and
+    those files, by the names of the folders."""
     found: dict[str, SavedBeside] = {}
-    for line, saved in learners.items():
-        if isinstance(saved, SavedBeside):
-            name = _folder_of(line)
-            placed = replace(saved, folder=str(within.absolute() / name) if within else name)
-            found[name] = placed if within else saved
-            if not line:
-                state = replace(state, learner=placed)
-            elif state.lines is not None:
-                state = replace(state, lines={**state.lines, line: replace(state.lines[line], learner=placed)})
-    return state, found
+
+    def placed(value: Weights | SavedState, line: str, version: int | None = None) -> Weights | SavedState:
+        if isinstance(value, LentFiles):
+            return replace(value, saved=placed(value.saved, line, version))
+        if not isinstance(value, SavedBeside):
+            return value
+        name = _folder_of(line, version)
+        moved = replace(value, folder=str(within.absolute() / name) if within else name)
+        found[name] = moved if within else value
+        return moved
+
+    def of_line(part: AnyState, line: str) -> AnyState:
+        last = None if part.last is None else (part.last[0], placed(part.last[1], line, part.last[0]))
+        snapshots = {version: placed(weights, line, version) for version, weights in part.snapshots.items()}
+        return replace(part, learner=placed(part.learner, line), snapshots=snapshots, last=last)
+
+    lines = state.lines and {name: of_line(part, name) for name, part in state.lines.items()}
+    return replace(of_line(state, ""), lines=lines), found
 
 
 def _number(path: Path) -> int:

@@ -5,10 +5,12 @@ learner's processes --write--> folder beside the checkpoint --moved into it--> c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headway.core.lent import Lent, LentLost
 from headway.core.opaque import SavedState
 
 
@@ -18,7 +20,7 @@ class SavedBeside:
 
     folder: str
     files: Mapping[str, int]
-    rest: SavedState
+    rest: SavedState = None
 
     def missing(self) -> str:
         """Says which file is not there as it was written; nothing if all are."""
@@ -28,3 +30,22 @@ class SavedBeside:
             if found != size:
                 return f"{path} has {'no' if found is None else found} bytes of {size}"
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class LentFiles(Lent):
+    """Weights that are kept in files, those of a checkpoint. A subclass knows how they are read."""
+
+    saved: SavedBeside
+
+    def saved_in(self, folder: str) -> LentFiles:
+        """The same files under one more name each: nothing is copied."""
+        if missing := self.saved.missing():
+            raise LentLost(f"weights are gone: {missing}")
+        Path(folder).mkdir(parents=True)
+        for name in self.saved.files:
+            os.link(Path(self.saved.folder) / name, Path(folder) / name)
+        return replace(self, saved=replace(self.saved, folder=folder))
+
+    def give_back(self) -> None:
+        """They belong to the checkpoint."""

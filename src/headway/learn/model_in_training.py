@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.children.shard_files import Rows, SavedShards, write_shard
 from headway.core.saved_beside import SavedBeside
 from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
 from headway.learn.published_rows import PublishedRows, published_rows
 from headway.learn.rank import Rank
-from headway.learn.shard_files import Rows, SavedShards, write_shard
 from headway.learn.sharding import shard_model
 from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
 from headway.llm.adapters import plain_weights

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,12 +94,9 @@ def _shard(body: Any, head: Any, rank: Rank, shard_ranks: int | None) -> Shards 
 
 def find_layers(body: Any) -> list[Any]:
     """Finds the repeated layers of a model: the longest list of modules that hold weights."""
-    lists = [module for module in body.modules() if isinstance(module, torch.nn.ModuleList) and len(module) > 1]
-    return list(max(lists, key=_num_weights)) if lists else []
-
-
-def _num_weights(module: torch.nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
+    lists: list[Any] = [one for one in body.modules() if isinstance(one, torch.nn.ModuleList) and len(one) > 1]
+    sizes = [sum(p.numel() for p in one.parameters()) for one in lists]
+    return list(lists[int(np.argmax(sizes))]) if lists else []
 
 
 def _why_not(body: Any, head: Any, layers: list[Any]) -> str:

@@ -17,10 +17,10 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
+from headway.children.shard_files import Rows, SavedShards
 from headway.learn.lean_adamw import LeanAdamW, OptimizerState
 from headway.learn.published_rows import first_row
 from headway.learn.rank import ALONE, Rank
-from headway.learn.shard_files import Rows, SavedShards
 
 
 class OptimizerSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
@@ -141,7 +141,7 @@ class TrainedWeights:
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.values(), "optimizer": self._optimizer.state_dict()}
 
-    # -- in files (shard_files.py) ----------------------------------------------------------------------
+    # -- in files (children/shard_files.py) ----------------------------------------------------------------------
 
     def parts(self, prefix: str) -> dict[str, Rows]:
         """Returns what this rank has to write: its rows of every weight and of what the optimizer keeps of it. What all

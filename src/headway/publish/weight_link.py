@@ -36,9 +36,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headway.children.daemon_thread import in_daemon_thread
+from headway.children.saved_rows import SavedRows
 from headway.children.torch_groups import find_store
-from headway.core.lent import Lent
+from headway.core.lent import Lent, taken
 from headway.core.opaque import JsonObject, Weights
+from headway.core.saved_beside import SavedBeside
 from headway.publish.weight_layout import BucketLayout, checksum
 from headway.publish.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
 from headway.publish.weight_wire import Deadline, LinkBroken, SourceAddress, Wire
@@ -99,6 +101,25 @@ class ShardedWeights(Lent):
     def take(self) -> dict[str, Tensor]:
         return join_rows(self, lambda kept: kept.take(), torch.device("cpu"))
 
+    def saved_in(self, folder: str) -> SavedRows:
+        """Each source writes its rows; nothing of them comes here."""
+        files: dict[str, int] = {}
+        for number, part in enumerate(self.parts):
+            kept, until = part.kept, Deadline(part.kept.deadline_s)
+            wire = _connect(kept.source, kept.token, until)
+            try:
+                asked = {"do": "write", "key": kept.key, "seconds": until.left_s, "folder": folder, "number": number}
+                wire.say({**asked, "places": dict(part.places)}, until)
+                answer = wire.hear(until)
+                if "error" in answer:
+                    raise ConnectionError(answer["error"])
+                files |= answer["files"]
+            except (OSError, ValueError) as error:
+                raise LinkBroken(_line(kept, error)) from error
+            finally:
+                wire.close()
+        return SavedRows(SavedBeside(folder, files))
+
     def give_back(self) -> None:
         for part in self.parts:
             part.kept.give_back()
@@ -158,7 +179,7 @@ class Intake:
         if isinstance(weights, ShardedWeights):
             return join_rows(weights, self._bring_rows, self._device)
         if not isinstance(weights, LinkedWeights):
-            return weights
+            return taken(weights)
         until = Deadline(weights.deadline_s)
         try:
             return _within(until, lambda: self._bring(weights, until))

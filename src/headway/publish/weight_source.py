@@ -22,11 +22,13 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headway.children.shard_files import Rows, write_shard
 from headway.children.torch_groups import open_store
 from headway.core.opaque import JsonObject
 from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, Spec, checksum
@@ -119,6 +121,19 @@ class _Held:
     def head(self) -> JsonObject:
         layout = self.layout
         return {"specs": layout.specs, "bucket_bytes": layout.bucket_bytes, "sizes": layout.sizes}
+
+    def written(self, asked: JsonObject) -> JsonObject:
+        """Writes the weights into files, block by block; the answer says which, or what went wrong."""
+        rows = {}
+        with on_stream(self.device, new_stream(self.device)):
+            self.wait_until_ready()
+            for name, tensor in self.layout.read(self.buckets).items():
+                first, whole = asked["places"][name]
+                rows[name] = Rows(tensor, first, tuple(whole))
+            try:
+                return {"files": write_shard(Path(asked["folder"]), asked["number"], rows)}
+            except OSError as error:
+                return {"error": f"{error.strerror}: {error.filename}"}
 
     def checksums(self) -> list[int]:
         """Computed once; two threads that do it at the same time find the same."""
@@ -215,6 +230,9 @@ class _WeightServer:
             held = self._held.get(asked["key"])
         if held is None:
             wire.say({"error": "it does not have them, or not any more"}, until)
+            return pair
+        if asked["do"] == "write":
+            wire.say(held.written(asked), until)
             return pair
         wire.say(held.head(), until)
         with on_stream(held.device, new_stream(held.device)):

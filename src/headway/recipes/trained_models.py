@@ -162,7 +162,7 @@ def _adapters(config: TrainsAModel, kept: Kept) -> NamedWeights:
         raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
     learner = kept.state.learner
     if isinstance(learner, SavedBeside):
-        from headway.learn.shard_files import SavedShards
+        from headway.children.shard_files import SavedShards
 
         saved, kind = SavedShards(Path(learner.folder)), "policy/weights/"
         return {name.removeprefix(kind): saved.read(name) for name in saved.shapes if name.startswith(kind)}

@@ -23,12 +23,12 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
+from headway.children.shard_files import SavedShards
 from headway.learn.grpo.advantages import at_the_end, token_gae
 from headway.learn.grpo.credit import Turns, turn_gae
 from headway.learn.grpo.loss import TokenLoss, value_loss
 from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
-from headway.learn.shard_files import SavedShards
 from headway.learn.sharding import Shards, shard_body
 from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
 from headway.llm.model_types import CausalModel

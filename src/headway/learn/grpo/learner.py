@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.children.shard_files import SavedShards
 from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport
 from headway.learn.corrections import Correction, Weighed, find_correction, interpolate
@@ -43,7 +44,6 @@ from headway.learn.grpo.update import GRPOUpdate, measure
 from headway.learn.model_in_training import ModelInTraining
 from headway.learn.published_rows import PublishedRows
 from headway.learn.rank import ALONE, Rank
-from headway.learn.shard_files import SavedShards
 from headway.learn.sharding import shard_model
 from headway.learn.trained_weights import TrainedWeights
 from headway.llm.model_types import CausalModel
