@@ -1,9 +1,9 @@
 """What a rank holds of a model in shards, and what an update takes.
 
-    python bench/shards.py                 1, 2 and 4 ranks on this machine's CPUs, in shards and as replicas
+    python bench/shards.py                 1, 2 and 4 ranks on this machine's CPUs, in shards; 2 as replicas too
     python bench/shards.py --ranks 2       only so many
 
-Each row is a learner of its own: a random Llama of 51 million weights in float32, updates on made-up groups, AdamW.
+Each row is a learner of its own: a random Llama of 27 million weights in float32, updates on made-up groups, AdamW.
 Memory is that of the processes (VmRSS, VmHWM in /proc/self/status) after the last update, less what they had before
 the model; the table shows the largest of the ranks. The C library is told to give freed tensors back to the system at
 once (MALLOC_MMAP_THRESHOLD_), so that what is counted is what is held. Seconds are of CPU time, over all ranks: they
@@ -43,11 +43,11 @@ def model(dtype: Any) -> Any:
     config = AutoConfig.for_model(
         "llama",
         vocab_size=WORDS,
-        hidden_size=640,
-        intermediate_size=1728,
-        num_hidden_layers=9,
-        num_attention_heads=10,
-        num_key_value_heads=10,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=7,
+        num_attention_heads=8,
+        num_key_value_heads=8,
         max_position_embeddings=256,
         tie_word_embeddings=True,
     )
@@ -150,7 +150,7 @@ def main() -> None:
         if size == 1:
             row(size, shards=True, state="8bit", updates=chosen.updates)
             row(size, shards=True, dtype=torch.bfloat16, state="8bit", updates=chosen.updates)
-        else:
+        elif size == 2:
             row(size, shards=False, updates=chosen.updates)
 
 

@@ -11,8 +11,11 @@ import numpy as np
 import torch
 
 from headway.core.types import Batch, LearnReport, Rollout
+from headway.experience.episode import Episodes
 from headway.experience.group import Group
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
+from headway.learn.imitation.learner import ImitationLearner
+from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.rank import ALONE, Rank
 from headway.llm.adapters import add_adapters
 from headway.publish.offered_rows import OffersRows
@@ -28,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "checkpointing": {},
     "untied": {},
     "windows": {},
+    "imitation": {},
 }
 
 
@@ -44,8 +48,11 @@ def model(case: str) -> Any:
     return made
 
 
-def learner(case: str, rank: Rank, shard_ranks: int, **more: Any) -> GRPOLearner:
+def learner(case: str, rank: Rank, shard_ranks: int | None, **more: Any) -> Any:
     torch.set_num_threads(1)
+    if case == "imitation":
+        told = ImitationSettings(learning_rate=1e-2, microbatch_tokens=64, adam_eps=1e-3)
+        return ImitationLearner(partial(model, case), told, seed=3, rank=rank, shard_ranks=shard_ranks)
     settings = GRPOSettings(
         **{
             "learning_rate": 1e-2,
@@ -80,17 +87,43 @@ def batch(version: int, groups: int = 5, *, lead: int = 0) -> Batch:
     return Batch(version, tuple(rollouts))
 
 
+def data_for(case: str, version: int) -> Batch:
+    data = batch(version, lead=1)
+    if case != "imitation":
+        return data
+    played = []
+    for rollout in data.rollouts:
+        group = rollout.payload
+        trained = np.arange(len(group.tokens)) % 3 > 0
+        trained[np.cumsum(group.lengths) - 1] = True
+        played.append(
+            Episodes(
+                prompt=group.prompt,
+                tokens=group.tokens,
+                trained=trained,
+                log_probs=group.log_probs * trained,
+                versions=group.versions,
+                turn=np.zeros(len(group.tokens), np.int16),
+                rewards=group.rewards,
+                lengths=group.lengths.astype(np.int64),
+                turns=np.ones(len(group.lengths), np.int64),
+                end=("done",) * len(group.lengths),
+            )
+        )
+    return Batch(version, tuple(Rollout(record) for record in played))
+
+
 def whole(tensor: Any) -> torch.Tensor:
     found: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return found.detach()
 
 
-def trained_of(subject: GRPOLearner) -> dict[str, Any]:
+def trained_of(subject: Any) -> dict[str, Any]:
     if subject._training.shards is not None:
         subject._training.shards.forget_gathered()
     named = dict(subject._training.model.named_parameters())
     found = {name: named[name] for name in subject._training.trained.named}
-    if subject._critic is not None:
+    if getattr(subject, "_critic", None) is not None:
         body = {} if subject._critic._body is None else dict(subject._critic._body.named_parameters())
         body |= {f"head.{name}": p for name, p in subject._critic._head.named_parameters()}
         found |= {f"critic.{name}": body[name] for name in subject._critic.trained.named}
@@ -107,9 +140,9 @@ class Compared:
     def learn(self, data: Batch) -> LearnReport:
         found: dict[str, float] = {}
         for case in data.rollouts[0].info["cases"]:
-            cut, alone = learner(case, self._rank, self._shard_ranks), learner(case, ALONE, 1)
+            cut, alone = learner(case, self._rank, self._shard_ranks), learner(case, ALONE, None)
             for version in range(3):
-                there, here = (subject.learn(batch(version, lead=1)).metrics for subject in (cut, alone))
+                there, here = (subject.learn(data_for(case, version)).metrics for subject in (cut, alone))
                 if not version:
                     found[f"gradients of {case}"] = self._gap(cut, alone, lambda p: p.grad)
             found[f"weights of {case}"] = self._gap(cut, alone, lambda p: p)
@@ -118,7 +151,7 @@ class Compared:
             found[f"share of {case}"] = held / sum(p.numel() for p in alone._training.trained.named.values())
         return LearnReport(found)
 
-    def _gap(self, cut: GRPOLearner, alone: GRPOLearner, part: Any) -> float:
+    def _gap(self, cut: Any, alone: Any, part: Any) -> float:
         """Of all of a kind together, relative to what one rank has."""
         mine, theirs = trained_of(cut), trained_of(alone)
         assert mine.keys() == theirs.keys()

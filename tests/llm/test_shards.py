@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow, pytest.ma
 
 @pytest.mark.parametrize(
     ("size", "shard_ranks", "cases"),
-    [(2, 2, list(CASES)), (3, 3, ["own critic", "lora"]), (4, 4, ["grpo"]), (4, 2, ["grpo", "reference"])],
+    [(2, 2, list(CASES)), (3, 3, ["own critic", "lora", "imitation"]), (4, 4, ["grpo"]), (4, 2, ["grpo", "reference"])],
 )
 def test_shards_learn_what_one_rank_learns(size: int, shard_ranks: int, cases: list[str]) -> None:
     """Three ranks and five groups, so that some have fewer passes; four in two replicas of two shards."""

@@ -152,6 +152,8 @@ class RankedLearner:
 
     def state_dict(self) -> SavedState:
         self._refuse_if_failed()
+        if getattr(self._learner, "offers", False):
+            raise ValueError("no rank has the whole state of a model in shards: it is saved in files (save_beside)")
         return self._learner.state_dict()
 
     @property
