@@ -2,6 +2,7 @@
 
 open_store: one process has a small server where all meet
 gloo_group, nccl_group: the processes that met, by their ranks
+open_global_group: the same as torch's global group, for what works with no other
 """
 
 from __future__ import annotations
@@ -42,6 +43,44 @@ def nccl_group(store: dist.Store, rank: int, size: int, *, timeout_s: float) -> 
     options = nccl.Options()
     options._timeout = timedelta(seconds=timeout_s)
     return nccl(store, rank, size, options)
+
+
+OURS = "headwaygloo"
+"""Gloo at an address of ours, by the name that torch knows it under."""
+
+
+def open_global_group(backend: str, store: dist.Store, rank: int, size: int, *, here: str, timeout_s: float) -> None:
+    """Makes torch's global group of these processes: there is one in a process."""
+    limit = timedelta(seconds=timeout_s)
+    if backend == "nccl":
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=size, timeout=limit)
+        return
+
+    def make(its_store: dist.Store, its_rank: int, its_size: int, _: timedelta) -> dist.ProcessGroup:
+        return gloo_group(its_store, its_rank, its_size, here=here, timeout_s=timeout_s)
+
+    known: Any = dist.Backend
+    if OURS not in known.backend_list:
+        known.register_backend(OURS, _made_here, devices=["cpu"])
+    _made_here.now = make
+    dist.init_process_group(OURS, store=store, rank=rank, world_size=size, timeout=limit)
+
+
+class _MadeHere:
+    """Is what torch calls for a group; a backend is registered once, an address may change."""
+
+    now: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        return self.now(*args)
+
+
+_made_here = _MadeHere()
+
+
+def leave_global_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def abort(group: Any) -> None:

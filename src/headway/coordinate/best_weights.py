@@ -18,6 +18,7 @@ from pathlib import Path
 
 from headway.coordinate.checkpoint import LAST as LAST
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState, make_folder
+from headway.core.lent import taken
 from headway.core.opaque import JsonObject, Weights
 from headway.core.types import Score, Snapshot
 from headway.observe.whole_files import written_beside
@@ -132,7 +133,7 @@ def _kept_in(state: RunState, version: int) -> Kept:
     scores = (score.value for score in state.scores if score.version == version)
     weights = state.last[1] if state.last is not None and state.last[0] == version else state.snapshots[version]
     others = {name: _other_line(state, name, version) for name in state.lines or {}}
-    return Kept(version, weights, next(scores, None), state, others)
+    return Kept(version, taken(weights), next(scores, None), state, others)
 
 
 def _other_line(state: RunState, name: str, version: int) -> Snapshot:
@@ -142,8 +143,9 @@ def _other_line(state: RunState, name: str, version: int) -> Snapshot:
     if state.settings.get("dispatch") == "pinned" and state.companions is not None and version == state.version:
         beside = state.companions[1].get(name)
         if beside in line.snapshots:
-            return Snapshot(beside, line.snapshots[beside])
-    return Snapshot(line.version, line.snapshots[line.version]) if line.last is None else Snapshot(*line.last)
+            return Snapshot(beside, taken(line.snapshots[beside]))
+    last, weights = line.last or (line.version, line.snapshots[line.version])
+    return Snapshot(last, taken(weights))
 
 
 def _version(path: Path) -> int:

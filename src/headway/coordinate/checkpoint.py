@@ -2,6 +2,7 @@
 
     checkpoints/000007-v42/     state.pkl       everything below, in one file
                                 manifest.json   format, size and SHA-256 of state.pkl
+                                learner/, weights-42/   files, where a learner writes those (core/saved_beside.py)
 
 A checkpoint is written into a hidden folder beside, flushed, and renamed: a crash, or a full disk, leaves either
 the whole of it or nothing, and those before it as they were. On load the hash is checked before anything is
@@ -18,11 +19,13 @@ import json
 import pickle
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject, SavedState, Weights
+from headway.core.saved_beside import LentFiles, SavedBeside
 from headway.core.types import Rollout, Score, State
 from headway.observe.whole_files import flush_folder, written_beside
 
@@ -93,6 +96,9 @@ class RunState:
     with the rollouts that a line does not take."""
 
 
+AnyState = TypeVar("AnyState", RunState, LineState)
+
+
 class CheckpointStore:
     """A folder of checkpoints, the last `keep` of them."""
 
@@ -107,6 +113,9 @@ class CheckpointStore:
         make_folder(self.folder)
         number = max((_number(path) for path in self.all()), default=-1) + 1
         final = self.folder / f"{number:06d}-v{state.version if state.last is None else state.last[0]}"
+        state, folders = _with_folders(state)
+        for missing in filter(None, (saved.missing() for saved in folders.values())):
+            raise CheckpointError(f"the learner's state was not written: {missing}")
         content = pickle.dumps(state, protocol=5)
         manifest = {
             "format": FORMAT,
@@ -119,9 +128,19 @@ class CheckpointStore:
             beside.mkdir()
             (beside / "state.pkl").write_bytes(content)
             (beside / "manifest.json").write_text(json.dumps(manifest, indent=1))
+            for name, saved in folders.items():
+                Path(saved.folder).rename(beside / name)
         for old in self.all()[: -self.keep]:
             shutil.rmtree(old)
         return final
+
+    def beside(self, line: str = "", version: int | None = None) -> str:
+        """A folder that is not there yet, for files that the next checkpoint takes along: of the state of a line's
+        learner, or of the weights of a version."""
+        make_folder(self.folder)
+        folder = self.folder / f".{_folder_of(line, version)}"
+        shutil.rmtree(folder, ignore_errors=True)
+        return str(folder)
 
     def all(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
@@ -182,6 +201,9 @@ class CheckpointStore:
         for one in fields(RunState):  # those that came later are not in older checkpoints
             if not hasattr(state, one.name):
                 object.__setattr__(state, one.name, one.default)
+        state, folders = _with_folders(state, within=path)
+        for missing in filter(None, (saved.missing() for saved in folders.values())):
+            raise CheckpointError(f"checkpoint {path} is damaged: {missing}{self._older(path)}")
         return state
 
     def _none(self) -> CheckpointError:
@@ -196,6 +218,35 @@ class CheckpointStore:
         has_recipe = (run / "config.yaml").is_file()
         command = f"headway resume {run} --checkpoint {newest}" if has_recipe else f"resume=True, checkpoint={newest!r}"
         return f"; others there: {', '.join(others)}; to go on from there: {command}"
+
+
+def _folder_of(line: str, version: int | None = None) -> str:
+    name = "learner" if version is None else f"weights-{version}"
+    return f"{name}-{line}" if line else name
+
+
+def _with_folders(state: RunState, within: Path | None = None) -> tuple[RunState, dict[str, SavedBeside]]:
+    """The state with the names of the folders that its files have in a checkpoint, or, `within` one, their paths; and
+    those files, by the names of the folders."""
+    found: dict[str, SavedBeside] = {}
+
+    def placed(value: Weights | SavedState, line: str, version: int | None = None) -> Weights | SavedState:
+        if isinstance(value, LentFiles):
+            return replace(value, saved=placed(value.saved, line, version))
+        if not isinstance(value, SavedBeside):
+            return value
+        name = _folder_of(line, version)
+        moved = replace(value, folder=str(within.absolute() / name) if within else name)
+        found[name] = moved if within else value
+        return moved
+
+    def of_line(part: AnyState, line: str) -> AnyState:
+        last = None if part.last is None else (part.last[0], placed(part.last[1], line, part.last[0]))
+        snapshots = {version: placed(weights, line, version) for version, weights in part.snapshots.items()}
+        return replace(part, learner=placed(part.learner, line), snapshots=snapshots, last=last)
+
+    lines = state.lines and {name: of_line(part, name) for name, part in state.lines.items()}
+    return replace(of_line(state, ""), lines=lines), found
 
 
 def _number(path: Path) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, LineState, RunState
 from headway.coordinate.collector_calls import CollectorCalls
@@ -76,10 +77,11 @@ class Checkpointing:
         states: dict[str, State] = {}
         lasts: dict[str, Snapshot] = {}
         for line in flights.lines:
-            state = states[line.name] = {"learner": await line.learner.state(first.role)}
-            state["weights"] = await line.publishing.all_weights(first.role)
+            folder = partial(self.store.beside, line.name)
+            state = states[line.name] = {"learner": await line.learner.state(first.role, folder())}
+            state["weights"] = await line.publishing.all_weights(first.role, folder)
             if is_end and line.updates_in_version:
-                last, weights = await line.publishing.stage_last(line.version + 1, first.role)
+                last, weights = await line.publishing.stage_last(line.version + 1, first.role, folder)
                 if last is not None:
                     lasts[line.name], state["last"] = last, (last.version, weights)
         for line in reversed(flights.lines):  # that of the first line last: it may be given newer targets meanwhile

@@ -90,9 +90,9 @@ class LearnerCalls:
                 board.end(waiter)
         raise RunFailed(f"version {version} could not be published in {retries.publish_attempts} attempts: {what}")
 
-    async def state(self, waiter: str) -> SavedState:
-        """What must survive a restart; `waiter` is who asks for it, on the board."""
-        return await self._calls.call(self.role, "state", "its state", self._learn_s, name=waiter)
+    async def state(self, waiter: str, folder: str | None = None) -> SavedState:
+        """What must survive a restart; `waiter` is who asks for it, on the board. Files go into `folder`."""
+        return await self._calls.call(self.role, "state", "its state", self._learn_s, folder, name=waiter)
 
     async def restore(self, state: object) -> None:
         await self._calls.call(self.role, "restore", "its state", self._calls.settings.deadlines.start_s, state)

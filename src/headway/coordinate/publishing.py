@@ -7,6 +7,9 @@ A version that was lost with the node that held it is staged again by the learne
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from headway.coordinate.learner_calls import LearnerCalls
 from headway.coordinate.role_calls import RoleCalls, RunFailed
 from headway.coordinate.snapshots import HeldSnapshots
@@ -15,6 +18,9 @@ from headway.core.lent import Lent, LentLost
 from headway.core.opaque import Weights
 from headway.core.protocols import PayloadLost
 from headway.core.types import Snapshot
+
+FolderFor = Callable[[int], str]
+"""Where files of a version may be written: a folder that is not there yet."""
 
 
 class Publishing:
@@ -56,17 +62,18 @@ class Publishing:
         newest = self.snapshots.newest
         return newest.version == snapshot.version and newest.payload is snapshot.payload
 
-    async def newest_weights(self, role: str) -> Weights:
-        """The newest weights themselves, here; `role` waits for them."""
+    async def newest_weights(self, role: str, folder: FolderFor | None = None) -> Weights:
+        """The newest weights themselves, here, or in files of such a folder; `role` waits for them."""
         while True:
             newest = self.snapshots.newest
             try:
-                return await self.weights_of(newest, role)
+                return await self.weights_of(newest, role, folder)
             except PayloadLost:
                 await self.stage_again(role, newest)
 
-    async def weights_of(self, snapshot: Snapshot, role: str) -> Weights:
-        """The weights themselves, here. What the learner has lent is taken beside the loops; `role` waits for it."""
+    async def weights_of(self, snapshot: Snapshot, role: str, folder: FolderFor | None = None) -> Weights:
+        """The weights themselves, here. What the learner has lent is taken beside the loops; `role` waits for it.
+        With a folder they may be in files there instead."""
         runtime, board = self._calls.runtime, self._calls.board
         payload = runtime.fetch(snapshot.payload)
         if not isinstance(payload, Lent):
@@ -74,28 +81,30 @@ class Publishing:
         self.snapshots.hold(snapshot.version)
         board.begin(role, "weights", f"version {snapshot.version}", self._calls.settings.deadlines.publish_s)
         try:
-            return await runtime.offload(payload.take)
+            return await runtime.offload(_taking(payload, snapshot.version, folder))
         except LentLost as error:
             raise PayloadLost("driver", "fetch", str(error), versions=[snapshot.version]) from error
         finally:
             board.end(role)
             self.snapshots.let_go(snapshot.version)
 
-    async def all_weights(self, role: str) -> dict[int, Weights]:
+    async def all_weights(self, role: str, folder: FolderFor) -> dict[int, Weights]:
         """Version -> weights of everything that somebody needs, as a checkpoint keeps them."""
-        weights = {self.version: await self.newest_weights(role)}
+        weights = {self.version: await self.newest_weights(role, folder)}
         for snapshot in self.snapshots.all():
             if snapshot.version not in weights and self.snapshots.has(snapshot.version):
-                weights[snapshot.version] = await self.weights_of(snapshot, role)
+                weights[snapshot.version] = await self.weights_of(snapshot, role, folder)
         return weights
 
-    async def stage_last(self, version: int, role: str) -> tuple[Snapshot | None, Weights]:
-        """The version a run ends with, and its weights, here; nothing if they were lost on the way."""
+    async def stage_last(self, version: int, role: str, folder: FolderFor) -> tuple[Snapshot | None, Weights]:
+        """The version a run ends with, and its weights as a checkpoint keeps them; nothing if they were lost on the
+        way."""
         snapshot = await self._learner.stage(version, waiter=role)
         try:
             payload = self._calls.runtime.fetch(snapshot.payload)
-            is_lent = isinstance(payload, Lent)
-            return snapshot, await self._calls.runtime.offload(payload.take) if is_lent else payload
+            if not isinstance(payload, Lent):
+                return snapshot, payload
+            return snapshot, await self._calls.runtime.offload(_taking(payload, version, folder))
         except (PayloadLost, LentLost):
             self.release(snapshot.payload)
             return None, None
@@ -113,3 +122,7 @@ class Publishing:
             payload.give_back()
         else:
             self._calls.runtime.release(payload)
+
+
+def _taking(payload: Lent, version: int, folder: FolderFor | None) -> Callable[[], Weights]:
+    return payload.take if folder is None else partial(payload.saved_in, folder(version))

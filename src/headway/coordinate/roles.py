@@ -27,6 +27,7 @@ from headway.core.protocols import (
     Reanalyzer,
     ReplayLearner,
     Role,
+    SavesBeside,
     SharedReplay,
     Stateful,
     TakesSnapshots,
@@ -249,6 +250,12 @@ class LearnerRole(_KeepsTargets):
     def __init__(self, build: Callable[[], Learner]) -> None:
         self.learner = build()
         super().__init__(self.learner)
+
+    def state(self, folder: str | None = None) -> SavedState:
+        """What must survive a restart; a learner that writes files writes them into `folder`, if there is one."""
+        if folder is not None and isinstance(self.learner, SavesBeside) and self.learner.saves_beside:
+            return self.learner.save_beside(folder)
+        return super().state()
 
     def has_replay(self) -> bool:
         return isinstance(self.learner, ReplayLearner)

@@ -25,6 +25,11 @@ class Lent:
         """The value itself, here, in memory of its own. Blocks, under a deadline; raises LentLost."""
         raise NotImplementedError
 
+    def saved_in(self, folder: str) -> Payload:
+        """What a checkpoint keeps: the value, unless whoever has it can write it into this folder, which is new.
+        Blocks, under a deadline; raises LentLost."""
+        return self.take()
+
     def give_back(self) -> None:
         """It will not be taken again. Does not block and does not fail: whoever is gone keeps nothing."""
         raise NotImplementedError

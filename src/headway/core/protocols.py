@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from headway.core.opaque import CoroutineOf, Payload, RoleAnswer, SavedState, Station, Weights
 from headway.core.refusals import limit_reached
+from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 
 T = TypeVar("T")
@@ -37,6 +38,23 @@ class Learner(Protocol):
     def state_dict(self) -> SavedState: ...
 
     def load_state_dict(self, state: SavedState) -> None: ...
+
+
+@runtime_checkable
+class SavesBeside(Protocol):
+    """A learner whose state is too large for one message: it writes files, and gives back where they are.
+
+    `load_state_dict` takes what `save_beside` returned, wherever the files are by then.
+    """
+
+    @property
+    def saves_beside(self) -> bool:
+        """Whether it does."""
+        ...
+
+    def save_beside(self, folder: str) -> SavedBeside:
+        """Write into this folder, which no checkpoint has yet. Returns when the files are on the disk."""
+        ...
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.core.lent import taken
 from headway.core.protocols import Evaluator
 from headway.core.types import Score, Snapshot
 from headway.experience.episode import Episodes
@@ -38,7 +39,7 @@ class LikelihoodEvaluator:
         self._batches = _batches(episodes, microbatch_tokens, choose_layout(self._model, layout) == "rows")
 
     def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
-        take_weights(self._model, snapshot.payload)
+        take_weights(self._model, taken(snapshot.payload))
         device = next(self._model.parameters()).device
         sums = torch.zeros(3, dtype=torch.float64)  # -log p, right guesses, tokens
         with torch.no_grad():

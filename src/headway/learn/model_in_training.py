@@ -9,17 +9,23 @@ With it go the number of updates and the dice of the learner, so that its state 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headway.children.shard_files import Rows, SavedShards, write_shard
+from headway.core.saved_beside import SavedBeside
 from headway.learn.grpo.policy import autocast
-from headway.learn.grpo.replies import MicrobatchSizes
+from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
 from headway.learn.kernel_settings import KernelSettings
+from headway.learn.published_rows import PublishedRows, published_rows
 from headway.learn.rank import Rank
+from headway.learn.sharding import shard_model
 from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
 from headway.llm.adapters import plain_weights
 from headway.llm.kernels import choose_kernels
@@ -43,8 +49,10 @@ class ModelInTraining:
         publish_dtype: torch.dtype | None,
         seed: int,
         rank: Rank,
+        shard_ranks: int | None = None,
     ) -> None:
         self.model = without_dropout(load())
+        self.shards = shard_model(self.model, rank, shard_ranks)
         found = choose_layout(self.model, layout)
         attention, compiling = kernels.trainer_attention, kernels.compile_trainer
         self.kernels = choose_kernels(self.model, found, attention, compiling, microbatch_tokens, autocast)
@@ -52,12 +60,15 @@ class ModelInTraining:
         device = next(self.model.parameters()).device
         price = 0.0 if apart or windows is not None else pair_price(self.model)
         self.sizes = MicrobatchSizes(microbatch_tokens, price, device, apart, windows)
+        if self.shards is not None:
+            self.shards.forget_gathered()  # or what it read for the layout would be taken for its weights
         trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if not trained:
             raise ValueError("the model has no weights to train")
-        self.trained = TrainedWeights(trained, settings, settings.learning_rate)
+        self.trained = TrainedWeights(trained, settings, settings.learning_rate, rank)
         self.random = np.random.default_rng(seed)
         self.updates = 0
+        self.saves_beside = shard_ranks is not None
         self._publish_dtype = publish_dtype
         self._rank = rank
 
@@ -67,14 +78,33 @@ class ModelInTraining:
 
     def step(self) -> Tensor:
         """Adds the gradients up over ranks and takes a step; returns their norm."""
-        self._rank.add_up_gradients(self.trained.parameters)
+        self.trained.add_up_gradients()
         norm = self.trained.clip()
         self.trained.step()
         return norm
 
+    def in_step(self, parts: Iterator[Microbatch], data: Replies) -> Iterator[Microbatch]:
+        """Yields the microbatches of this rank. With shards all ranks make the same passes: one that has fewer than
+        another gets fillers, whose results nobody uses."""
+        if self.shards is None:
+            yield from parts
+            return
+        mine = list(parts)
+        missing = self._rank.most(len(mine)) - len(mine)
+        yield from mine
+        for _ in range(missing):
+            (filler,) = data.microbatches_of(np.zeros(1, np.int64), self.sizes)
+            yield replace(filler, is_filler=True)
+
     def published(self) -> dict[str, Tensor]:
         """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
         return plain_weights(self.model, self._publish_dtype)
+
+    def published_rows(self) -> list[PublishedRows] | None:
+        """Returns the same of a model in shards: this rank's rows. None where another rank has the same rows."""
+        assert self.shards is not None
+        self.shards.forget_gathered()
+        return published_rows(self.model, self._publish_dtype) if self.shards.is_first_replica else None
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -83,7 +113,20 @@ class ModelInTraining:
             "random": self.random.bit_generator.state,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.trained.load_state_dict(state)
-        self.updates = state["updates"]
-        self.random.bit_generator.state = state["random"]
+    def save_beside(self, folder: str, parts: Mapping[str, Rows], rest: Mapping[str, Any]) -> SavedBeside:
+        """Writes this rank's rows of everything, and `parts` with them, into files of its own."""
+        files = write_shard(Path(folder), self._rank.index, {**self.trained.parts("policy"), **parts})
+        own = {"policy": self.trained.rest(), "updates": self.updates, "random": self.random.bit_generator.state}
+        return SavedBeside(folder, files, {**own, **rest})
+
+    def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
+        if isinstance(state, SavedBeside):
+            rest = state.rest
+            self.trained.load_parts("policy", SavedShards(Path(state.folder)), rest["policy"])
+        else:
+            rest = state
+            self.trained.load_state_dict(state)
+        self.updates = rest["updates"]
+        self.random.bit_generator.state = rest["random"]
+        if self.shards is not None:
+            self.shards.forget_gathered()

@@ -8,21 +8,27 @@ on the whole batch, like all the others, so that nothing else has to be said bet
 exchanged, and a sum has the same bits on every rank. `ALONE` is the rank of a learner in one process: its share is
 everything, and there is nothing to add.
 
-The process group is an object of its own, not torch's global one: two learners may live in one process.
+The process group is an object of its own, not torch's global one: two learners may live in one process. Only a learner
+whose model is cut into shards (sharding.py) takes the global one too: torch shards over nothing else. So there is one
+of those in a process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.children.torch_groups import abort, gloo_group, nccl_group
+from headway.children.torch_groups import abort, gloo_group, leave_global_group, nccl_group, open_global_group
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Numbers = MutableSequence[int] | memoryview
 Device = Literal["cpu", "cuda"]
@@ -71,6 +77,8 @@ class Rank:
         self._progress = [0] * size if progress is None else progress  # of each rank; this one writes its own
         self._group: Any = None
         self._sums_on = torch.device("cpu")
+        self._meeting: tuple[Meeting, dist.Store, str] | None = None
+        self._meshes: dict[int, DeviceMesh] = {}
 
     @property
     def num_sums(self) -> int:
@@ -90,6 +98,66 @@ class Rank:
                 self._group = gloo_group(store, self.index, self.size, here=here, timeout_s=meeting.sum_s)
         except RuntimeError as error:
             raise RanksBroken(str(error).splitlines()[0]) from error
+        self._meeting = meeting, store, here
+
+    def mesh(self, shard_ranks: int) -> DeviceMesh:
+        """Makes the ranks known to torch: replicas of `shard_ranks` that hold a shard each. All ranks ask for it."""
+        if self.size % shard_ranks:
+            raise ValueError(f"shard_ranks must divide learner_ranks={self.size}, received {shard_ranks!r}")
+        if self._meeting is None:
+            raise RanksBroken(f"rank {self.index} of {self.size} is not connected to the others")
+        meeting, store, here = self._meeting
+        if self.device.type == "cuda" and meeting.backend != "nccl":
+            raise ValueError(f"shards on GPUs need a GPU for each of the {self.size} ranks")
+        if not self._meshes:
+            if dist.is_initialized():
+                raise ValueError("a process has room for one learner that is cut into shards, and there is one already")
+            open_global_group(
+                meeting.backend,
+                dist.PrefixStore("shards", store),
+                self.index,
+                self.size,
+                here=here,
+                timeout_s=meeting.sum_s,
+            )
+        if shard_ranks not in self._meshes:
+            from torch.distributed.device_mesh import init_device_mesh
+
+            whole = shard_ranks == self.size
+            shape = (shard_ranks,) if whole else (self.size // shard_ranks, shard_ranks)
+            names = ("shard",) if whole else ("replicate", "shard")
+            self._meshes[shard_ranks] = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        return self._meshes[shard_ranks]
+
+    @property
+    def here(self) -> str:
+        """The address of this machine that others can reach."""
+        return "127.0.0.1" if self._meeting is None else self._meeting[2]
+
+    def leave(self) -> None:
+        """Ends what `mesh` began. Nothing of the learner is used afterwards."""
+        if self._meshes:
+            self._meshes.clear()
+            leave_global_group()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside, what torch says when it lost the other ranks becomes RanksBroken."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self._meshes and (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
+                raise RanksBroken(str(error).splitlines()[0]) from error
+            raise
+
+    def most(self, count: int) -> int:
+        """Returns the largest of what the ranks say."""
+        if self.size == 1:
+            return count
+        said = torch.zeros(self.size, dtype=torch.float64)
+        said[self.index] = count
+        self.add_up(said)
+        return int(said.max())
 
     def disconnect(self) -> None:
         """From any thread. A sum that still waits for others ends with an error, or with nonsense that nobody uses."""
@@ -143,7 +211,7 @@ class Rank:
 
     def add_up_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Put the sums over all ranks in place of the gradients, in one message. None counts as zero."""
-        if self.size == 1:
+        if self.size == 1 or not parameters:
             return
         flat = torch.cat([_flat_gradient(parameter) for parameter in parameters])
         self.add_up(flat)

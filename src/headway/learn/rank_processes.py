@@ -118,8 +118,8 @@ def _build(channel: Channel, start: Frame, progress: int) -> RankHost | None:
     try:
         make_learner = unpack_function(factory)
         sums = memoryview(mmap.mmap(progress, 8 * size)).cast("q")
-        host = RankHost(Rank(index, size, device, sums), LOOPBACK, make_learner)
         torch.set_num_threads(num_threads)
+        host = RankHost(Rank(index, size, device, sums), LOOPBACK, make_learner)
     except Exception as error:  # noqa: BLE001 - whatever it is, rank 0 says it
         _send([channel], raised(index, error))
         return None

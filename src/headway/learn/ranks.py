@@ -6,11 +6,14 @@
          |                                        |
       LearnReport    <----------- done -----------+            a thread watches them meanwhile
 
-    starting --> connected --> working --> ended (closed, collected as garbage, a rank failed, this process died)
+    starting --> connected --> built --> working --> ended (closed, collected as garbage, a rank failed, this process
+                                                            died)
 
 Every rank is built by the same function and gets the same calls, so all of them hold the same state at all times:
 rank 0's is the learner's, for snapshots and checkpoints, and a state that is loaded is loaded everywhere. Every
 `check_every` updates the weights of all ranks are compared, bit for bit.
+
+A model that is cut into shards (sharding.py) is held by all ranks together: each writes its own part of a checkpoint.
 
 A rank that raises, ends or is silent for too long ends all others: whoever waited for it in a sum is woken by that,
 and one line says which rank it was and why. After that the learner is of no use: its state may be half an update.
@@ -22,13 +25,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from headway.children.torch_groups import find_store, open_store
 from headway.core.opaque import SavedState, Weights
 from headway.core.protocols import Learner, explain
+from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport
 from headway.learn.rank import Backend, Device, Meeting, Rank, RanksBroken
 from headway.observe.fingerprint import fingerprint
@@ -41,6 +45,10 @@ CONNECT_S = 30.0
 """Ranks that are all there connect within milliseconds."""
 SETTLE_S = 5.0
 """A rank that lost the others is a victim. This long is waited for the culprit to be known."""
+
+
+TOLD = ("save_beside", "offer")
+"""Methods of a learner whose results differ by rank."""
 
 
 class RankFailed(RuntimeError):
@@ -117,10 +125,12 @@ class RankedLearner:
         rank = self._rank = Rank(0, size, device)
         self._end = weakref.finalize(self, _end, peers, rank)
         try:
-            self._learner = self._together(start_s, lambda: make_learner(rank))[0]
+            self._together(start_s, lambda: None)  # all are there
+            self._connect(start_s)
+            peers.call("build")
+            self._learner: Any = self._together(start_s, lambda: make_learner(rank))[0]
             if hasattr(self._learner, "insert"):
                 raise ValueError("the ranks of a learner cannot keep a replay each: put one around all of them")
-            self._connect(start_s)
             self._check("start with")
         except BaseException:
             self.close()
@@ -135,11 +145,29 @@ class RankedLearner:
 
     def snapshot(self) -> Weights:
         self._refuse_if_failed()
+        if getattr(self._learner, "offers", False):
+            own, others = self._call_all("offer")
+            return self._learner.joined([own, *(others[rank] for rank in sorted(others))])
         return self._learner.snapshot()
 
     def state_dict(self) -> SavedState:
         self._refuse_if_failed()
+        if getattr(self._learner, "offers", False):
+            raise ValueError("no rank has the whole state of a model in shards: it is saved in files (save_beside)")
         return self._learner.state_dict()
+
+    @property
+    def saves_beside(self) -> bool:
+        return getattr(self._learner, "saves_beside", False)
+
+    def save_beside(self, folder: str) -> SavedBeside:
+        """Each rank writes what it has."""
+        own: SavedBeside
+        own, others = self._call_all("save_beside", folder)
+        files = dict(own.files)
+        for other in others.values():
+            files |= other.files
+        return replace(own, files=files)
 
     def load_state_dict(self, state: object) -> None:
         self._call("load_state_dict", state)
@@ -152,16 +180,20 @@ class RankedLearner:
 
     def _call(self, method: str, *args: object) -> Any:
         """Call a method of every rank's learner, all at once; the result of rank 0's."""
+        return self._call_all(method, *args)[0]
+
+    def _call_all(self, method: str, *args: object) -> tuple[Any, dict[int, Any]]:
+        """The same, with the results of the other ranks where the method has any that is not rank 0's."""
         self._refuse_if_failed()
         self._peers.call(method, *args)
-        return self._together(self._deadline_s, partial(getattr(self._learner, method), *args))[0]
+        return self._together(self._deadline_s, partial(getattr(self._learner, method), *args))
 
     def _refuse_if_failed(self) -> None:
         if self._failure:
             raise RankFailed(self._failure)
 
     def _connect(self, start_s: float) -> None:
-        """Everybody is there and built, so this takes milliseconds."""
+        """Everybody is there, so this takes milliseconds."""
         peers, connect_s = self._peers, min(start_s, CONNECT_S)
         store, port = open_store(peers.host, self.size, connect_s)
         sum_s = 2 * self._deadline_s  # who is late is found out here, before those that wait for it give up
@@ -185,7 +217,8 @@ class RankedLearner:
         """Do rank 0's part of what the others were asked for: its result, and theirs. If one fails, all end."""
         watch = _Watch(self._peers, self._rank, deadline_s)
         try:
-            result = work()
+            with self._rank.together():
+                result = work()
         except RanksBroken as error:
             watch.thread.join(SETTLE_S)
             watch.end(f"rank 0 of {self.size} lost the others: {error}")
@@ -278,6 +311,7 @@ class _Watch:
 def _end(peers: Peers, rank: Rank) -> None:
     rank.disconnect()
     peers.close()
+    rank.leave()
 
 
 class RankHost:
@@ -286,21 +320,26 @@ class RankHost:
     def __init__(self, rank: Rank, here: str, make_learner: MakeLearner) -> None:
         self._rank = rank
         self._here = here
-        self._learner = make_learner(rank)
+        self._make_learner = make_learner
+        self._learner: Any = None
 
     def connect(self, meeting: Meeting) -> None:
         store = find_store(meeting.host, meeting.port, self._rank.size, meeting.connect_s)
         self._rank.connect(meeting, store, self._here)
+
+    def build(self) -> None:
+        self._learner = self._make_learner(self._rank)
 
     def fingerprint(self) -> str:
         return fingerprint(_held_alike(self._learner))
 
     def answer(self, method: str, args: Sequence[object]) -> Answer:
         try:
-            if method in ("connect", "fingerprint"):
-                return Answer(self._rank.index, getattr(self, method)(*args))
-            getattr(self._learner, method)(*args)
-            return Answer(self._rank.index)
+            with self._rank.together():
+                if method in ("connect", "build", "fingerprint"):
+                    return Answer(self._rank.index, getattr(self, method)(*args))
+                found = getattr(self._learner, method)(*args)
+            return Answer(self._rank.index, found if method in TOLD else None)
         except RanksBroken as error:
             return Answer(self._rank.index, lost_others=str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, rank 0 says it

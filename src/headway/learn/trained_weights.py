@@ -3,6 +3,9 @@
     gradients --> added up over ranks --> clipped to a norm --> AdamW --> weights
 
 What belongs to it goes into a checkpoint and comes back bit for bit.
+
+Of a model that is cut into shards (sharding.py) it holds this rank's rows of each weight, and AdamW for those: their
+gradients come summed, so only the norm has to be told between ranks.
 """
 
 from __future__ import annotations
@@ -13,6 +16,11 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
+
+from headway.children.shard_files import Rows, SavedShards
+from headway.learn.lean_adamw import LeanAdamW, OptimizerState
+from headway.learn.published_rows import first_row
+from headway.learn.rank import ALONE, Rank
 
 
 class OptimizerSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):
@@ -36,6 +44,9 @@ class OptimizerSettings(BaseModel, frozen=True, extra="forbid", use_attribute_do
     """Added to the size of gradients. Raising it makes the steps of weights with tiny gradients smaller."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Of AdamW."""
+    optimizer_state: OptimizerState = "full"
+    """How AdamW keeps its two moments. 8bit: a quarter of the memory, rounded by chance. host: in the memory of the
+    machine, for a slower step."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Largest gradient norm."""
     num_epochs: int = Field(default=1, ge=1)
@@ -45,19 +56,27 @@ class OptimizerSettings(BaseModel, frozen=True, extra="forbid", use_attribute_do
 
 
 class TrainedWeights:
-    """Holds named parameters and AdamW for them."""
+    """Holds named parameters and AdamW for them. Weights of a sharded model are this rank's rows of them."""
 
-    def __init__(self, named: Mapping[str, Tensor], settings: OptimizerSettings, learning_rate: float) -> None:
-        self.named = dict(named)
-        self._optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_eps,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+    def __init__(
+        self, named: Mapping[str, Tensor], settings: OptimizerSettings, learning_rate: float, rank: Rank = ALONE
+    ) -> None:
+        self._sharded: dict[str, Any] = {name: p for name, p in named.items() if hasattr(p, "to_local")}
+        self.named = {name: _own_rows(p) if name in self._sharded else p for name, p in named.items()}
+        self._rank = rank
         self._max_grad_norm = settings.max_grad_norm
+        chosen: dict[str, Any] = {
+            "lr": learning_rate,
+            "betas": (settings.adam_beta1, settings.adam_beta2),
+            "eps": settings.adam_eps,
+            "weight_decay": settings.weight_decay,
+        }
+        is_plain = settings.optimizer_state == "full" and not any(p.dtype == torch.bfloat16 for p in self.parameters)
+        self._optimizer: torch.optim.AdamW | LeanAdamW
+        if is_plain:
+            self._optimizer = torch.optim.AdamW(self.parameters, fused=True, **chosen)
+        else:
+            self._optimizer = LeanAdamW(self.parameters, state=settings.optimizer_state, salt=rank.index, **chosen)
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -75,10 +94,38 @@ class TrainedWeights:
 
     def forget_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._sharded.values():
+            parameter.grad = None
+
+    def add_up_gradients(self) -> None:
+        """Puts the sums over all ranks in place of the gradients. Those of shards are sums already."""
+        self._rank.add_up_gradients([p for name, p in self.named.items() if name not in self._sharded])
+        for name, parameter in self._sharded.items():
+            gradient = parameter.grad
+            self.named[name].grad = None if gradient is None else gradient.to_local()
 
     def clip(self) -> Tensor:
         """Scales the gradients down where they are too long; returns how long they were."""
-        return torch.nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm, foreach=True)
+        if not self._sharded:
+            return torch.nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm, foreach=True)
+        norm = self._norm()
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        torch._foreach_mul_(gradients, torch.clamp(self._max_grad_norm / (norm + 1e-6), max=1.0))
+        return norm
+
+    def _norm(self) -> Tensor:
+        """Returns the norm of all gradients, wherever their rows are. Replicas of a shard count once."""
+        own = torch.zeros((), dtype=torch.float64, device=self.parameters[0].device)
+        alike = own.clone()
+        for name, parameter in self.named.items():
+            if parameter.grad is not None:
+                square = parameter.grad.double().square().sum()
+                if name in self._sharded:
+                    own += square * self._sharded[name].device_mesh.size(-1) / self._rank.size
+                else:
+                    alike += square
+        self._rank.add_up(own)
+        return (own + alike).sqrt().float()
 
     def step(self) -> None:
         self._optimizer.step()
@@ -87,11 +134,82 @@ class TrainedWeights:
         """Returns the weights themselves, without a gradient."""
         return {name: parameter.detach() for name, parameter in self.named.items()}
 
+    def alike(self) -> dict[str, Tensor]:
+        """Returns the weights that every rank has in full."""
+        return {name: value for name, value in self.values().items() if name not in self._sharded}
+
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.values(), "optimizer": self._optimizer.state_dict()}
+
+    # -- in files (children/shard_files.py) ----------------------------------------------------------------------
+
+    def parts(self, prefix: str) -> dict[str, Rows]:
+        """Returns what this rank has to write: its rows of every weight and of what the optimizer keeps of it. What all
+        ranks have is written by the first one."""
+        found: dict[str, Rows] = {}
+        state = self._optimizer.state_dict()["state"]
+        for number, (name, rows) in enumerate(self.named.items()):
+            if not self._writes(name):
+                continue
+            moments = {kind: part for kind, part in state.get(number, {}).items() if kind != "step"}
+            for kind, part in {"weights": rows.detach(), **moments}.items():
+                first, total = self._place(name)
+                found[f"{prefix}/{kind}/{name}"] = Rows(part, first, (total, *part.shape[1:]) if part.dim() else ())
+        return found
+
+    def rest(self) -> dict[str, Any]:
+        """Returns what is small, and the same on every rank."""
+        state = self._optimizer.state_dict()
+        steps = {number: float(parts["step"]) for number, parts in state["state"].items()}
+        return {"steps": max(steps.values(), default=0.0), "param_groups": state["param_groups"]}
+
+    def load_parts(self, prefix: str, saved: SavedShards, rest: dict[str, Any]) -> None:
+        """Reads this rank's rows back, however many ranks have written them."""
+        state: dict[int, dict[str, Tensor]] = {}
+        with torch.no_grad():
+            for number, (name, rows) in enumerate(self.named.items()):
+                first = self._place(name)[0]
+                count = rows.shape[0] if rows.dim() else None
+                kinds = [
+                    key.split("/")[1] for key in saved.shapes if key.startswith(f"{prefix}/") and _is_of(key, name)
+                ]
+                for kind in {"weights", *kinds}:
+                    part = saved.read(f"{prefix}/{kind}/{name}", first, count)
+                    if kind == "weights":
+                        rows.copy_(part)
+                    else:
+                        state.setdefault(number, {})[kind] = part.to(rows.device)
+                if number in state:
+                    state[number]["step"] = torch.tensor(rest["steps"], dtype=torch.float32)
+        self._optimizer.load_state_dict({"state": state, "param_groups": rest["param_groups"]})
+
+    def _place(self, name: str) -> tuple[int, int]:
+        """Says which row of the whole this rank's first one is, and how many there are in all."""
+        rows = self.named[name]
+        if name not in self._sharded:
+            return 0, rows.shape[0] if rows.dim() else 1
+        return first_row(self._sharded[name]), self._sharded[name].shape[0]
+
+    def _writes(self, name: str) -> bool:
+        if name not in self._sharded:
+            return self._rank.index == 0
+        mesh = self._sharded[name].device_mesh
+        return mesh.ndim == 1 or mesh.get_local_rank(0) == 0
+
+    # -- in memory --------------------------------------------------------------------------------------
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         with torch.no_grad():
             for name, parameter in self.named.items():
                 parameter.copy_(torch.as_tensor(state["weights"][name]))
         self._optimizer.load_state_dict(state["optimizer"])
+
+
+def _is_of(key: str, name: str) -> bool:
+    return key.split("/", 2)[2] == name
+
+
+def _own_rows(parameter: Any) -> Tensor:
+    """Returns this rank's rows of a sharded parameter: the same memory, as a leaf of its own."""
+    rows: Tensor = parameter.to_local().detach()
+    return rows.requires_grad_()

@@ -39,7 +39,7 @@ def add_adapters(model: CausalModel, rank: int, alpha: float, *, seed: int = 0) 
     adapted: CausalModel = whole
     random = torch.Generator().manual_seed(seed)  # never the global one: roles are built at the same time
     with torch.no_grad():
-        for module in _adapted_layers(adapted).values():
+        for module in adapted_layers(adapted).values():
             for layer in module.lora_A.values():
                 width = layer.weight.shape[1]
                 layer.weight.copy_((torch.rand(layer.weight.shape, generator=random) * 2 - 1) / width**0.5)
@@ -47,7 +47,7 @@ def add_adapters(model: CausalModel, rank: int, alpha: float, *, seed: int = 0) 
 
 
 def has_adapters(model: CausalModel) -> bool:
-    return bool(_adapted_layers(model))
+    return bool(adapted_layers(model))
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def without_adapters(model: CausalModel) -> Iterator[None]:
 
     Only between a backward pass and the next forward pass: what is computed with gradients in here has none.
     """
-    adapted = _adapted_layers(model).values()
+    adapted = adapted_layers(model).values()
     for module in adapted:
         module.enable_adapters(False)
     try:
@@ -66,7 +66,7 @@ def without_adapters(model: CausalModel) -> Iterator[None]:
             module.enable_adapters(True)
 
 
-def _adapted_layers(model: CausalModel) -> dict[str, Any]:
+def adapted_layers(model: CausalModel) -> dict[str, Any]:
     """Finds the layers that have adapters, by their names."""
     return {name: m for name, m in model.named_modules() if hasattr(m, "lora_A") and hasattr(m, "base_layer")}
 
@@ -79,7 +79,7 @@ def plain_weights(model: CausalModel, dtype: torch.dtype | None = None) -> dict[
     """
     plain: dict[str, Tensor] = {}
     adapted: set[str] = set()
-    for name, module in _adapted_layers(model).items():
+    for name, module in adapted_layers(model).items():
         adapted.update(f"{name}.{inner}" for inner, _ in module.named_parameters())
         change = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
         plain[f"{name}.weight"] = module.base_layer.weight + change

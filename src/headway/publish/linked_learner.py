@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headway.core.lent import Lent
 from headway.core.opaque import SavedState, Weights
-from headway.core.protocols import Learner
+from headway.core.protocols import Learner, SavesBeside
+from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport
 from headway.publish.weight_source import WeightSource
 
@@ -27,6 +29,8 @@ class LinkedLearner:
 
     def snapshot(self) -> Weights:
         weights = self._learner.snapshot()
+        if isinstance(weights, Lent):  # the ranks of a model in shards keep it themselves
+            return weights
         if self._only_gpu and not any(tensor.is_cuda for tensor in weights.values()):
             return weights
         if self._source is None:
@@ -38,3 +42,11 @@ class LinkedLearner:
 
     def load_state_dict(self, state: object) -> None:
         self._learner.load_state_dict(state)
+
+    @property
+    def saves_beside(self) -> bool:
+        return getattr(self._learner, "saves_beside", False)
+
+    def save_beside(self, folder: str) -> SavedBeside:
+        assert isinstance(self._learner, SavesBeside)
+        return self._learner.save_beside(folder)

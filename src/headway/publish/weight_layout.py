@@ -10,7 +10,7 @@ by telling each other those.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +54,7 @@ class BucketLayout:
         for name, tensor in weights.items():
             if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
                 raise TypeError(f"weights that are linked are dense tensors by name; {name} is {_kind(tensor)}")
-        specs = [(name, _dtype_name(tensor.dtype), tuple(tensor.shape)) for name, tensor in weights.items()]
+        specs = [(name, dtype_name(tensor.dtype), tuple(tensor.shape)) for name, tensor in weights.items()]
         return cls(specs, bucket_bytes)
 
     @property
@@ -66,9 +66,14 @@ class BucketLayout:
         return [torch.empty(size, dtype=torch.uint8, device=device) for size in self.sizes]
 
     def write(self, weights: Mapping[str, Tensor], buckets: Sequence[Tensor]) -> None:
+        self.write_each(weights.items(), buckets)
+
+    def write_each(self, weights: Iterable[tuple[str, Tensor]], buckets: Sequence[Tensor]) -> None:
+        """Writes tensors as they come, in whatever order; no more than one of them is needed at a time."""
+        places = {place.name: place for place in self.places}
         with torch.no_grad():
-            for place in self.places:
-                self._view(place, buckets).copy_(weights[place.name])
+            for name, tensor in weights:
+                self._view(places[name], buckets).copy_(tensor)
 
     def read(self, buckets: Sequence[Tensor]) -> dict[str, Tensor]:
         """The tensors, as views over the buckets."""
@@ -94,7 +99,7 @@ def checksum(bucket: Tensor) -> int:
     return int(bucket.view(torch.int64).sum().item()) if bucket.numel() else 0
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 

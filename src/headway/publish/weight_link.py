@@ -26,19 +26,21 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotDone
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from headway.children.daemon_thread import in_daemon_thread
+from headway.children.saved_rows import SavedRows
 from headway.children.torch_groups import find_store
-from headway.core.lent import Lent
+from headway.core.lent import Lent, taken
 from headway.core.opaque import JsonObject, Weights
+from headway.core.saved_beside import SavedBeside
 from headway.publish.weight_layout import BucketLayout, checksum
 from headway.publish.weight_pair import BYTES, ENGINE, Pair, PairBroken, new_stream, on_stream, open_pair, this_end
 from headway.publish.weight_wire import Deadline, LinkBroken, SourceAddress, Wire
@@ -78,6 +80,74 @@ class LinkedWeights(Lent):
         threading.Thread(target=_give_back, args=(self,), name="headway weights back", daemon=True).start()
 
 
+class LinkedRows(NamedTuple):
+    """What one rank keeps of weights that are in shards: its rows."""
+
+    kept: LinkedWeights
+    places: Mapping[str, tuple[int, tuple[int, ...]]]
+    """Of each weight: which row is the first one here, and the shape of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedWeights(Lent):
+    """A handle of weights whose rows are kept by several sources. Whoever needs them comes to each."""
+
+    parts: tuple[LinkedRows, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.kept.num_bytes for part in self.parts)
+
+    def take(self) -> dict[str, Tensor]:
+        return join_rows(self, lambda kept: kept.take(), torch.device("cpu"))
+
+    def saved_in(self, folder: str) -> SavedRows:
+        """Each source writes its rows; nothing of them comes here."""
+        files: dict[str, int] = {}
+        for number, part in enumerate(self.parts):
+            kept, until = part.kept, Deadline(part.kept.deadline_s)
+            wire = _connect(kept.source, kept.token, until)
+            try:
+                asked = {"do": "write", "key": kept.key, "seconds": until.left_s, "folder": folder, "number": number}
+                wire.say({**asked, "places": dict(part.places)}, until)
+                answer = wire.hear(until)
+                if "error" in answer:
+                    raise ConnectionError(answer["error"])
+                files |= answer["files"]
+            except (OSError, ValueError) as error:
+                raise LinkBroken(_line(kept, error)) from error
+            finally:
+                wire.close()
+        return SavedRows(SavedBeside(folder, files))
+
+    def give_back(self) -> None:
+        for part in self.parts:
+            part.kept.give_back()
+
+
+def join_rows(
+    weights: ShardedWeights, bring: Callable[[LinkedWeights], Mapping[str, Tensor]], device: torch.device
+) -> dict[str, Tensor]:
+    """Puts the rows of all sources together. One source's are in memory twice, until they are in their place.
+
+    All of it has the time that one source has for itself.
+    """
+    until = Deadline(min(part.kept.deadline_s for part in weights.parts))
+    found: dict[str, Tensor] = {}
+    rows: dict[str, int] = {}
+    for part in weights.parts:
+        for name, tensor in bring(replace(part.kept, deadline_s=max(0.0, until.left_s))).items():
+            first, whole = part.places[name]
+            if name not in found:
+                found[name] = torch.empty(whole, dtype=tensor.dtype, device=device)
+            found[name][first : first + len(tensor)] = tensor
+            rows[name] = rows.get(name, 0) + len(tensor)
+    for name, tensor in found.items():
+        if rows[name] != len(tensor):
+            raise LinkBroken(f"of {name} {rows[name]} rows came, not {len(tensor)}")
+    return found
+
+
 def _give_back(weights: LinkedWeights) -> None:
     until = Deadline(GIVE_BACK_S)
     try:
@@ -101,12 +171,15 @@ class Intake:
             self._device = torch.device("cuda", torch.cuda.current_device())
         self._link: _Link | None = None
         self._links: list[_Link] = []  # whatever is open, also where pairing is under way or was given up
+        self._of_ranks: dict[SourceAddress, Intake] = {}
         self._end = weakref.finalize(self, _close_all, self._links)
 
     def plain(self, weights: Weights) -> Weights:
         """Weights by name, on the device. What is not linked is plain already."""
+        if isinstance(weights, ShardedWeights):
+            return join_rows(weights, self._bring_rows, self._device)
         if not isinstance(weights, LinkedWeights):
-            return weights
+            return taken(weights)
         until = Deadline(weights.deadline_s)
         try:
             return _within(until, lambda: self._bring(weights, until))
@@ -131,6 +204,15 @@ class Intake:
     def close(self) -> None:
         self._link = None
         _close_all(self._links)
+        for other in self._of_ranks.values():
+            other.close()
+
+    def _bring_rows(self, kept: LinkedWeights) -> Mapping[str, Tensor]:
+        """Of one rank. There is a link to each, which stays."""
+        if kept.source not in self._of_ranks:
+            self._of_ranks[kept.source] = Intake(self._device)
+        rows: Mapping[str, Tensor] = self._of_ranks[kept.source].plain(kept)
+        return rows
 
     def _bring(self, weights: LinkedWeights, until: Deadline) -> dict[str, Tensor]:
         if self._link is None or self._link.source != weights.source:

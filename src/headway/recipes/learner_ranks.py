@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from headway.core.protocols import Learner, Placement
 from headway.learn.rank import ALONE, Device, Rank
@@ -22,7 +23,7 @@ class RankedConfig(RunConfig):
     """Ranks: the processes a learner is spread over."""
 
     learner_ranks: int = Field(default=1, ge=1)
-    """Processes the learner is spread over, each with the same weights and a share of the gradient. More pay where a
+    """Processes the learner is spread over, each with a share of the gradient. More pay where a
     gradient step takes much longer than sending the gradient; sums are rounded differently for each number."""
     torch_threads: int = Field(default=1, ge=1)
     """Threads of torch in each process, that is in each rank. One, where roles share the cores: more are slower, and
@@ -32,6 +33,35 @@ class RankedConfig(RunConfig):
     def placement(self) -> Placement:
         """Of each process."""
         return Placement(num_cpus=self.torch_threads, num_threads=self.torch_threads)
+
+
+class ShardedConfig(RankedConfig):
+    """Ranks: the processes a learner is spread over, and what each holds of its model."""
+
+    sharding: Literal["replicas", "full", "hybrid"] = "replicas"
+    """What each of the learner_ranks holds. replicas: the whole model, with its gradient and optimizer. full: a shard
+    of all of that, for messages at every layer; checkpoints are files of shards, which any number of ranks reads.
+    hybrid: shards within shard_ranks ranks, replicas across, for fewer messages between machines."""
+    shard_ranks: int | None = Field(default=None, ge=2)
+    """hybrid: ranks that share one model, those of one machine for example. A divisor of learner_ranks."""
+
+    @model_validator(mode="after")
+    def _can_shard(self) -> Self:
+        if (self.shard_ranks is None) != (self.sharding != "hybrid"):
+            raise ValueError(
+                f"shard_ranks goes with sharding='hybrid', received shard_ranks={self.shard_ranks!r} and "
+                f"sharding={self.sharding!r}"
+            )
+        if self.shard_ranks is not None and self.learner_ranks % self.shard_ranks:
+            raise ValueError(
+                f"shard_ranks={self.shard_ranks} must divide learner_ranks={self.learner_ranks} without a rest"
+            )
+        return self
+
+    @property
+    def ranks_of_a_model(self) -> int | None:
+        """How many ranks hold a model together; None: each holds its own."""
+        return None if self.sharding == "replicas" else self.shard_ranks or self.learner_ranks
 
 
 def over_ranks(

@@ -31,7 +31,16 @@ from headway.recipes.memory_check import check_memory
 from headway.recipes.memory_check import memory_of as memory
 from headway.recipes.sft_config import SFTConfig
 from headway.recipes.sft_episodes import check_episodes, held_out_episodes, source_of
-from headway.recipes.trained_models import device_of, export_model, frozen_model, ranks_on, trained_model, with_gpus
+from headway.recipes.trained_models import (
+    device_of,
+    export_model,
+    frozen_model,
+    loading_device,
+    offering_rows,
+    ranks_on,
+    trained_model,
+    with_gpus,
+)
 
 __all__ = ["CONFIG", "SFTConfig", "export", "memory", "stations"]
 
@@ -47,7 +56,7 @@ def stations(config: SFTConfig) -> Stations:
     trainer = with_gpus(config, config.learner_gpus, config.learner_ranks)
     return Stations(
         collector=partial(_collector, config),
-        learner=over_ranks(config, partial(_learner, config), trainer, ranks_on(config)),
+        learner=over_ranks(config, offering_rows(config, partial(_learner, config)), trainer, ranks_on(config)),
         evaluator=partial(_evaluator, config),
         collector_placement=config.placement,
         learner_placement=trainer,
@@ -72,13 +81,13 @@ def _collector(config: SFTConfig, number: int) -> RecordedEpisodeCollector:
 
 
 def _learner(config: SFTConfig, rank: Rank) -> ImitationLearner:
-    device = str(rank.device) if rank.device.type == "cuda" else device_of(config)
     return ImitationLearner(
-        partial(trained_model, config, device),
+        partial(trained_model, config, loading_device(config, rank)),
         config.part(ImitationSettings, updates=config.settings().plan.updates),
         publish_dtype=torch.bfloat16 if device_of(config) == "cuda" else None,
         seed=config.seed,
         rank=rank,
+        shard_ranks=config.ranks_of_a_model,
     )
 
 

@@ -13,7 +13,7 @@ from headway.core.opaque import JsonObject, SettingValue
 from headway.learn.imitation.settings import ImitationSettings
 from headway.recipes.config import with_defaults
 from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings, MemorySettings
-from headway.recipes.learner_ranks import RankedConfig
+from headway.recipes.learner_ranks import ShardedConfig
 from headway.recipes.shared_settings import SettingsGroup
 
 DEFAULT_ENV = "lights"
@@ -68,7 +68,7 @@ class SFTConfig(
     LanguageModelSettings,
     MemorySettings,
     ImitationSettings,
-    RankedConfig,
+    ShardedConfig,
 ):
     """Run: what the recipe adds to the plan."""
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from headway.coordinate.best_weights import Kept
-from headway.core.protocols import Placement
+from headway.core.protocols import Learner, Placement
+from headway.core.saved_beside import SavedBeside
 from headway.core.types import derive_seed
-from headway.learn.rank import Device
+from headway.learn.rank import Device, Rank
 from headway.llm.adapters import add_adapters
 from headway.llm.model_types import CausalModel, NamedWeights
+from headway.publish.offered_rows import OffersRows, RankOfShards
+from headway.publish.weight_source import WeightSource
 from headway.recipes import Exported
+from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, ShardedConfig
 
 
 class TrainsAModel(Protocol):
@@ -26,6 +31,9 @@ class TrainsAModel(Protocol):
 
     @property
     def device(self) -> str: ...
+
+    @property
+    def parameter_dtype(self) -> str: ...
 
     @property
     def lora_rank(self) -> int: ...
@@ -49,6 +57,13 @@ class TrainsAModel(Protocol):
     def placement(self) -> Placement: ...
 
 
+class ShardedModel(TrainsAModel, Protocol):
+    """The same, where the model may be cut into shards."""
+
+    @property
+    def ranks_of_a_model(self) -> int | None: ...
+
+
 def device_of(config: TrainsAModel) -> str:
     if config.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -69,9 +84,29 @@ def ranks_on(config: TrainsAModel) -> Device:
     return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def loading_device(config: ShardedModel, rank: Rank) -> str:
+    """Where a rank loads a model. One that will be cut goes to the GPU layer by layer: it need not fit there."""
+    if rank.size > 1 and config.ranks_of_a_model is not None:
+        return "cpu"
+    return str(rank.device) if rank.device.type == "cuda" else device_of(config)
+
+
+def offering_rows(config: ShardedConfig, build: Callable[[Rank], RankOfShards]) -> Callable[[Rank], Learner]:
+    """Builds one rank of a learner; where the model is cut, each offers its rows to whoever needs the weights."""
+    return build if config.ranks_of_a_model is None else partial(_offering_rank, config, build)
+
+
+def _offering_rank(config: ShardedConfig, build: Callable[[Rank], RankOfShards], rank: Rank) -> Learner:
+    learner = build(rank)
+    if rank.size == 1:
+        return learner
+    deadline_s = BEFORE_THE_DEADLINE * config.publish_deadline_s
+    return OffersRows(learner, partial(WeightSource, rank.here, deadline_s=deadline_s))
+
+
 def trained_model(config: TrainsAModel, device: str) -> CausalModel:
     torch.set_num_threads(config.torch_threads)
-    model = frozen_model(config, device)
+    model = frozen_model(config, device, trained_dtype(config))
     if config.lora_rank:
         seed = derive_seed(config.seed, "adapters")
         model = add_adapters(model, config.lora_rank, config.lora_alpha, seed=seed)
@@ -80,10 +115,14 @@ def trained_model(config: TrainsAModel, device: str) -> CausalModel:
     return model
 
 
-def frozen_model(config: TrainsAModel, device: str) -> CausalModel:
+def trained_dtype(config: TrainsAModel) -> torch.dtype:
+    return torch.bfloat16 if config.parameter_dtype == "bfloat16" else torch.float32
+
+
+def frozen_model(config: TrainsAModel, device: str, dtype: torch.dtype = torch.float32) -> CausalModel:
     from headway.llm.models import load_model
 
-    return load_model(config.model, device=device)
+    return load_model(config.model, dtype=dtype, device=device)
 
 
 # -- for others -------------------------------------------------------------------------------------
@@ -123,5 +162,11 @@ def _adapters(config: TrainsAModel, kept: Kept) -> NamedWeights:
     is_last = kept.state.last is not None and kept.state.last[0] == kept.version  # what the run ended with
     if kept.state.updates_in_version and not is_last:
         raise ValueError(f"the adapters of this checkpoint are newer than version {kept.version}, within publish_every")
-    weights: NamedWeights = kept.state.learner["weights"]
+    learner = kept.state.learner
+    if isinstance(learner, SavedBeside):
+        from headway.children.shard_files import SavedShards
+
+        saved, kind = SavedShards(Path(learner.folder)), "policy/weights/"
+        return {name.removeprefix(kind): saved.read(name) for name in saved.shapes if name.startswith(kind)}
+    weights: NamedWeights = learner["weights"]
     return weights

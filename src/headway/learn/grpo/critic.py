@@ -23,10 +23,13 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
+from headway.children.shard_files import SavedShards
 from headway.learn.grpo.advantages import at_the_end, token_gae
 from headway.learn.grpo.credit import Turns, turn_gae
 from headway.learn.grpo.loss import TokenLoss, value_loss
 from headway.learn.ragged import Ragged
+from headway.learn.rank import ALONE, Rank
+from headway.learn.sharding import Shards, shard_body
 from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
 from headway.llm.kernels import PLAIN, Kernels
 from headway.llm.model_types import CausalModel
@@ -67,6 +70,8 @@ class Critic:
         *,
         load: Callable[[], CausalModel] | None = None,
         kernels: Kernels = PLAIN,
+        rank: Rank = ALONE,
+        shard_ranks: int | None = None,
     ) -> None:
         self.settings = settings
         weight = policy.get_output_embeddings().weight
@@ -75,14 +80,17 @@ class Critic:
         torch.nn.init.zeros_(self._head.weight)
         torch.nn.init.zeros_(self._head.bias)
         self._body: Any = None
+        self._shards: Shards | None = None
         if settings.critic == "own":
             if load is None:
                 raise ValueError("a critic of its own needs a model")
-            self._body = kernels.apply(without_dropout(body_of(load())))  # no head over the vocabulary
+            self._body = without_dropout(body_of(load()))  # no head over the vocabulary
+            self._shards = shard_body(self._body, rank, shard_ranks)
+            kernels.apply(self._body)
         trained = {f"head.{name}": p for name, p in self._head.named_parameters()}
         if self._body is not None:
             trained |= {name: p for name, p in self._body.named_parameters() if p.requires_grad}
-        self.trained = TrainedWeights(trained, optimizer, settings.critic_learning_rate)
+        self.trained = TrainedWeights(trained, optimizer, settings.critic_learning_rate, rank)
 
     @property
     def is_shared(self) -> bool:
@@ -112,6 +120,16 @@ class Critic:
         """Makes the same of episodes: `after` [S] is the value behind each that was cut."""
         gamma, lam = self.settings.gae_gamma, self.settings.gae_lambda
         return turn_gae(turns, penalties, values, sequences, gamma=gamma, lam=lam, bootstrap=after)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.trained.load_state_dict(state)
+        if self._shards is not None:
+            self._shards.forget_gathered()
+
+    def load_parts(self, saved: SavedShards, rest: dict[str, Any]) -> None:
+        self.trained.load_parts("critic", saved, rest)
+        if self._shards is not None:
+            self._shards.forget_gathered()
 
     def loss(self, values: Tensor, targets: Tensor, old_values: Tensor, num_tokens: int) -> TokenLoss:
         """Returns the share of some tokens [n] in the mean error over `num_tokens`, before `value_weight`."""

@@ -5,7 +5,7 @@
 
 There is one copy of the trained weights at most, in the memory of the machine, and none in a run without a lead. To
 read with it the model takes the copy and gets its own weights back, bit for bit. Of several ranks the first one keeps
-and reads, and tells the others.
+and reads, and tells the others; of a model in shards every rank keeps its own, and all read together.
 
 What counts is a token whose reply began with the same weights: further on in a reply that got new weights under way
 the engine's cache is of older ones, and the difference would be no mistake of the engine.
@@ -24,6 +24,7 @@ from headway.learn.grpo import diagnostics
 from headway.learn.grpo.policy import TokenPolicy
 from headway.learn.grpo.replies import MicrobatchSizes, Replies
 from headway.learn.rank import ALONE, Rank
+from headway.learn.sharding import Shards
 
 SHARE = 8
 """One reply of so many is read again, ..."""
@@ -37,8 +38,16 @@ class EngineCheck:
     A version is copied every `every` versions at most; 0: never.
     """
 
-    def __init__(self, policy: TokenPolicy, trained: Mapping[str, Tensor], every: int, rank: Rank = ALONE) -> None:
+    def __init__(
+        self,
+        policy: TokenPolicy,
+        trained: Mapping[str, Tensor],
+        every: int,
+        rank: Rank = ALONE,
+        shards: Shards | None = None,
+    ) -> None:
         self._rank = rank
+        self._shards = shards
         self._policy = policy
         self._trained = trained
         self._every = every
@@ -67,7 +76,7 @@ class EngineCheck:
             elif copied < int(data.versions.min()):
                 self._copied = None  # its tokens were dropped
         if self._copied is None and is_at_version and self._every and version >= self._due:
-            kept = {} if self._rank.index else self._trained
+            kept = self._trained if self._reads else {}
             self._copied = version, {name: part.detach().to("cpu", copy=True) for name, part in kept.items()}
             self._due = version + self._every
         return found
@@ -77,12 +86,17 @@ class EngineCheck:
     ) -> dict[str, float]:
         """Compares with these weights, or with the live ones, on the first rank, and tells all of them."""
         numbers = torch.zeros(len(diagnostics.MISMATCH), dtype=torch.float64, device=data.log_probs.device)
-        if self._rank.index == 0:
+        if self._reads:
             with self._with_weights(weights) if weights else nullcontext():
                 found = self._compare(data, version, sizes)
+        if self._rank.index == 0:
             numbers.copy_(torch.tensor([found[name] for name in diagnostics.MISMATCH], dtype=torch.float64))
         self._rank.add_up(numbers)
         return dict(zip(diagnostics.MISMATCH, numbers.tolist(), strict=True))
+
+    @property
+    def _reads(self) -> bool:
+        return self._rank.index == 0 or self._shards is not None
 
     def _compare(self, data: Replies, version: int, sizes: MicrobatchSizes) -> dict[str, float]:
         numbers = data.begun_by(version)
@@ -105,8 +119,10 @@ class EngineCheck:
             self._exchange(weights)
 
     def _exchange(self, weights: dict[str, Tensor]) -> None:
+        if self._shards is not None:
+            self._shards.forget_gathered()
         for name, live in self._trained.items():
-            if live.device.type == "cpu":
+            if live.device.type == "cpu" and self._shards is None:
                 live.data, weights[name] = weights[name], live.data
             else:
                 weights[name] = overwrite(live, weights[name])

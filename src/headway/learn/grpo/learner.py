@@ -19,12 +19,15 @@ groups, so that no two read the same prompt. Advantages, denominators and miniba
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headway.children.shard_files import SavedShards
+from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport
 from headway.learn.corrections import Correction, Weighed, find_correction, interpolate
 from headway.learn.grpo import diagnostics
@@ -39,7 +42,9 @@ from headway.learn.grpo.settings import GRPOSettings
 from headway.learn.grpo.summary import equal_groups, summarize
 from headway.learn.grpo.update import GRPOUpdate, measure
 from headway.learn.model_in_training import ModelInTraining
+from headway.learn.published_rows import PublishedRows
 from headway.learn.rank import ALONE, Rank
+from headway.learn.sharding import shard_model
 from headway.learn.trained_weights import TrainedWeights
 from headway.llm.model_types import CausalModel
 
@@ -72,6 +77,7 @@ class GRPOLearner:
         publish_dtype: torch.dtype | None = None,
         seed: int = 0,
         rank: Rank = ALONE,
+        shard_ranks: int | None = None,
     ) -> None:
         self._settings = settings
         self._rank = rank
@@ -85,14 +91,25 @@ class GRPOLearner:
             publish_dtype=publish_dtype,
             seed=seed,
             rank=rank,
+            shard_ranks=shard_ranks,
         )
         model = self._training.model
         self._policy = TokenPolicy(model, settings, self._training.kernels)
-        self._check = EngineCheck(self._policy, self._training.trained.named, settings.check_engine_every, rank)
-        self._reference = find_reference(self._policy, settings, load_reference)
-        self._critic = None
+        self._check = EngineCheck(
+            self._policy, self._training.trained.named, settings.check_engine_every, rank, self._training.shards
+        )
+        self._reference = find_reference(self._policy, settings, _sharded(load_reference, rank, shard_ranks))
+        self._critic: Critic | None = None
         if settings.has_critic:
-            self._critic = Critic(settings, model, settings, load=load_critic, kernels=self._training.kernels)
+            self._critic = Critic(
+                settings,
+                model,
+                settings,
+                load=load_critic,
+                kernels=self._training.kernels,
+                rank=rank,
+                shard_ranks=shard_ranks,
+            )
 
     # -- the learner's face -------------------------------------------------------------------------
 
@@ -116,7 +133,7 @@ class GRPOLearner:
 
     def held_alike(self) -> dict[str, Any]:
         """Returns the weights that are the same on every rank, the critic's included."""
-        return {"policy": self._training.trained.values(), "critic": self._critic and self._critic.trained.values()}
+        return {"policy": self._training.trained.alike(), "critic": self._critic and self._critic.trained.alike()}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -125,14 +142,37 @@ class GRPOLearner:
             "version": self._check.version,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        critic = state.get("critic")
+    @property
+    def is_sharded(self) -> bool:
+        return self._training.shards is not None
+
+    def published_rows(self) -> list[PublishedRows] | None:
+        """Returns what this rank publishes, where no rank has the whole model."""
+        return self._training.published_rows()
+
+    @property
+    def saves_beside(self) -> bool:
+        """Its state goes into files, shard by shard."""
+        return self._training.saves_beside
+
+    def save_beside(self, folder: str) -> SavedBeside:
+        critic = None if self._critic is None else self._critic.trained
+        parts = {} if critic is None else critic.parts("critic")
+        rest = {"critic": critic and critic.rest(), "version": self._check.version}
+        return self._training.save_beside(folder, parts, rest)
+
+    def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
+        rest = state.rest if isinstance(state, SavedBeside) else state
+        critic = rest.get("critic")
         if (critic is None) != (self._critic is None):
             raise ValueError(f"the saved state has {'no' if critic is None else 'a'} critic: another estimator's")
         self._training.load_state_dict(state)
         if self._critic is not None and critic is not None:
-            self._critic.trained.load_state_dict(critic)
-        self._check.version = state.get("version")
+            if isinstance(state, SavedBeside):
+                self._critic.load_parts(SavedShards(Path(state.folder)), critic)
+            else:
+                self._critic.load_state_dict(critic)
+        self._check.version = rest.get("version")
 
     # -- before the first step ----------------------------------------------------------------------
 
@@ -223,14 +263,17 @@ class GRPOLearner:
         lines = torch.zeros(3, num_tokens + len(data.starts) * with_ends, device=self._training.device)
         for part in self._my_microbatches(data, np.arange(data.num_groups), with_ends=with_ends):
             hidden = None
+            found: dict[int, Tensor] = {}
             if needs_proximal or (critic is not None and critic.is_shared):
                 hidden = self._policy.hidden(part.trees)
             if needs_proximal and hidden is not None:
-                lines[0, part.places] = self._policy.log_probs(hidden, part.trees)[0].float()
+                found[0] = self._policy.log_probs(hidden, part.trees)[0]
             if self._reference is not None:
-                lines[1, part.places] = self._reference(part.trees).float()
+                found[1] = self._reference(part.trees)
             if critic is not None:
-                lines[2, part.places] = self._values(part, hidden).float()
+                found[2] = self._values(part, hidden)
+            for line, numbers in found.items() if not part.is_filler else ():
+                lines[line, part.places] = numbers.float()
         self._rank.add_up(lines)
         proximal, reference, values = (
             line[:num_tokens] if is_needed else None for line, is_needed in zip(lines, needs, strict=True)
@@ -241,7 +284,7 @@ class GRPOLearner:
 
     def _my_microbatches(self, data: Replies, groups: np.ndarray, *, with_ends: bool = False) -> Iterator[Microbatch]:
         mine = groups[self._rank.share_by_size(data.sizes[groups])]
-        return data.microbatches(mine, self._training.sizes, with_ends=with_ends)
+        return self._training.in_step(data.microbatches(mine, self._training.sizes, with_ends=with_ends), data)
 
     def _step(self, update: GRPOUpdate, groups: np.ndarray, *, is_first_look: bool) -> None:
         """Takes one step on some groups. The denominators are theirs, whichever rank and microbatch a token is in."""
@@ -251,6 +294,9 @@ class GRPOLearner:
         for trained in self._all_trained:
             trained.forget_gradients()
         for part in self._my_microbatches(data, groups):
+            if part.is_filler:
+                self._keep_in_step(part, is_policy_waiting=update.is_policy_waiting)
+                continue
             with torch.set_grad_enabled(not update.is_policy_waiting):
                 hidden = self._policy.hidden(part.trees)
                 logp, entropy = self._policy.log_probs(hidden, part.trees)
@@ -270,6 +316,15 @@ class GRPOLearner:
                 update.logs[part.places] = logp.detach().float()
                 update.weights[part.places] = weighed.weights.float()
         self._finish_step(update)
+
+    def _keep_in_step(self, part: Microbatch, *, is_policy_waiting: bool) -> None:
+        """Makes the passes that other ranks make, for a gradient of zero."""
+        with torch.set_grad_enabled(not is_policy_waiting):
+            logp, _ = self._policy.log_probs(self._policy.hidden(part.trees), part.trees)
+        if not is_policy_waiting:
+            (0.0 * logp.sum()).backward()
+        if self._critic is not None and not self._critic.is_shared:
+            (0.0 * self._values(part, None).sum()).backward()
 
     def _policy_loss(
         self, update: GRPOUpdate, part: Microbatch, logp: Tensor, entropy: Tensor, num_tokens: int, num_sequences: int
@@ -322,8 +377,8 @@ class GRPOLearner:
         policy = [] if update.is_policy_waiting else [(self._training.trained, update.norms)]
         critic = [] if self._critic is None else [(self._critic.trained, update.critic_norms)]
         steps = [*policy, *critic]
-        self._rank.add_up_gradients([parameter for trained, _ in steps for parameter in trained.parameters])
         for trained, norms in steps:
+            trained.add_up_gradients()
             norms.append(trained.clip())
         for trained, _ in steps:
             trained.step()
@@ -339,3 +394,18 @@ class GRPOLearner:
         if self._critic is not None:
             share = settings.critic_schedule().share(updates)
             self._critic.trained.learning_rate = self._critic.settings.critic_learning_rate * share
+
+
+def _sharded(
+    load: Callable[[], CausalModel] | None, rank: Rank, shard_ranks: int | None
+) -> Callable[[], CausalModel] | None:
+    """Builds a model that nobody trains, cut like the one that is trained."""
+    if load is None or shard_ranks is None:
+        return load
+
+    def cut() -> CausalModel:
+        model = load().eval().requires_grad_(False)
+        shard_model(model, rank, shard_ranks)
+        return model
+
+    return cut

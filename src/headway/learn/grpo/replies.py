@@ -71,6 +71,7 @@ class Microbatch:
     trees: TreeBatch
     places: Tensor  # [n]: of its tokens in the line
     sequences: Ragged  # its s replies
+    is_filler: bool = False  # read only because other ranks have one more to read
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport
 from headway.experience.episode import Episodes
 from headway.learn.grpo.policy import autocast
 from headway.learn.grpo.replies import Microbatch, Replies, minibatches
 from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.model_in_training import ModelInTraining
+from headway.learn.published_rows import PublishedRows
 from headway.learn.rank import ALONE, Rank
 from headway.llm.chat_files import WEIGHT
 from headway.llm.device_copies import send
@@ -53,6 +55,7 @@ class ImitationLearner:
         publish_dtype: torch.dtype | None = None,
         seed: int = 0,
         rank: Rank = ALONE,
+        shard_ranks: int | None = None,
     ) -> None:
         self._settings = settings
         self._rank = rank
@@ -65,6 +68,7 @@ class ImitationLearner:
             publish_dtype=publish_dtype,
             seed=seed,
             rank=rank,
+            shard_ranks=shard_ranks,
         )
         self._transform = logit_transform_of(self._training.model)
 
@@ -100,12 +104,28 @@ class ImitationLearner:
 
     def held_alike(self) -> dict[str, Tensor]:
         """Returns the weights that are the same on every rank."""
-        return self._training.trained.values()
+        return self._training.trained.alike()
 
     def state_dict(self) -> dict[str, Any]:
         return self._training.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    @property
+    def is_sharded(self) -> bool:
+        return self._training.shards is not None
+
+    def published_rows(self) -> list[PublishedRows] | None:
+        """Returns what this rank publishes, where no rank has the whole model."""
+        return self._training.published_rows()
+
+    @property
+    def saves_beside(self) -> bool:
+        """Its state goes into files, shard by shard."""
+        return self._training.saves_beside
+
+    def save_beside(self, folder: str) -> SavedBeside:
+        return self._training.save_beside(folder, {}, {})
+
+    def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
         self._training.load_state_dict(state)
 
     # -- one step of the optimizer ------------------------------------------------------------------
@@ -117,7 +137,11 @@ class ImitationLearner:
         sizes = self._training.sizes
         loss = torch.zeros((), device=sizes.device)
         self._training.trained.forget_gradients()
-        for part in data.microbatches(groups[self._rank.share_by_size(data.sizes[groups])], sizes):
+        mine = groups[self._rank.share_by_size(data.sizes[groups])]
+        for part in self._training.in_step(data.microbatches(mine, sizes), data):
+            if part.is_filler:
+                (0.0 * self._log_probs(part).sum()).backward()
+                continue
             counts = send(torch.from_numpy(weights[list(part.trees.replies)]), sizes.device)
             part_loss = -(part.sequences.spread(counts) * self._log_probs(part)).sum()
             (part_loss / whole).backward()

@@ -1,0 +1,51 @@
+"""A state whose large part lies in files: what is pickled with a checkpoint is small, and says where they are.
+
+learner's processes --write--> folder beside the checkpoint --moved into it--> checkpoint, renamed as a whole
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headway.core.lent import Lent, LentLost
+from headway.core.opaque import SavedState
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBeside:
+    """Files in a folder, name -> bytes, and the rest of the state."""
+
+    folder: str
+    files: Mapping[str, int]
+    rest: SavedState = None
+
+    def missing(self) -> str:
+        """Says which file is not there as it was written; nothing if all are."""
+        for name, size in self.files.items():
+            path = Path(self.folder) / name
+            found = path.stat().st_size if path.is_file() else None
+            if found != size:
+                return f"{path} has {'no' if found is None else found} bytes of {size}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class LentFiles(Lent):
+    """Weights that are kept in files, those of a checkpoint. A subclass knows how they are read."""
+
+    saved: SavedBeside
+
+    def saved_in(self, folder: str) -> LentFiles:
+        """The same files under one more name each: nothing is copied."""
+        if missing := self.saved.missing():
+            raise LentLost(f"weights are gone: {missing}")
+        Path(folder).mkdir(parents=True)
+        for name in self.saved.files:
+            os.link(Path(self.saved.folder) / name, Path(folder) / name)
+        return replace(self, saved=replace(self.saved, folder=folder))
+
+    def give_back(self) -> None:
+        """They belong to the checkpoint."""
