@@ -66,6 +66,7 @@ class TreeBatch:
     targets: Tensor  # [N]: the trained tokens, reply by reply
     replies: tuple[int, ...]  # [S]: the replies' numbers, in the order they lie here
     is_apart: bool = False  # a row is one sequence, which the model reads by its own rules
+    has_observations: bool = False  # some tokens behind the prompts are not trained on: episodes
 
     def to(self, device: torch.device | str) -> TreeBatch:
         return TreeBatch(
@@ -76,6 +77,7 @@ class TreeBatch:
             self.targets.to(device),
             self.replies,
             self.is_apart,
+            self.has_observations,
         )
 
     def mask(self, window: int | None = None) -> Tensor:
@@ -200,11 +202,17 @@ def lay_out(trees: Sequence[ReplyTree], *, apart: bool = False) -> TreeBatch:
         torch.from_numpy(np.concatenate(targets).astype(np.int64)),
         tuple(numbers),
         apart,
+        any(mask is not None for tree in trees for mask in tree.trained),
     )
 
 
 def hidden_states(model: CausalModel, batch: TreeBatch) -> Tensor:
     """Returns the model's output where trained tokens are predicted, before the head: [N, H]."""
+    if batch.has_observations:
+        from headway.llm.llama_episodes import can_read, read_episodes  # which knows of trees
+
+        if can_read(body := body_of(model)):
+            return read_episodes(body, batch)
     if batch.is_apart:  # padding comes last, and nobody looks ahead
         out = body_of(model)(input_ids=batch.tokens, use_cache=False).last_hidden_state
     else:
