@@ -49,6 +49,7 @@ class ContinuousBatch:
         self.num_tokens = self.num_steps = 0
         self.stepped_at = clock()
         self._decoder = decoder
+        self._steps_beside_reading = isinstance(decoder, StepsBesideReading)
         self._tokenizer = tokenizer
         self._stop_tokens = np.array(sorted(stop_tokens), np.int32)
         self._clock = clock
@@ -129,7 +130,7 @@ class ContinuousBatch:
                 self._line.popleft()
         if not owners:
             return False
-        is_beside = bool(turns and first and isinstance(self._decoder, StepsBesideReading))
+        is_beside = bool(turns and first and self._steps_beside_reading)
         steps = self._newest(first) if is_beside else None
         logits = self._read(prompts, turns, steps)
         lines = torch.tensor([number + is_turn * len(prompts) for is_turn, number in owners])  # [new rows]

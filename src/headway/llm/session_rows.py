@@ -20,6 +20,7 @@ not been read into the session's row; nothing is copied that other weights have 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -178,8 +179,7 @@ class SessionRows:
     def _extend(self, reads: Reads, steps: tuple[Tensor, Tensor] | None) -> Tensor:
         if steps is None:
             return self._decoder.extend(reads)
-        assert isinstance(self._decoder, StepsBesideReading)
-        return self._decoder.extend(reads, steps)
+        return cast(StepsBesideReading, self._decoder).extend(reads, steps)
 
     def _begin(self, session: CachedSession, length: int, being_read: set[int]) -> bool:
         """Sees to the prompt of a session of so many tokens; says whether the rest can be read now."""
