@@ -169,7 +169,7 @@ class ContinuousBatch:
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _newest(self, count: int) -> tuple[Tensor, Tensor]:
-        """Returns the newest tokens of the first rows, which have been drawn and not yet been read, and their places."""
+        """Returns the newest tokens of the first rows, which have been drawn and not been read, and their places."""
         rows = self.rows
         last = rows.tokens[np.arange(count), rows.counts[:count] - 1]
         return torch.from_numpy(last.astype(np.int64)), torch.from_numpy(rows.places()[:count])

@@ -8,7 +8,7 @@
 Most of an episode is read and not predicted from: what the environment said, and the first message. The model's own
 pass computes their last layer too, and with a tree's mask every pair of tokens in attention; it also goes over the
 hidden states some thirty times a layer for norms, rotation and gates. Here queries, keys and values are one product, as
-are gate and up; norm, rotation and gate are one pass each, there and back; trees of one reply are causal without a mask.
+are gate and up; norm, rotation and gate are one pass each, there and back; trees of one reply need no mask.
 
 What comes out is what the model computes, up to rounding. Single replies keep the model's own pass, bit for bit.
 """
@@ -93,7 +93,7 @@ def _joined(hidden: Tensor, *parts: torch.nn.Linear) -> Tensor:
 
 
 def _by_head(part: Tensor, rows: int) -> Tensor:
-    """[rows n, heads, dim] -> [rows, heads, n, dim]"""
+    """Brings [rows n, heads, dim] into the order of attention, [rows, heads, n, dim]."""
     return part.view(rows, -1, *part.shape[1:]).transpose(1, 2)
 
 
@@ -111,7 +111,7 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
 
 
 class _Norm(torch.autograd.Function):
-    """y = w x r, r = 1 / sqrt(mean x^2 + eps)"""
+    """Computes y = w x r with r = 1 / sqrt(mean x^2 + eps)."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -132,7 +132,7 @@ class _Norm(torch.autograd.Function):
 
 
 class _Gate(torch.autograd.Function):
-    """y = g s u, s = sigmoid(g), of [g | u]"""
+    """Computes y = g s u with s = sigmoid(g), of [g | u]."""
 
     @staticmethod
     def forward(ctx: Any, joined: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class _Gate(torch.autograd.Function):
 
 
 class _Rotation:
-    """Cuts products into queries, keys and values [R, heads, dim], the first two turned by the angles of their places."""
+    """Cuts products into queries, keys and values [R, heads, dim]; the first two are turned by their places' angles."""
 
     def __init__(self, shape: LlamaShape, cos: np.ndarray, sin: np.ndarray) -> None:
         self.shape, self.cos, self.sin = shape, cos, sin
@@ -198,7 +198,7 @@ class _Turned(torch.autograd.Function):
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
 def _turn(part, at, cos, sin, way):  # type: ignore[no-untyped-def]
-    """part [R, heads, dim] is turned by the angles of its places [R], there (way 1) or back (-1)."""
+    """Turns part [R, heads, dim] by the angles of its places [R], there (way 1) or back (-1)."""
     half = part.shape[2] // 2
     for row in range(part.shape[0]):
         place = at[row]
@@ -251,4 +251,5 @@ def _gate_back(gradient, joined, shares, of_joined):  # type: ignore[no-untyped-
         for i in range(width):
             given, gate, share = gradient[row, i], joined[row, i], shares[row, i]
             of_joined[row, width + i] = given * gate * share
-            of_joined[row, i] = given * joined[row, width + i] * share * (np.float32(1.0) + gate * (np.float32(1.0) - share))
+            slope = share * (np.float32(1.0) + gate * (np.float32(1.0) - share))
+            of_joined[row, i] = given * joined[row, width + i] * slope
