@@ -59,7 +59,7 @@ def read_episodes(body: Any, batch: TreeBatch) -> Tensor:
         else:
             (queries,) = turn(_joined(read.index_select(0, asked), own.q_proj), at[asked], queries=True, others=False)
             keys, values = turn(_joined(read, own.k_proj, own.v_proj), at, queries=False)
-            seen = batch.mask()[:, 0].flatten(0, 1)[asked].view(rows, 1, -1, length)
+            seen = _seen(batch.branch, asked, is_causal).view(rows, 1, -1, length)
             attended = _attend(*(_by_head(part, rows) for part in (queries, keys, values)), mask=seen)
             attended, hidden = attended.index_select(0, slots), hidden.index_select(0, batch.sources)
         hidden = torch.addmm(hidden, attended, own.o_proj.weight.T)
@@ -84,12 +84,23 @@ def _padded(sources: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
     return asked, slots
 
 
+def _seen(branch: Tensor, asked: Tensor, is_causal: bool) -> Tensor:
+    """Says what the places asked for see of their rows, [rows n, T]: lines of `TreeBatch.mask`."""
+    length = branch.shape[1]
+    places = (asked % length)[:, None]
+    seen = torch.arange(length) <= places
+    if not is_causal:
+        line = branch[asked // length]
+        seen &= (line == line.gather(1, places)) | (line == 0)
+    return seen
+
+
 def _joined(hidden: Tensor, *parts: torch.nn.Linear) -> Tensor:
     """Multiplies with several matrices at once."""
     if len(parts) == 1:
         return linear(hidden, parts[0].weight, parts[0].bias)
-    biases = [part.bias for part in parts if part.bias is not None]
-    return linear(hidden, torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
+    biases = tuple(part.bias for part in parts if part.bias is not None)
+    return linear(hidden, torch.cat(tuple(part.weight for part in parts)), torch.cat(biases) if biases else None)
 
 
 def _by_head(part: Tensor, rows: int) -> Tensor:
@@ -197,7 +208,7 @@ class _Turned(torch.autograd.Function):
 
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _turn(part, at, cos, sin, way):  # type: ignore[no-untyped-def]
+def _turn(part, at, cos, sin, way):
     """Turns part [R, heads, dim] by the angles of its places [R], there (way 1) or back (-1)."""
     half = part.shape[2] // 2
     for row in range(part.shape[0]):
@@ -210,7 +221,7 @@ def _turn(part, at, cos, sin, way):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _norm_there(hidden, weight, eps, normed, factors):  # type: ignore[no-untyped-def]
+def _norm_there(hidden, weight, eps, normed, factors):
     width = hidden.shape[1]
     for row in range(hidden.shape[0]):
         total = np.float32(0.0)
@@ -223,7 +234,7 @@ def _norm_there(hidden, weight, eps, normed, factors):  # type: ignore[no-untype
 
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _norm_back(gradient, hidden, weight, factors, of_hidden, of_weight):  # type: ignore[no-untyped-def]
+def _norm_back(gradient, hidden, weight, factors, of_hidden, of_weight):
     width = hidden.shape[1]
     for row in range(hidden.shape[0]):
         factor = factors[row]
@@ -237,7 +248,7 @@ def _norm_back(gradient, hidden, weight, factors, of_hidden, of_weight):  # type
 
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _gate_there(joined, shares, gated):  # type: ignore[no-untyped-def]
+def _gate_there(joined, shares, gated):
     width = shares.shape[1]
     for row in range(shares.shape[0]):
         for i in range(width):
@@ -245,7 +256,7 @@ def _gate_there(joined, shares, gated):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _gate_back(gradient, joined, shares, of_joined):  # type: ignore[no-untyped-def]
+def _gate_back(gradient, joined, shares, of_joined):
     width = shares.shape[1]
     for row in range(shares.shape[0]):
         for i in range(width):
