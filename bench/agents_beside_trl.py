@@ -15,14 +15,16 @@ What each does in a turn:
               the longest. Each reply is parsed for a call of a tool (here every reply is one), and each answer is
               rendered in a dialogue made up for it, twice. The loop ends when a reply calls no tool, so after the end
               of the game one more reply is drawn, and trained on: it is counted as nothing here.
-    headway   `recipes/agent.py` on threads, with the engine of transformers models. Each episode goes at its own pace,
-              the engine keeps what it has read, and the trainer reads the first message of a group once.
+    headway   `recipes/agent.py` with the engine of transformers models. Each episode goes at its own pace, the engine
+              keeps what it has read, and the trainer's last layer computes no more than what predicts a drawn token.
 
 In turns, each in a process of its own: TRL with one thread of torch, TRL with two, ours without a lead (one thread),
-ours with a lead of 1 (one thread for the engine, one for the trainer, so both cores: compare it with the better of
-TRL's). Episodes per second are those of all updates but the first and the last, loading left out; ratios are taken
-within a repeat. Processor time is that of the whole process, which other work on the machine disturbs less; TRL's two
-threads spin while they wait for each other. TRL's gradient checkpointing is off, which is faster.
+ours with a lead of 1 or 2 (one thread for the engine, one for the trainer, so both cores: compare it with the better of
+TRL's). `threads` is what a recipe does by itself; with `processes` (`--runtime processes`) engine and trainer are two
+processes, which never wait for each other's interpreter. Episodes per second are those of all updates but the first
+and the last, loading left out; ratios are taken within a repeat. Processor time is that of the whole process and of
+those it has started, which other work on the machine disturbs less; TRL's two threads spin while they wait for each
+other. TRL's gradient checkpointing is off, which is faster.
 
 Episodes that were played to their end are counted, and printed. Those of the last update are played again from their
 tokens, of both: every first message and answer must be the tokens that ours makes of it, every reward the game's.
@@ -31,7 +33,10 @@ tokens, of both: every first message and answer must be the tokens that ours mak
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import pickle
 import sys
 import tempfile
 import time
@@ -44,11 +49,24 @@ from typing import Any
 from figures import spread
 from runs import last_line
 
+from headway.collect.agent_episodes import EpisodeCollector
+from headway.core.types import Rollout, Snapshot, Ticket, derive_seed
+from headway.experience.episode import Episodes
+
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-trl" / "bin" / "python"
 GROUP, GAMES, TURN_TOKENS, EPISODE_TOKENS, CONTEXT, RATE = 8, 8, 16, 512, 640, 1e-5
-WAYS = {"TRL": (None, 1), "TRL, two threads": (None, 2), "headway, lead 0": (0, 1), "headway, lead 1": (1, 1)}
-"""Lead and threads of torch of each way."""
+WAYS: dict[str, tuple[float | None, int, str]] = {
+    "TRL": (None, 1, ""),
+    "TRL, two threads": (None, 2, ""),
+    "headway, lead 0": (0, 1, "threads"),
+    "headway, lead 1": (1, 1, "threads"),
+    "headway, lead 1, processes": (1, 1, "processes"),
+    "headway, lead 2, processes": (2, 1, "processes"),
+}
+"""Lead, threads of torch of each role, and runtime of each way."""
+KEPT = "HEADWAY_BENCH_KEPT"
+"""The variable that names the folder in which collectors leave what they have played."""
 
 TEMPLATE = (
     "{% for message in messages %}"
@@ -104,22 +122,32 @@ def make_model(folder: Path, turns: int, hidden: int, layers: int) -> str:
     return str(folder)
 
 
-def run_ours(job: Job, lead: float, threads: int) -> dict[str, Any]:
-    from headway.collect.agent_episodes import EpisodeCollector
+class Counting(EpisodeCollector):
+    """Leaves its groups in files, wherever it runs."""
+
+    def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
+        rollout = super().collect(ticket, snapshot)
+        found = derive_seed(ticket.seed, "game"), rollout.payload
+        Path(os.environ[KEPT], f"{ticket.index:06}").write_bytes(pickle.dumps(found))
+        return rollout
+
+
+def processor_s() -> float:
+    """Returns the processor time of this process and of those it has started so far."""
+    spent, tick = time.process_time(), os.sysconf("SC_CLK_TCK")
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                spent += (int(fields[11]) + int(fields[12])) / tick
+    return spent
+
+
+def run_ours(job: Job, lead: float, threads: int, where: str) -> dict[str, Any]:
     from headway.coordinate.coordinator import Coordinator
-    from headway.core.types import Rollout, Snapshot, Ticket, derive_seed
-    from headway.experience.episode import Episodes
+    from headway.launching import build_runtime
     from headway.observe.recorder import MemoryRecorder
     from headway.recipes.agent import AgentConfig, stations
-    from headway.runtime.threads import Threads
-
-    kept: list[tuple[int, Episodes]] = []
-
-    class Counting(EpisodeCollector):
-        def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
-            rollout = super().collect(ticket, snapshot)
-            kept.append((derive_seed(ticket.seed, "game"), rollout.payload))
-            return rollout
 
     config = AgentConfig(
         env="lights",
@@ -150,12 +178,15 @@ def run_ours(job: Job, lead: float, threads: int) -> dict[str, Any]:
         def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
             super().record(time_s, kind, fields)
             if kind == "learn":
-                processor.append(time.process_time())
+                processor.append(processor_s())
 
-    processor = [time.process_time()]
-    runtime, recorder = Threads(), Watch()
+    processor = [processor_s()]
+    runtime, recorder = build_runtime(where), Watch()
     wired = stations(config, collector=Counting)
-    runtime.run(Coordinator(wired, config.settings(), runtime, recorder=recorder).run())
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[KEPT] = folder
+        runtime.run(Coordinator(wired, config.settings(), runtime, recorder=recorder).run())
+        kept: list[tuple[int, Episodes]] = [pickle.loads(file.read_bytes()) for file in sorted(Path(folder).iterdir())]
     learned = [event for event in recorder.events if event["e"] == "learn"]
     begin = next(event["t"] for event in recorder.events if event["e"] == "open")
     marks = [begin, *(event["t"] for event in learned)]
@@ -176,8 +207,6 @@ def run_ours(job: Job, lead: float, threads: int) -> dict[str, Any]:
 
 
 def run_peer(job: Job, threads: int) -> dict[str, Any]:
-    from headway.core.types import derive_seed
-
     tickets = [derive_seed(job.seed, "ticket", index) for index in range(GAMES * job.updates)]
     told = {
         **asdict(job),
@@ -273,11 +302,12 @@ def main() -> None:
         for repeat in range(given.repeats):
             job = Job(model, given.turns, given.updates + 2, repeat)
             for name in given.ways:
-                lead, threads = WAYS[name]
+                lead, threads, where = WAYS[name]
                 if lead is None:
                     last = run_peer(job, threads)
                 else:
-                    last = last_line([sys.executable, __file__, "--one", json.dumps([asdict(job), lead, threads])])
+                    told = json.dumps([asdict(job), lead, threads, where])
+                    last = last_line([sys.executable, __file__, "--one", told])
                 found[name].append(last)
                 differs = what_differs(job, last, behind=1 if lead is None else 0) or "same texts, turns and rewards"
                 played = f"{last['episodes']} episodes, {last['turns']} turns"
@@ -287,12 +317,12 @@ def main() -> None:
                 )
     peers = [name for name in given.ways if WAYS[name][0] is None]
     heads = "".join(f" {f'times {name}':>24}" for name in peers)
-    print(f"\n{'':<18} {'episodes/s':>22}{heads} {'processor ms/episode':>24}")
+    print(f"\n{'':<26} {'episodes/s':>22}{heads} {'processor ms/episode':>24}")
     for name, runs in found.items():
         speeds = [speed(run) for run in runs]
         ratios = [[mine / speed(run) for mine, run in zip(speeds, found[peer], strict=True)] for peer in peers]
         shown = "".join(f" {spread(some, 2):>24}" for some in ratios)
-        print(f"{name:<18} {spread(speeds, 1):>22}{shown} {spread([work(run) for run in runs], 1):>24}")
+        print(f"{name:<26} {spread(speeds, 1):>22}{shown} {spread([work(run) for run in runs], 1):>24}")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,12 @@ from hypothesis import strategies as st  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
 from headway.llm import llama_decoder  # noqa: E402
+from headway.llm.continuous_batch import ContinuousBatch  # noqa: E402
 from headway.llm.engine import Aborted, Request, Sample, Sampling  # noqa: E402
 from headway.llm.engine_host import EngineHost  # noqa: E402
 from headway.llm.llama_decoder import LlamaDecoder  # noqa: E402
+from headway.llm.sample_rows import GenerationJob  # noqa: E402
+from headway.llm.session_rows import CachedSession, SharedPrompt  # noqa: E402
 from headway.llm.sessions import RereadSession  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.testing.tiny_models import KINDS, tiny_model  # noqa: E402
@@ -63,6 +66,64 @@ def test_a_text_has_the_same_bits_however_it_is_cut(kind: str, monkeypatch: pyte
         for place, token in enumerate(text):
             logits = alone.decode(token[None], torch.tensor([place]))
         assert torch.equal(logits[0], expected[row])
+
+
+def test_rows_that_step_beside_others_that_read_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, texts = tiny_model("llama"), [tokens_of(n, length) for n, length in enumerate((5, 17, 30, 9))]
+    reads = [(texts[2], 2, 0), (texts[3], 3, 0)]
+    steps = torch.tensor([7, 9]), torch.tensor([5, 17])
+    for at_once in (512, 11):
+        monkeypatch.setattr(llama_decoder, "EXTEND_TOKENS", at_once)
+        apart, beside = LlamaDecoder(model, 4, 64), LlamaDecoder(model, 4, 64)
+        for decoder in (apart, beside):
+            decoder.extend([(texts[row], row, 0) for row in (0, 1)])
+        expected = torch.cat([apart.extend(reads), apart.decode(*steps)])
+        assert torch.equal(beside.extend(reads, steps), expected)
+        assert torch.equal(beside.keys, apart.keys) and torch.equal(beside.values, apart.values)
+
+
+def test_sessions_that_read_beside_steps_draw_the_same_tokens_in_fewer_passes() -> None:
+    def play(is_beside: bool) -> tuple[list[list[int]], int]:
+        decoder, passes = LlamaDecoder(tiny_model("llama"), 4, 128), 0
+        batch = ContinuousBatch(decoder, Words(), [], 0, lambda: 0.0)
+        batch._steps_beside_reading = is_beside
+        hidden = decoder._hidden
+
+        def counted(*given: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            return hidden(*given)
+
+        decoder._hidden = counted  # type: ignore[method-assign]
+        shared = SharedPrompt(4)
+        sessions = [CachedSession(shared) for _ in range(4)]
+        texts = [[5, 6, 7, 8] for _ in sessions]
+        turns, jobs = [0] * 4, dict[int, GenerationJob]()
+        while min(turns) < 3 or jobs:
+            for number, session in enumerate(sessions):
+                if number not in jobs and turns[number] < 3:
+                    sampling = Sampling(max_tokens=3 + number)  # so that turns end at different steps
+                    request = Request(f"s{number}", tuple(texts[number]), 1, 10 * number + turns[number], sampling)
+                    jobs[number] = GenerationJob(request, 0.0, threading.Event(), session)
+                    batch.add(jobs[number])
+            batch.step()
+            for number, job in list(jobs.items()):
+                if job.is_over:
+                    (sample,) = job.samples
+                    assert sample is not None
+                    texts[number] += [*sample.tokens.tolist(), 3, 4, 5]
+                    turns[number] += 1
+                    del jobs[number]
+        return texts, passes
+
+    (apart, many), (beside, fewer) = play(False), play(True)
+    assert beside == apart
+    assert fewer < many
+
+
+class Words:
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(str, tokens))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.llm.decoder import Decoder, Prompts
+from headway.llm.decoder import Decoder, Prompts, StepsBesideReading
 from headway.llm.engine import Aborted, Sample, Sampling, overdue
 from headway.llm.model_types import Detokenizer
 from headway.llm.sample_rows import GenerationJob, SampleRows
@@ -49,6 +49,7 @@ class ContinuousBatch:
         self.num_tokens = self.num_steps = 0
         self.stepped_at = clock()
         self._decoder = decoder
+        self._steps_beside_reading = isinstance(decoder, StepsBesideReading)
         self._tokenizer = tokenizer
         self._stop_tokens = np.array(sorted(stop_tokens), np.int32)
         self._clock = clock
@@ -76,9 +77,9 @@ class ContinuousBatch:
     def step(self) -> None:
         if self._timed:
             self.expire()
-        self._admit()
-        if len(self.rows):
-            for choice in dict.fromkeys(self.rows.choices):
+        has_stepped = self._admit()
+        if has_stepped or len(self.rows):
+            for choice in () if has_stepped else dict.fromkeys(self.rows.choices):
                 self._advance(choice)
             self.num_steps += self._decoder.burst
             self.stepped_at = self._clock()
@@ -102,8 +103,11 @@ class ContinuousBatch:
             job.news.set()
         self._timed = [job for job in self._timed if not job.is_over]
 
-    def _admit(self) -> None:
-        """Fills free rows from the line: each prompt is read once for all of its samples that fit."""
+    def _admit(self) -> bool:
+        """Fills free rows from the line: each prompt is read once for all of its samples that fit.
+
+        Says whether the rows that were under way have taken a step in the same pass.
+        """
         first = len(self.rows)
         prompts: Prompts = []
         turns: list[tuple[CachedSession, Sequence[int]]] = []
@@ -125,18 +129,24 @@ class ContinuousBatch:
             if job.next_sample == job.request.num_samples:
                 self._line.popleft()
         if not owners:
-            return
-        logits = self._read(prompts, turns)
+            return False
+        is_beside = bool(turns and first and self._steps_beside_reading)
+        steps = self._newest(first) if is_beside else None
+        logits = self._read(prompts, turns, steps)
         lines = torch.tensor([number + is_turn * len(prompts) for is_turn, number in owners])  # [new rows]
-        new = np.arange(first, len(self.rows))
-        choices = self.rows.choices[first:]
+        drawing = np.arange(first, len(self.rows))
+        if is_beside:
+            lines = torch.cat([len(prompts) + len(turns) + torch.arange(first), lines])
+            drawing = np.arange(len(self.rows))
+        choices = self.rows.choices[drawing[0] :]
         for choice in dict.fromkeys(choices):
             chosen = np.array([other == choice for other in choices])
-            seeds = torch.from_numpy(self.rows.seeds[new[chosen]]).to(logits.device)
-            mine = logits[lines[torch.from_numpy(chosen)].to(logits.device)]
-            tokens, log_probs = draw(mine, uniform(seeds, torch.zeros_like(seeds)), Sampling(*choice))
-            self.rows.write(new[chosen], tokens.cpu().numpy()[:, None], log_probs.cpu().numpy()[:, None], self.version)
-        self._hand_out(new, 1)
+            mine, rows = logits[lines[torch.from_numpy(chosen)].to(logits.device)], drawing[chosen]
+            seeds, counts = torch.from_numpy(self.rows.seeds[rows]), torch.from_numpy(self.rows.counts[rows])
+            tokens, log_probs = draw(mine, uniform(seeds, counts).to(logits.device), Sampling(*choice))
+            self.rows.write(rows, tokens.cpu().numpy()[:, None], log_probs.cpu().numpy()[:, None], self.version)
+        self._hand_out(drawing, 1)
+        return is_beside
 
     def _add_row(self, job: GenerationJob, number: int) -> int:
         """Lets a sample take steps from now on, in the row behind those that do."""
@@ -146,22 +156,31 @@ class ContinuousBatch:
             self.sessions.place(job.session, len(self.rows))
         return self.rows.add(job, number)
 
-    def _read(self, prompts: Prompts, turns: Sequence[tuple[CachedSession, Sequence[int]]]) -> Tensor:
+    def _read(
+        self,
+        prompts: Prompts,
+        turns: Sequence[tuple[CachedSession, Sequence[int]]],
+        steps: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Reads prompts into their rows, and behind them the turns of sessions; returns the logits that follow."""
         parts = [self._decoder.prefill(prompts)] if prompts else []
         if turns:
-            parts.append(self.sessions.read(turns))
-        return torch.cat(parts)
+            parts.append(self.sessions.read(turns, steps))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _newest(self, count: int) -> tuple[Tensor, Tensor]:
+        """Returns the newest tokens of the first rows, which have been drawn and not been read, and their places."""
+        rows = self.rows
+        last = rows.tokens[np.arange(count), rows.counts[:count] - 1]
+        return torch.from_numpy(last.astype(np.int64)), torch.from_numpy(rows.places()[:count])
 
     def _advance(self, choice: tuple[float, int, float]) -> None:
         """Makes one burst for the rows with this way of sampling; others stand still meanwhile."""
         rows = self.rows
         count = len(rows)
         chosen = np.array([row for row, other in enumerate(rows.choices) if other == choice])
-        last = rows.tokens[np.arange(count), rows.counts[:count] - 1]
         tokens, log_probs = self._decoder.advance(
-            torch.from_numpy(last.astype(np.int64)),
-            torch.from_numpy(rows.places()),
+            *self._newest(count),
             torch.from_numpy(rows.seeds[:count].copy()),
             torch.from_numpy(rows.counts[:count].copy()),
             Sampling(*choice),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -76,6 +76,17 @@ class Decoder(Protocol):
     def swap(self, one: int, other: int, length: int) -> None:
         """Let two rows change places, with their caches of at most so many tokens."""
         ...
+
+
+@runtime_checkable
+class StepsBesideReading(Protocol):
+    """A decoder whose `extend` gives the bits of `advance`, so that one pass may do both."""
+
+    def extend(self, reads: Reads, steps: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Reads, and lets the first R rows take a step: their tokens [R] at their places [R]. Logits [n + R, V]."""
+        ...
+
+    steps_beside_reading: bool
 
 
 @torch.no_grad()

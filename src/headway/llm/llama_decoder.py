@@ -43,6 +43,7 @@ class LlamaDecoder:
     """Holds weights and the cache of `rows` samples of at most `context` tokens each, on a CPU."""
 
     burst = 1
+    steps_beside_reading = True
 
     def __init__(self, model: CausalModel, rows: int, context: int) -> None:
         parameter = next(model.parameters())
@@ -80,22 +81,30 @@ class LlamaDecoder:
         return self.weights.logits(hidden[0, -1:])
 
     @torch.no_grad()
-    def extend(self, reads: Reads) -> Tensor:
-        """Reads token by token as `decode` does, many at a time; the head sees the last token of each row alone."""
-        tokens = torch.cat([more for more, _, _ in reads])  # [T], T over all rows
-        counts = torch.tensor([len(more) for more, _, _ in reads])
-        ends = counts.cumsum(0)
-        slots = np.repeat(self.slots[[row for _, row, _ in reads]], counts.numpy())
-        starts = torch.tensor([start for _, _, start in reads]) - (ends - counts)
-        places = torch.arange(len(tokens)) + starts.repeat_interleave(counts)
-        last = torch.zeros(_padded(len(reads)), self.weights.shape.hidden, dtype=self.keys.dtype)
+    def extend(self, reads: Reads, steps: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Reads token by token as `decode` does, many at a time; the head sees the last token of each row alone.
+
+        `steps`: tokens [R] and places [R] of the first R rows, one each, whose logits come behind those of the reads.
+        """
+        counts = np.array([len(more) for more, _, _ in reads])
+        rows, starts = np.array([row for _, row, _ in reads]), np.array([start for _, _, start in reads])
+        parts = [more for more, _, _ in reads]
+        if steps is not None:
+            beside = np.arange(len(steps[0]))
+            parts, rows = [*parts, steps[0]], np.concatenate([rows, beside])
+            counts, starts = np.concatenate([counts, np.ones_like(beside)]), np.concatenate([starts, steps[1].numpy()])
+        tokens, ends = torch.cat(parts), counts.cumsum()  # [T], T over all rows
+        slots = np.repeat(self.slots[rows], counts)
+        places = torch.from_numpy(np.arange(len(tokens)) + np.repeat(starts - (ends - counts), counts))
+        last = torch.zeros(_padded(len(rows)), self.weights.shape.hidden, dtype=self.keys.dtype)
         for begin in range(0, len(tokens), EXTEND_TOKENS):
             piece = slice(begin, begin + EXTEND_TOKENS)
-            here = (ends > begin) & (ends <= begin + EXTEND_TOKENS)
-            wanted = ends[here] - 1 - begin
+            here = np.flatnonzero((ends > begin) & (ends <= begin + EXTEND_TOKENS))
+            wanted = torch.from_numpy(ends[here] - 1 - begin)
             hidden = self._hidden(tokens[piece], slots[piece], places[piece], wanted)
-            last[: len(reads)][here] = hidden[: len(wanted)]
-        return self.weights.logits(last)[: len(reads)]
+            if len(here):
+                last[here[0] : here[-1] + 1] = hidden[: len(wanted)]
+        return self.weights.logits(last)[: len(rows)]
 
     @torch.no_grad()
     def advance(self, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor, sampling: Sampling) -> Drawn:

@@ -20,11 +20,12 @@ not been read into the session's row; nothing is copied that other weights have 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from headway.llm.decoder import Decoder, Reads
+from headway.llm.decoder import Decoder, Reads, StepsBesideReading
 
 
 class SharedPrompt:
@@ -139,31 +140,46 @@ class SessionRows:
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def read(self, wanted: Sequence[tuple[CachedSession, Sequence[int]]]) -> Tensor:
+    def read(
+        self, wanted: Sequence[tuple[CachedSession, Sequence[int]]], steps: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         """Reads what is new in the tokens of these active sessions; returns the logits that follow, [n, V].
 
         The last token is always read: its logits are wanted. Of sessions that share a prompt which nobody has read yet
-        one reads it first.
+        one reads it first. `steps`: what other rows do meanwhile (StepsBesideReading), [n + R, V] then.
         """
-        found: dict[int, Tensor] = {}
-        while len(found) < len(wanted):
+        waiting = list(range(len(wanted)))
+        order: list[int] = []  # which of those wanted a line is
+        lines: list[Tensor] = []
+        while waiting:
             reads: Reads = []
             numbers: list[int] = []
             being_read: set[int] = set()
-            for number, (session, tokens) in enumerate(wanted):
-                if number in found or session.row is None or not self._begin(session, len(tokens), being_read):
-                    continue
-                start = min(session.cached, len(tokens) - 1)
-                reads.append((torch.tensor(tokens[start:]), session.row, start))
-                numbers.append(number)
-            logits = self._decoder.extend(reads)
-            for number, (_, _, start), line in zip(numbers, reads, logits, strict=True):
+            for number in waiting:
+                session, tokens = wanted[number]
+                if session.row is not None and self._begin(session, len(tokens), being_read):
+                    start = min(session.cached, len(tokens) - 1)
+                    reads.append((torch.tensor(tokens[start:]), session.row, start))
+                    numbers.append(number)
+            waiting = [number for number in waiting if number not in set(numbers)]
+            beside = None if waiting else steps
+            lines.append(self._extend(reads, beside))
+            for number, (_, _, start) in zip(numbers, reads, strict=True):
                 session, tokens = wanted[number]
                 self.count_read(len(tokens) - start, max(0, min(session.highest, len(tokens)) - start))
                 session.cached = len(tokens)
                 session.highest = max(session.highest, len(tokens))
-                found[number] = line
-        return torch.stack([found[number] for number in range(len(wanted))])
+            order += numbers
+        found = lines[0] if len(lines) == 1 else torch.cat(lines)
+        if len(lines) == 1:  # in the order in which they were wanted
+            return found
+        back = [order.index(number) for number in range(len(wanted))]
+        return found[[*back, *range(len(wanted), len(found))]]
+
+    def _extend(self, reads: Reads, steps: tuple[Tensor, Tensor] | None) -> Tensor:
+        if steps is None:
+            return self._decoder.extend(reads)
+        return cast(StepsBesideReading, self._decoder).extend(reads, steps)
 
     def _begin(self, session: CachedSession, length: int, being_read: set[int]) -> bool:
         """Sees to the prompt of a session of so many tokens; says whether the rest can be read now."""

@@ -73,6 +73,7 @@ class TreeBatch:
     replies: tuple[int, ...]  # [S]: the replies' numbers, in the order they lie here
     is_apart: bool = False  # a row is one sequence, which the model reads by its own rules
     row: RowMask | None = None  # all trees are in one row, and this says who sees whom there
+    has_observations: bool = False  # some tokens behind the prompts are not trained on: episodes
 
     def to(self, device: torch.device | str) -> TreeBatch:
         return TreeBatch(
@@ -84,6 +85,7 @@ class TreeBatch:
             self.replies,
             self.is_apart,
             None if self.row is None else self.row.to(device),
+            self.has_observations,
         )
 
     def mask(self, window: int | None = None) -> Tensor:
@@ -222,6 +224,7 @@ def lay_out(
         tuple(numbers),
         apart,
         None if windows is None else RowMask.of(_spans(trees), length, windows),
+        any(mask is not None for tree in trees for mask in tree.trained),
     )
 
 
@@ -243,6 +246,11 @@ def _spans(trees: Sequence[ReplyTree]) -> Spans:
 
 def hidden_states(model: CausalModel, batch: TreeBatch) -> Tensor:
     """Returns the model's output where trained tokens are predicted, before the head: [N, H]."""
+    if batch.has_observations and batch.row is None:
+        from headway.llm.llama_episodes import can_read, read_episodes  # which knows of trees
+
+        if can_read(body := body_of(model)):
+            return read_episodes(body, batch)
     if batch.is_apart:  # padding comes last, and nobody looks ahead
         out = body_of(model)(input_ids=batch.tokens, use_cache=False).last_hidden_state
     else:
