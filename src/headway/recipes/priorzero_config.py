@@ -112,14 +112,15 @@ class PriorUseSettings(SettingsGroup):
     """The language model: made, smollm2, a folder, or an id on the model hub. made is a small one that knows the words
     of the game and nothing else; it learns from the search. A folder may be that of a run that trained one."""
     prior_weight: float = Field(default=0.7, ge=0, le=1)
-    """The prior's share in the root's opinion; the rest is the world model's. 0: it is not asked."""
-    prior_weighting: Literal["fixed", "adaptive", "annealed"] = "fixed"
-    """fixed: prior_weight everywhere. adaptive: between prior_weight_low and prior_weight_high, by the entropy of the
-    world model's policy. annealed: from prior_weight to final_prior_weight over prior_weight_versions."""
+    """fixed, annealed: the prior's share in the root's opinion; the rest is the world model's. 0: it is not asked."""
+    prior_weighting: Literal["fixed", "adaptive", "annealed"] = "adaptive"
+    """adaptive: between prior_weight_low and prior_weight_high, by the entropy of the world model's policy. fixed:
+    prior_weight everywhere; it is meant where prior_weight is set and nothing else is said. annealed: from prior_weight
+    to final_prior_weight over prior_weight_versions."""
     prior_weight_low: float = Field(default=0.3, ge=0, le=1)
     """adaptive: the share where the world model is certain."""
-    prior_weight_high: float = Field(default=0.7, ge=0, le=1)
-    """adaptive: the share where it is not."""
+    prior_weight_high: float = Field(default=1.0, ge=0, le=1)
+    """adaptive: the share where all actions are the same to it."""
     final_prior_weight: float = Field(default=0.0, ge=0, le=1)
     """annealed: the share at the end."""
     prior_weight_versions: int = Field(default=1000, ge=1)
@@ -200,7 +201,6 @@ ONLY_WEIGHTING = {
     td_steps=15,
     value_range=2.0,
     value_bins=41,
-    prior_temperature=1.5,
     prior_learning_rate=3e-4,
     prior_max_states=64,
     engine_rows=16,
@@ -243,6 +243,13 @@ class PriorZeroConfig(
         return (
             values if wanted <= cls.model_fields["replay_min_size"].default else {**values, "replay_min_size": wanted}
         )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_share_that_is_set_is_fixed(cls, values: SettingValue) -> SettingValue:
+        if not isinstance(values, dict) or "prior_weight" not in values or "prior_weighting" in values:
+            return values
+        return {**values, "prior_weighting": "fixed"}
 
     @model_validator(mode="before")
     @classmethod
