@@ -12,7 +12,7 @@ from headway.collect.guidance import LINE
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import MEASURES, Snapshot, Ticket
 from headway.recipes import priorzero
-from headway.recipes.config import ConfigError
+from headway.recipes.config import ConfigError, read_values
 from headway.search.prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -147,6 +147,17 @@ def test_the_prior_counts_most_where_the_world_model_knows_nothing_unless_a_shar
     assert tiny(prior_weight=0.7).weight_of_prior() == FixedWeight(0.7)
     assert tiny(wm_weight=0.5).weight_of_prior() == FixedWeight(0.5)
     assert tiny(prior_weight=0.9, prior_weighting="annealed").weight_of_prior() == AnnealedWeight(0.9, 0.0, 1000)
+
+
+def test_a_model_learns_at_the_pace_of_its_kind_unless_told_otherwise() -> None:
+    def pace(**told: Any) -> tuple[float, int | None]:
+        config = read_values(priorzero.CONFIG, told)
+        return config.prior_learning_rate, config.prior_max_states
+
+    assert pace() == pace(model="made") == (3e-3, 64)
+    assert pace(model="smollm2") == (5e-5, 16)
+    assert pace(model="smollm2", lora_rank=8) == (5e-4, 16)
+    assert pace(model="smollm2", prior_learning_rate=1e-4, quick_test=True) == (1e-4, 4)
 
 
 @pytest.mark.parametrize(

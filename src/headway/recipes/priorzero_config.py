@@ -45,6 +45,13 @@ QUICK: dict[str, SettingValue] = {
     "collect_deadline_s": 45.0,
 }
 """What `quick_test` sets, where nobody says otherwise."""
+PACES: dict[str, dict[str, SettingValue]] = {
+    "made": {"prior_learning_rate": 3e-3, "prior_max_states": 64},
+    "whole": {"prior_learning_rate": 5e-5, "prior_max_states": 16},
+    "adapters": {"prior_learning_rate": 5e-4, "prior_max_states": 16},
+}
+"""How a prior learns, where nobody says otherwise: a small model that knows nothing takes large steps and is quick, one
+that can read takes small ones, adapters to it larger ones."""
 
 
 class StorySettings(SettingsGroup):
@@ -195,14 +202,14 @@ ONLY_WEIGHTING = {
     gamma=0.97,
     final_temperature=1.0,
     batch_size=64,
-    replay_ratio=0.2,
+    replay_ratio=0.4,
     replay_min_size=200,
     replay_capacity=50_000,
     td_steps=15,
     value_range=2.0,
     value_bins=41,
-    prior_learning_rate=3e-4,
-    prior_max_states=64,
+    prior_learning_rate=PACES["made"]["prior_learning_rate"],
+    prior_max_states=PACES["made"]["prior_max_states"],
     engine_rows=16,
 )
 class PriorZeroConfig(
@@ -250,6 +257,13 @@ class PriorZeroConfig(
         if not isinstance(values, dict) or "prior_weight" not in values or "prior_weighting" in values:
             return values
         return {**values, "prior_weighting": "fixed"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_model_learns_at_its_own_pace(cls, values: SettingValue) -> SettingValue:
+        if not isinstance(values, dict) or values.get("model", MADE) == MADE:
+            return values
+        return {**PACES["adapters" if values.get("lora_rank") not in (None, 0, "0") else "whole"], **values}
 
     @model_validator(mode="before")
     @classmethod

@@ -277,7 +277,7 @@ class PriorLearner:
     ) -> tuple[Tensor, Tensor]:
         """Returns the log-probabilities of the groups' tokens in the order of the line, and their places there."""
         logs, places = [], []
-        for part in replies.microbatches(groups, self._training.sizes):
+        for part in replies.microbatches(groups, self._training.sizes, joined=True):
             logs.append(reader(part.trees).float())
             places.append(part.places)
         found, order = torch.sort(torch.cat(places))
