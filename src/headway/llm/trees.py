@@ -249,9 +249,18 @@ def lay_out_joined(trees: Sequence[ReplyTree]) -> TreeBatch:
             targets.append(reply if mask is None else reply[mask])
             numbers.append(tree.first + place - 1)
             at += more
-    row = (np.concatenate(parts).astype(np.int64)[None] for parts in (tokens, positions, branch))
-    ends = (np.concatenate(parts).astype(np.int64) for parts in (sources, targets))
-    return TreeBatch(*map(torch.from_numpy, (*row, *ends)), tuple(numbers))
+    return TreeBatch(
+        _in_line(tokens)[None],
+        _in_line(positions)[None],
+        _in_line(branch)[None],
+        _in_line(sources),
+        _in_line(targets),
+        tuple(numbers),
+    )
+
+
+def _in_line(parts: Sequence[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
 
 def _beginning(trees: Sequence[ReplyTree]) -> int:
