@@ -158,6 +158,10 @@ def test_a_model_learns_at_the_pace_of_its_kind_unless_told_otherwise() -> None:
     assert pace(model="smollm2") == (5e-5, 16)
     assert pace(model="smollm2", lora_rank=8) == (5e-4, 16)
     assert pace(model="smollm2", prior_learning_rate=1e-4, quick_test=True) == (1e-4, 4)
+    for told, tickets in (({}, (1, 4)), ({"prior_every": 2}, (2, 1)), ({"model": "made"}, (4, 1))):
+        line = read_values(priorzero.CONFIG, {"model": "smollm2", **told}).settings().lines[LINE]
+        assert (line.every, line.tickets_per_batch) == tickets
+    assert not read_values(priorzero.CONFIG, {"model": "smollm2", "prior": "frozen"}).settings().lines
 
 
 @pytest.mark.parametrize(

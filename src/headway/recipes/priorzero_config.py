@@ -52,6 +52,9 @@ PACES: dict[str, dict[str, SettingValue]] = {
 }
 """How a prior learns, where nobody says otherwise: a small model that knows nothing takes large steps and is quick, one
 that can read takes small ones, adapters to it larger ones."""
+BROAD: dict[str, SettingValue] = {"prior_every": 1, "prior_tickets_per_batch": 4}
+"""For a model whose updates are dear: as many updates, each on all tickets since the last. States that came several
+times are read once, so their visits become less noisy for next to nothing."""
 
 
 class StorySettings(SettingsGroup):
@@ -263,7 +266,10 @@ class PriorZeroConfig(
     def _a_model_learns_at_its_own_pace(cls, values: SettingValue) -> SettingValue:
         if not isinstance(values, dict) or values.get("model", MADE) == MADE:
             return values
-        return {**PACES["adapters" if values.get("lora_rank") not in (None, 0, "0") else "whole"], **values}
+        pace = PACES["adapters" if values.get("lora_rank") not in (None, 0, "0") else "whole"]
+        is_learned = values.get("prior", "learned") == "learned"
+        often = BROAD if is_learned and not BROAD.keys() & values.keys() else {}
+        return {**pace, **often, **values}
 
     @model_validator(mode="before")
     @classmethod
