@@ -21,7 +21,7 @@ from headway.learn.grpo.engine_check import overwrite  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
 from headway.llm.heads import chosen_log_probs  # noqa: E402
-from headway.llm.trees import hidden_states, lay_out, pack_trees  # noqa: E402
+from headway.llm.trees import ReplyTree, hidden_states, lay_out, lay_out_joined, pack_trees, pays_to_join  # noqa: E402
 from headway.testing.tiny_models import PLAIN_KINDS, tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -98,6 +98,34 @@ def test_a_tree_gives_every_reply_what_a_sequence_of_its_own_would(kind: str) ->
     for number in range(12):
         expected = _sequence_log_probs(model, groups[number // 3].prompt, replies[number // 3][number % 3])
         np.testing.assert_allclose(found[number], expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", PLAIN_KINDS)
+def test_joined_trees_read_what_their_prompts_begin_with_once_and_give_what_each_gives_alone(kind: str) -> None:
+    model = tiny_model(kind)
+    random = np.random.default_rng(0)
+    beginning = random.integers(3, 200, 20)
+    replies = [[random.integers(3, 200, size) for size in (3, 1, 4)] for _ in range(4)]
+    prompts = [np.concatenate([beginning, random.integers(3, 200, own)]) for own in (9, 4, 1, 6)]
+    trees = [
+        ReplyTree(prompt, tuple(some), 3 * n) for n, (prompt, some) in enumerate(zip(prompts, replies, strict=True))
+    ]
+    laid = lay_out_joined(trees)
+    assert laid.tokens.shape == (1, 20 + (9 + 4 + 1 + 6) + 4 * 5)
+    with torch.no_grad():
+        logs, _ = chosen_log_probs(model.get_output_embeddings(), hidden_states(model, laid), laid.targets)
+    found = np.split(logs.numpy(), np.cumsum([len(replies[r // 3][r % 3]) for r in laid.replies])[:-1])
+    for number, one in zip(laid.replies, found, strict=True):
+        expected = _sequence_log_probs(model, prompts[number // 3], replies[number // 3][number % 3])
+        np.testing.assert_allclose(one, expected, atol=2e-5)
+
+
+def test_trees_are_joined_where_their_prompts_have_more_in_common_than_the_pairs_between_them_cost() -> None:
+    alike = [ReplyTree(np.concatenate([np.zeros(100), np.full(40, n)]), (np.zeros(4),), n) for n in range(8)]
+    assert pays_to_join(alike, 5e-4)
+    assert not pays_to_join(alike, 5e-2), "pairs are dear"
+    assert not pays_to_join([ReplyTree(np.full(100, n), (np.zeros(4),), n) for n in range(8)], 5e-4), "nothing is alike"
+    assert not pays_to_join(alike[:1], 5e-4)
 
 
 def test_microbatches_keep_to_their_budget_and_hold_every_reply_once() -> None:

@@ -182,3 +182,32 @@ def test_vllm_is_believed_only_about_tokens_that_it_has_read() -> None:
         assert news == [("k", continuation, [-float(token) for token in continuation], True)]
         assert stepper._engine.reads == reads
     assert not stepper._known
+
+
+def test_what_prompts_begin_with_alike_is_read_once_and_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_decoder, "EXTEND_TOKENS", 16)  # so that prompts and branches are cut anywhere
+    model = tiny_model("llama")
+    random = np.random.default_rng(0)
+    beginning = tuple(random.integers(3, 200, 30).tolist())
+    requests = [
+        ScoreRequest((*beginning, *random.integers(3, 200, own).tolist()), ((5, 6, 7), (8,), (5, 9)), f"s{own}")
+        for own in (12, 4, 0, 9, 9)
+    ]
+    together = build_decoder(model, rows=2, context=64)
+    read: list[int] = []
+    hidden = together._hidden
+    monkeypatch.setattr(together, "_hidden", lambda tokens, *rest: read.append(len(tokens)) or hidden(tokens, *rest))
+    answers = [score_in_trees(together, [request])[0] for request in requests]
+    assert sum(read) == 42 + 4 + 1 + 9 + 9 + 5 * 3
+    assert_same(model, requests, answers)
+    for request, answer in zip(requests, answers, strict=True):
+        (alone,) = score_in_trees(build_decoder(model, rows=1, context=64), [request])
+        assert all(np.array_equal(one, other) for one, other in zip(alone, answer, strict=True))
+
+
+def test_new_weights_forget_what_prompts_began_with() -> None:
+    model, other = tiny_model("llama"), tiny_model("llama", seed=1)
+    decoder = build_decoder(model, rows=1, context=64)
+    score_in_trees(decoder, REQUESTS[:1])
+    decoder.load(other.state_dict())
+    assert_same(other, REQUESTS[:1], score_in_trees(decoder, REQUESTS[:1]))

@@ -12,7 +12,8 @@ from headway.collect.guidance import LINE
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import MEASURES, Snapshot, Ticket
 from headway.recipes import priorzero
-from headway.recipes.config import ConfigError
+from headway.recipes.config import ConfigError, read_values
+from headway.search.prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -141,6 +142,28 @@ def test_both_leads_follow_one_knob_unless_the_second_is_set() -> None:
         assert (settings.max_lead, settings.lines[LINE].max_lead) == leads
 
 
+def test_the_prior_counts_most_where_the_world_model_knows_nothing_unless_a_share_is_set() -> None:
+    assert tiny().weight_of_prior() == AdaptiveWeight(0.3, 1.0)
+    assert tiny(prior_weight=0.7).weight_of_prior() == FixedWeight(0.7)
+    assert tiny(wm_weight=0.5).weight_of_prior() == FixedWeight(0.5)
+    assert tiny(prior_weight=0.9, prior_weighting="annealed").weight_of_prior() == AnnealedWeight(0.9, 0.0, 1000)
+
+
+def test_a_model_learns_at_the_pace_of_its_kind_unless_told_otherwise() -> None:
+    def pace(**told: Any) -> tuple[float, int | None]:
+        config = read_values(priorzero.CONFIG, told)
+        return config.prior_learning_rate, config.prior_max_states
+
+    assert pace() == pace(model="made") == (3e-3, 64)
+    assert pace(model="smollm2") == (5e-5, 16)
+    assert pace(model="smollm2", lora_rank=8) == (5e-4, 16)
+    assert pace(model="smollm2", prior_learning_rate=1e-4, quick_test=True) == (1e-4, 4)
+    for told, tickets in (({}, (1, 4)), ({"prior_every": 2}, (2, 1)), ({"model": "made"}, (4, 1))):
+        line = read_values(priorzero.CONFIG, {"model": "smollm2", **told}).settings().lines[LINE]
+        assert (line.every, line.tickets_per_batch) == tickets
+    assert not read_values(priorzero.CONFIG, {"model": "smollm2", "prior": "frozen"}).settings().lines
+
+
 @pytest.mark.parametrize(
     ("told", "message"),
     [
@@ -149,7 +172,7 @@ def test_both_leads_follow_one_knob_unless_the_second_is_set() -> None:
         ({"prior": "none", "prior_floor": 0.1}, "prior_floor=0.1 needs prior='frozen' or 'learned'"),
         ({"prior": "frozen", "prior_max_lead": 2}, "prior_max_lead=2.0 needs prior='learned'"),
         ({"prior": "none", "eval_mode": "prior"}, "eval_mode='prior' needs a prior, received prior='none'"),
-        ({"prior_weight_low": 0.1}, "prior_weight_low=0.1 needs prior_weighting='adaptive'"),
+        ({"prior_weight": 0.5, "prior_weight_low": 0.1}, "prior_weight_low=0.1 needs prior_weighting='adaptive'"),
         ({"prior_weight": 1.5}, "prior_weight=1.5: Input should be less than or equal to 1"),
         ({"prior_deadline_s": 0.5}, "lets the clock decide what the search is told"),
         ({"context_steps": 2}, "context_steps=2 needs body='unizero'"),

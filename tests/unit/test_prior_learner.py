@@ -164,6 +164,14 @@ def test_a_limit_on_states_leaves_some_out_and_says_so() -> None:
     assert report["states"] == 4 and report["left_out_rows"] == 8
 
 
+def test_states_that_came_often_are_learned_from_rather_than_those_that_came_once() -> None:
+    prompts = [[200 + state, 17, 18] for state in (*range(12), *[0] * 500, *[1] * 500)]
+    words = [[30, 31], [40], [50, 51, 52]]
+    often = text_segment(prompts, [words] * len(prompts), [[0.8, 0.1, 0.1]] * len(prompts))
+    report = learner(prior_max_states=3).learn(a_batch(often)).metrics
+    assert report["states"] == 3 and report["left_out_rows"] == 9
+
+
 def a_little_game(random: np.random.Generator, states: int = 12) -> TextSegment:
     """In each state three words can be said, and the search has found out which one is right."""
     prompts = [[200 + state, 17, 18] for state in range(states)]

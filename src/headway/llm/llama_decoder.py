@@ -5,7 +5,8 @@
     decode    all rows, one token each       tokens [R]        -> logits [R, V]
 
     cache     keys, values [layer, slot, head, place, dim]; a row is one sample, rows 0 .. R - 1 take steps; which slot
-              is a row's says `slots`, so rows that change places cost nothing
+              is a row's says `slots`, so rows that change places cost nothing; one slot more is for scores, and holds
+              the last prompt: what the next one has in common with it is not read again
 
 A row's numbers do not depend on the other rows, bit for bit: matrices are multiplied with at least MIN_ROWS rows, from
 where the library computes every row in the same order, and attention runs over each row's own length in a kernel of
@@ -26,7 +27,7 @@ from torch.nn.functional import linear
 
 from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits
 from headway.llm.engine import Sampling
-from headway.llm.llama_scores import branch_price, score_branches
+from headway.llm.llama_scores import branch_price, line_up, log_probs_of
 from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotation
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
@@ -52,14 +53,16 @@ class LlamaDecoder:
         self.weights = LlamaWeights(shape, parameter.dtype, parameter.device)
         self.weights.load(model.state_dict())
         self.cos, self.sin = rotation(model, context, parameter.dtype)
-        size = (shape.layers, rows, shape.kv_heads, context, shape.dim)
+        size = (shape.layers, rows + 1, shape.kv_heads, context, shape.dim)
         self.keys = torch.zeros(size, dtype=parameter.dtype, device=parameter.device)
         self.values = torch.zeros_like(self.keys)
         self.slots = np.arange(rows)
         self._scores = torch.zeros(shape.heads, context + 16)
+        self._last_prompt = np.zeros(0, np.int64)  # in the slot behind those of the rows
 
     def load(self, weights: NamedWeights) -> None:
         self.weights.load(weights)
+        self._last_prompt = self._last_prompt[:0]
 
     @torch.no_grad()
     def prefill(self, prompts: Prompts) -> Tensor:
@@ -158,8 +161,23 @@ class LlamaDecoder:
     def tree_limits(self) -> TreeLimits:
         return TreeLimits(SCORE_TOKENS, branch_price(self.weights.shape))
 
+    @torch.no_grad()
     def score(self, trees: Sequence[ReplyTree]) -> Tensor:
-        return score_branches(self.weights, self.cos, self.sin, trees)
+        """Reads token by token as `extend` does, so what is known already changes no bit of what is found."""
+        line = line_up(trees, self._last_prompt)
+        self._last_prompt = self._last_prompt[:0]  # until all is read
+        slots = np.full(len(line.tokens), self.rows)
+        found = torch.zeros(len(line.targets))
+        for begin in range(0, len(line.tokens), EXTEND_TOKENS):
+            piece = slice(begin, begin + EXTEND_TOKENS)
+            first, end = torch.searchsorted(line.wanted, torch.tensor([begin, begin + EXTEND_TOKENS])).tolist()
+            wanted = line.wanted[first:end] - begin
+            hidden = self._hidden(line.tokens[piece], slots[piece], line.places[piece], wanted)
+            here = (line.sources >= first) & (line.sources < end)
+            rows = self.weights.logits(hidden)[line.sources[here] - first]
+            found[here] = log_probs_of(rows, line.targets[here])
+        self._last_prompt = trees[-1].prompt
+        return found
 
     def move(self, source: int, target: int, length: int) -> None:
         source, target = int(self.slots[source]), int(self.slots[target])

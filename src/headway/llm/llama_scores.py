@@ -6,6 +6,11 @@
 
 The long part is attended by the fastest kernel there is, and the mask is as small as the branches are: for a prompt of
 a thousand tokens and a few dozen tokens of branches a tree costs little more than the prompt alone.
+
+A decoder that reads token by token into a cache does without a mask, and without what the last prompt began with too:
+
+    cache [place]   p0 p1 p2 p3 p4 | a0 a1         then b0 in a0's place, then the next prompt from where it differs
+    line [T]        p3 p4 a0 a1 b0 q2 q3 q4 d0     places 3 4 5 6 5 2 3 4 5
 """
 
 from __future__ import annotations
@@ -78,6 +83,50 @@ def lay_out_branches(trees: Sequence[ReplyTree]) -> BranchedPrompts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class BranchesInLine:
+    """Holds T tokens, in the order in which one row of a cache reads them, and which of their outputs are scores."""
+
+    tokens: Tensor  # [T]
+    places: Tensor  # [T]
+    wanted: Tensor  # [W], rising: tokens whose output predicts something
+    sources: Tensor  # [N]: for each scored token, which of the wanted ones predicts it
+    targets: Tensor  # [N]
+
+
+def line_up(trees: Sequence[ReplyTree], known: np.ndarray) -> BranchesInLine:
+    """Writes down what is to be read where the row holds the tokens `known`; afterwards it holds the last prompt."""
+    tokens: list[np.ndarray] = []
+    places: list[np.ndarray] = []
+    predicting: list[np.ndarray] = []
+    at = 0
+    for tree in trees:
+        length = len(tree.prompt)
+        shared = min(_common(known, tree.prompt), length - 1)  # the last token's output is wanted
+        tokens.append(tree.prompt[shared:])
+        places.append(np.arange(shared, length))
+        at += length - shared
+        last = at - 1
+        for reply in tree.replies:
+            inner = len(reply) - 1
+            tokens.append(reply[:-1])
+            places.append(np.arange(length, length + inner))
+            predicting.append(np.concatenate([[last], np.arange(at, at + inner)]))
+            at += inner
+        known = tree.prompt
+    wanted, sources = np.unique(np.concatenate(predicting), return_inverse=True)
+    targets = np.concatenate([reply for tree in trees for reply in tree.replies])
+    arrays = (np.concatenate(tokens), np.concatenate(places), wanted, sources, targets)
+    return BranchesInLine(*(torch.from_numpy(array.astype(np.int64)) for array in arrays))
+
+
+def _common(known: np.ndarray, prompt: np.ndarray) -> int:
+    """Counts the tokens that both begin with."""
+    size = min(len(known), len(prompt))
+    differs = np.flatnonzero(known[:size] != prompt[:size])
+    return int(differs[0]) if len(differs) else size
+
+
 @torch.no_grad()
 def score_branches(weights: LlamaWeights, cos: Tensor, sin: Tensor, trees: Sequence[ReplyTree]) -> Tensor:
     """Returns the log-probabilities of the branches' tokens, [N] float32. cos and sin [places, dim / 2] are of all."""
@@ -94,7 +143,7 @@ def score_branches(weights: LlamaWeights, cos: Tensor, sin: Tensor, trees: Seque
         hidden = hidden + weights.mlp(layer, hidden)
     chosen = hidden.flatten(0, 1)[batch.sources]
     parts = zip(chosen.split(HEAD_ROWS), batch.targets.split(HEAD_ROWS), strict=True)
-    return torch.cat([_log_probs_of(weights.logits(rows), targets) for rows, targets in parts])
+    return torch.cat([log_probs_of(weights.logits(rows), targets) for rows, targets in parts])
 
 
 def branch_price(shape: LlamaShape) -> float:
@@ -120,6 +169,6 @@ def _attended(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Te
     return torch.cat(parts, 2)
 
 
-def _log_probs_of(logits: Tensor, targets: Tensor) -> Tensor:
+def log_probs_of(logits: Tensor, targets: Tensor) -> Tensor:
     logits = logits.float()
     return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)

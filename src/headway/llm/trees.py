@@ -22,6 +22,14 @@ pays for itself only up to a size: reading the prompt P once more costs P tokens
 parts. With pairs at a price, k trees of n reply tokens in all cost k (T + price T^2), T = P + n / k, which is least at
 n / k = sqrt(P / price + P^2).
 
+Trees whose prompts begin alike can stand in one row, joined: what all begin with is branch 0, the rest of a prompt is a
+branch that its replies see too.
+
+    prompts p0 p1 x0 and p0 p1 y0 y1
+
+    tokens      p0 p1 | x0 | a0 a1 | b0 | y0 y1 | c0
+    branch       0  0 | 1J |  1J+1  1J+2|  2J   | 2J+1          J: JOINED, more than a tree has replies
+
 What a token sees is a mask of ours instead of the model's own, so it has to be what the model would make: layers with a
 sliding window get the tree within the window. A model that cannot be told (llm/layouts.py) reads each reply as a row of
 its own, behind the prompt again, by its own rules: trees of one reply, `apart`.
@@ -45,6 +53,8 @@ from headway.llm.row_packing import fill_rows, row_length
 PADDING = -1
 Windows = tuple[int | None, ...]
 """Of the kinds of layers that a model has; None: one that sees everything."""
+JOINED = 1 << 32
+"""Between the numbers of the branches of two trees in one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,7 @@ class TreeBatch:
 
     tokens: Tensor  # [B, T]
     positions: Tensor  # [B, T]
-    branch: Tensor  # [B, T]: 0 the prompt, 1 the first reply, ..., PADDING
+    branch: Tensor  # [B, T]: 0 the prompt, 1 the first reply, ..., PADDING; joined: a JOINED more for each tree
     sources: Tensor  # [N]: places b * T + t whose output predicts the trained tokens
     targets: Tensor  # [N]: the trained tokens, reply by reply
     replies: tuple[int, ...]  # [S]: the replies' numbers, in the order they lie here
@@ -93,7 +103,9 @@ class TreeBatch:
         length = self.tokens.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=self.tokens.device).tril()
         same = self.branch[:, None, :] == self.branch[:, :, None]
-        seen = earlier & (same | (self.branch == 0)[:, None, :])
+        prompt = self.branch - self.branch % JOINED
+        of_tree = self.branch[:, None, :] == prompt[:, :, None]
+        seen = earlier & (same | of_tree | (self.branch == 0)[:, None, :])
         if window is not None:
             seen &= self.positions[:, :, None] - self.positions[:, None, :] < window
         return seen[:, None]
@@ -242,6 +254,65 @@ def _spans(trees: Sequence[ReplyTree]) -> Spans:
                 roots.append(root)
     ends = np.cumsum(lengths)
     return Spans(ends - lengths, np.array(lengths), np.array(positions), np.array(roots))
+
+
+def pays_to_join(trees: Sequence[ReplyTree], price: float) -> bool:
+    """Says whether reading once what prompts begin with saves more than the pairs between trees cost."""
+    sizes = np.array([tree.num_tokens for tree in trees])
+    joined = sizes.sum() - (len(trees) - 1) * _beginning(trees)
+    return bool(joined + price * joined**2 < (sizes + price * sizes**2).sum())
+
+
+def lay_out_joined(trees: Sequence[ReplyTree]) -> TreeBatch:
+    """Makes one row of all trees, in which what all their prompts begin with stands once."""
+    shared = _beginning(trees)
+    tokens = [trees[0].prompt[:shared]]
+    positions, branch = [np.arange(shared)], [np.zeros(shared, np.int64)]
+    at = shared
+    sources: list[np.ndarray] = []
+    targets: list[np.ndarray] = []
+    numbers: list[int] = []
+    for number, tree in enumerate(trees, 1):
+        length = len(tree.prompt)
+        tokens.append(tree.prompt[shared:])
+        positions.append(np.arange(shared, length))
+        branch.append(np.full(length - shared, number * JOINED))
+        at += length - shared
+        last = at - 1
+        masks = tree.trained or (None,) * len(tree.replies)
+        for place, (reply, mask) in enumerate(zip(tree.replies, masks, strict=True), 1):
+            more = len(reply) - 1
+            tokens.append(reply[:-1])
+            positions.append(np.arange(length, length + more))
+            branch.append(np.full(more, number * JOINED + place))
+            before = np.concatenate([[last], np.arange(at, at + more)])
+            sources.append(before if mask is None else before[mask])
+            targets.append(reply if mask is None else reply[mask])
+            numbers.append(tree.first + place - 1)
+            at += more
+    return TreeBatch(
+        _in_line(tokens)[None],
+        _in_line(positions)[None],
+        _in_line(branch)[None],
+        _in_line(sources),
+        _in_line(targets),
+        tuple(numbers),
+    )
+
+
+def _in_line(parts: Sequence[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+
+
+def _beginning(trees: Sequence[ReplyTree]) -> int:
+    """Counts the tokens that all prompts begin with; each prompt has one more of its own, whose output is its own."""
+    size = min(len(tree.prompt) for tree in trees) - 1
+    first = trees[0].prompt[:size]
+    differs = np.zeros(size, bool)
+    for tree in trees[1:]:
+        differs |= tree.prompt[:size] != first
+    places = np.flatnonzero(differs)
+    return int(places[0]) if len(places) else size
 
 
 def hidden_states(model: CausalModel, batch: TreeBatch) -> Tensor:

@@ -45,6 +45,16 @@ QUICK: dict[str, SettingValue] = {
     "collect_deadline_s": 45.0,
 }
 """What `quick_test` sets, where nobody says otherwise."""
+PACES: dict[str, dict[str, SettingValue]] = {
+    "made": {"prior_learning_rate": 3e-3, "prior_max_states": 64},
+    "whole": {"prior_learning_rate": 5e-5, "prior_max_states": 16},
+    "adapters": {"prior_learning_rate": 5e-4, "prior_max_states": 16},
+}
+"""How a prior learns, where nobody says otherwise: a small model that knows nothing takes large steps and is quick, one
+that can read takes small ones, adapters to it larger ones."""
+BROAD: dict[str, SettingValue] = {"prior_every": 1, "prior_tickets_per_batch": 4}
+"""For a model whose updates are dear: as many updates, each on all tickets since the last. States that came several
+times are read once, so their visits become less noisy for next to nothing."""
 
 
 class StorySettings(SettingsGroup):
@@ -112,14 +122,15 @@ class PriorUseSettings(SettingsGroup):
     """The language model: made, smollm2, a folder, or an id on the model hub. made is a small one that knows the words
     of the game and nothing else; it learns from the search. A folder may be that of a run that trained one."""
     prior_weight: float = Field(default=0.7, ge=0, le=1)
-    """The prior's share in the root's opinion; the rest is the world model's. 0: it is not asked."""
-    prior_weighting: Literal["fixed", "adaptive", "annealed"] = "fixed"
-    """fixed: prior_weight everywhere. adaptive: between prior_weight_low and prior_weight_high, by the entropy of the
-    world model's policy. annealed: from prior_weight to final_prior_weight over prior_weight_versions."""
+    """fixed, annealed: the prior's share in the root's opinion; the rest is the world model's. 0: it is not asked."""
+    prior_weighting: Literal["fixed", "adaptive", "annealed"] = "adaptive"
+    """adaptive: between prior_weight_low and prior_weight_high, by the entropy of the world model's policy. fixed:
+    prior_weight everywhere; it is meant where prior_weight is set and nothing else is said. annealed: from prior_weight
+    to final_prior_weight over prior_weight_versions."""
     prior_weight_low: float = Field(default=0.3, ge=0, le=1)
     """adaptive: the share where the world model is certain."""
-    prior_weight_high: float = Field(default=0.7, ge=0, le=1)
-    """adaptive: the share where it is not."""
+    prior_weight_high: float = Field(default=1.0, ge=0, le=1)
+    """adaptive: the share where all actions are the same to it."""
     final_prior_weight: float = Field(default=0.0, ge=0, le=1)
     """annealed: the share at the end."""
     prior_weight_versions: int = Field(default=1000, ge=1)
@@ -194,15 +205,14 @@ ONLY_WEIGHTING = {
     gamma=0.97,
     final_temperature=1.0,
     batch_size=64,
-    replay_ratio=0.2,
+    replay_ratio=0.4,
     replay_min_size=200,
     replay_capacity=50_000,
     td_steps=15,
     value_range=2.0,
     value_bins=41,
-    prior_temperature=1.5,
-    prior_learning_rate=3e-4,
-    prior_max_states=64,
+    prior_learning_rate=PACES["made"]["prior_learning_rate"],
+    prior_max_states=PACES["made"]["prior_max_states"],
     engine_rows=16,
 )
 class PriorZeroConfig(
@@ -243,6 +253,23 @@ class PriorZeroConfig(
         return (
             values if wanted <= cls.model_fields["replay_min_size"].default else {**values, "replay_min_size": wanted}
         )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_share_that_is_set_is_fixed(cls, values: SettingValue) -> SettingValue:
+        if not isinstance(values, dict) or "prior_weight" not in values or "prior_weighting" in values:
+            return values
+        return {**values, "prior_weighting": "fixed"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_model_learns_at_its_own_pace(cls, values: SettingValue) -> SettingValue:
+        if not isinstance(values, dict) or values.get("model", MADE) == MADE:
+            return values
+        pace = PACES["adapters" if values.get("lora_rank") not in (None, 0, "0") else "whole"]
+        is_learned = values.get("prior", "learned") == "learned"
+        often = BROAD if is_learned and not BROAD.keys() & values.keys() else {}
+        return {**pace, **often, **values}
 
     @model_validator(mode="before")
     @classmethod

@@ -30,7 +30,7 @@ from headway.learn.grpo.credit import Turns
 from headway.learn.ragged import Ragged
 from headway.llm.device_copies import send
 from headway.llm.row_packing import row_length
-from headway.llm.trees import ReplyTree, TreeBatch, Windows, lay_out, pack_trees
+from headway.llm.trees import ReplyTree, TreeBatch, Windows, lay_out, lay_out_joined, pack_trees, pays_to_join
 
 Record = Group | Episodes
 
@@ -86,6 +86,11 @@ class MicrobatchSizes:
     device: torch.device
     apart: bool = False
     windows: Windows | None = None
+
+    @property
+    def can_join(self) -> bool:
+        """Whether trees may share what their prompts begin with."""
+        return not self.apart and self.windows is None
 
     def lay_out(self, trees: Sequence[ReplyTree]) -> TreeBatch:
         length = row_length(sum(tree.num_tokens for tree in trees), self.budget)
@@ -178,18 +183,18 @@ class Replies:
         return own & (self.versions == version)
 
     def microbatches(
-        self, groups: np.ndarray, sizes: MicrobatchSizes, *, with_ends: bool = False
+        self, groups: np.ndarray, sizes: MicrobatchSizes, *, with_ends: bool = False, joined: bool = False
     ) -> Iterator[Microbatch]:
         """Yields the replies of these groups.
 
         `with_ends`: what was cut is read to its end, and the place behind the last token of reply s has the number
-        N + s in the line.
+        N + s in the line. `joined`: what the prompts of a microbatch begin with is read once, where that pays.
         """
         numbers = self.numbers(groups) if len(groups) else np.zeros(0, np.int64)
-        return self.microbatches_of(numbers, sizes, with_ends=with_ends) if len(groups) else iter(())
+        return self.microbatches_of(numbers, sizes, with_ends=with_ends, joined=joined) if len(groups) else iter(())
 
     def microbatches_of(
-        self, numbers: np.ndarray, sizes: MicrobatchSizes, *, with_ends: bool = False
+        self, numbers: np.ndarray, sizes: MicrobatchSizes, *, with_ends: bool = False, joined: bool = False
     ) -> Iterator[Microbatch]:
         """Yields the replies with these numbers, group by group."""
         of_group = self.group.numpy()[numbers]
@@ -207,7 +212,8 @@ class Replies:
         )
         order = list(chain.from_iterable(chosen))
         for trees in packed:
-            here = sizes.lay_out(trees)
+            is_joined = joined and sizes.can_join and pays_to_join(trees, sizes.price)
+            here = lay_out_joined(trees) if is_joined else sizes.lay_out(trees)
             mine = [int(order[reply]) for reply in here.replies]
             places = [self._places(number, with_ends) for number in mine]
             yield Microbatch(

@@ -125,7 +125,7 @@ class PriorLearner:
     # -- imitation ----------------------------------------------------------------------------------
 
     def _imitate(self, states: SearchedStates) -> dict[str, float]:
-        chosen = self._chosen_groups(states.replies)
+        chosen = self._chosen_groups(states.counts.numpy())
         totals = dict.fromkeys(IMITATION_SUMS, torch.zeros((), device=self._training.device))
         norms = []
         for epoch in range(self._settings.prior_epochs):
@@ -169,7 +169,7 @@ class PriorLearner:
 
     def _reinforce(self, taken: TakenActions) -> dict[str, float]:
         replies, settings = taken.replies, self._settings
-        chosen = self._chosen_groups(replies)
+        chosen = self._chosen_groups(np.bincount(taken.group, minlength=replies.num_groups))
         cut = list(self._minibatches(chosen))
         look = self._first_look(replies, chosen, is_one_step=len(cut) == 1 and settings.prior_epochs == 1)
         advantages = whiten(taken.advantages)
@@ -238,12 +238,13 @@ class PriorLearner:
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def _chosen_groups(self, replies: Replies) -> np.ndarray:
-        """Draws the groups that are learned from, rising; all of them where there is no limit."""
-        most, count = self._settings.prior_max_states, replies.num_groups
-        if most is None or count <= most:
-            return np.arange(count)
-        return np.sort(self._training.random.choice(count, most, replace=False))
+    def _chosen_groups(self, counts: np.ndarray) -> np.ndarray:
+        """Draws the groups that are learned from, rising, rather those with more steps; all where there is no limit."""
+        most = self._settings.prior_max_states
+        if most is None or len(counts) <= most:
+            return np.arange(len(counts))
+        shares = counts.astype(np.float64) / counts.sum(dtype=np.float64)
+        return np.sort(self._training.random.choice(len(counts), most, replace=False, p=shares))
 
     def _minibatches(self, groups: np.ndarray) -> Iterator[np.ndarray]:
         count = -(-len(groups) // self._settings.prior_batch_size)
@@ -272,7 +273,7 @@ class PriorLearner:
     ) -> tuple[Tensor, Tensor]:
         """Returns the log-probabilities of the groups' tokens in the order of the line, and their places there."""
         logs, places = [], []
-        for part in replies.microbatches(groups, self._training.sizes):
+        for part in replies.microbatches(groups, self._training.sizes, joined=True):
             logs.append(reader(part.trees).float())
             places.append(part.places)
         found, order = torch.sort(torch.cat(places))

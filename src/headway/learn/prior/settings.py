@@ -30,8 +30,8 @@ class PriorSettings(KernelSettings):
     prior_epochs: int = Field(default=1, ge=1)
     """Passes over a batch."""
     prior_max_states: int | None = Field(default=None, ge=1)
-    """The most distinct states of a batch that are learned from, drawn by chance; unset: all. Fewer make an update of
-    a large model quick; how many rows were left out is reported."""
+    """The most distinct states of a batch that are learned from, drawn by how often they came; unset: all. Fewer make
+    an update of a large model quick; how many rows were left out is reported."""
     prior_temperature: float = Field(default=2.0, gt=0)
     """The prior of actions is softmax(mean log-probability of their tokens / this): in the search, and in what
     imitation compares with the visits. Raising it makes the prior flatter."""
