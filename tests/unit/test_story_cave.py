@@ -132,3 +132,40 @@ def test_every_word_of_the_game_can_be_said(cave: ColossalCave) -> None:
         cave.load(state)
         scene = cave.step(" ".join(rng.choices(words, k=rng.randint(1, 3))))
         assert scene.is_over or scene.candidates
+
+
+def test_a_deadly_way_kills_once(cave: ColossalCave) -> None:
+    deaths = 0
+    for seed in range(60):
+        scene = cave.reset(seed)
+        chance = random.Random(seed)
+        while not scene.is_over:
+            before = scene.score
+            scene = cave.step("yes" if scene.candidates == ("yes", "no") else chance.choice(scene.candidates))
+            if scene.score <= before - 10:
+                deaths += 1
+                assert scene.score - before in (-10, 15), "the 25 points of the way into the cave may come with it"
+            if deaths > 40:
+                return
+    raise AssertionError(f"only {deaths} deaths: nothing was tested")
+
+
+def test_a_place_is_described_alike_whatever_is_carried_and_however_one_came(cave: ColossalCave) -> None:
+    followed(cave, "enter building", "take lamp", "take food", "drop food")
+    here = cave.described()
+    assert "building" in here
+    assert "Ok" not in here
+    assert "carry" not in here
+    followed(cave, "go west", "enter building")
+    assert cave.described() == here
+    followed(cave, "take keys")
+    assert cave.described() != here
+    assert "pitch dark" in (followed(cave, "say xyzzy") and cave.described())
+
+
+def test_a_question_is_described_by_its_words() -> None:
+    cave = ColossalCave(same_seed=3)
+    scene, chance = cave.reset(0), random.Random(3)
+    while scene.candidates != ("yes", "no"):
+        scene = cave.step(chance.choice(scene.candidates))
+    assert cave.described() == scene.text
