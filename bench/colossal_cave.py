@@ -18,7 +18,6 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,39 +76,37 @@ def by_learning(settings: dict[str, Any], cpu_s: float) -> dict[str, Any]:
     from headway.coordinate.coordinator import Coordinator
     from headway.coordinate.role_calls import RunFailed
     from headway.launching import build_runtime
-    from headway.observe.recorder import EventSink, MemoryRecorder, written
+    from headway.observe.recorder import EventSink
     from headway.recipes import priorzero
 
     curve: list[dict[str, Any]] = []
     counts = {"steps": 0, "updates": 0}
     asked: dict[str, float] = {}
 
-    class Curve(MemoryRecorder):
+    class Curve(EventSink):
         """Notes what every evaluation said, and when."""
 
-        def take(self, events: Sequence[Any]) -> None:
-            for event in map(written, events):
-                if event["e"] == "land":
-                    counts["steps"] += event["n"]
-                elif event["e"] == "learn":
-                    counts["updates"] += 1
-                    asked.update({name: v for name, v in event["m"].items() if name.startswith("prior_")})
-                elif event["e"] == "score" and event["value"] is not None:
-                    measures = {name: round(value, 3) for name, value in event["m"].items()}
-                    curve.append({"cpu": round(time.process_time(), 1), **counts, "score": event["value"], **measures})
-                    print(json.dumps(curve[-1]), file=sys.stderr, flush=True)
+        def record(self, time_s: float, kind: str, fields: Any) -> None:
+            if kind == "land":
+                counts["steps"] += fields["n"]
+            elif kind == "learn":
+                counts["updates"] += 1
+                asked.update({name: v for name, v in fields["m"].items() if name.startswith("prior_")})
+            elif kind == "score" and fields["value"] is not None:
+                measures = {name: round(value, 3) for name, value in fields["m"].items()}
+                curve.append({"cpu": round(time.process_time(), 1), **counts, "score": fields["value"], **measures})
+                print(json.dumps(curve[-1]), file=sys.stderr, flush=True)
 
     def stop(*_: object) -> None:
         raise Spent
 
     config = config_of(settings)
     runtime = build_runtime(config.runtime)
-    recorder: EventSink = Curve()
     signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     began = time.monotonic()
     try:
-        runtime.run(Coordinator(priorzero.stations(config), config.settings(), runtime, recorder=recorder).run())
+        runtime.run(Coordinator(priorzero.stations(config), config.settings(), runtime, recorder=Curve()).run())
     except RunFailed as error:
         if Spent.__name__ not in str(error):
             raise
@@ -126,6 +123,8 @@ def settings_for(way: str, arguments: argparse.Namespace, seed: int) -> dict[str
     settings |= {"prior": "none"} if way in ("random", "world_model") else {"prior": "frozen", "model": arguments.model}
     if way in ("prior", "both"):
         settings |= {"device": "cpu", "dispatch": "free"}
+    if arguments.wall_s and way in ("world_model", "both"):
+        settings["wall_s"] = arguments.wall_s
     changes = dict(one.split("=", 1) for one in arguments.set)
     return settings | {name: yaml.safe_load(value) for name, value in changes.items()}
 
@@ -136,6 +135,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--cpu_s", type=float, default=1200.0)
+    parser.add_argument("--wall_s", type=float, help="no run takes longer, however little it got of the processor")
     parser.add_argument("--episodes", type=int, default=200, help="by chance; the language model plays a tenth of them")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--set", nargs="*", default=[])

@@ -21,9 +21,17 @@ LONG_GAME: Mapping[str, SettingValue] = {
     "slots": 24,
     "value_range": 18.0,  # reaches 350 points
     "value_bins": 91,
+    "value_norm_floor": 5.0,  # less than a few points is no difference
 }
 STORY_DEFAULTS: Mapping[str, Mapping[str, SettingValue]] = {
-    "colossal_cave": {**LONG_GAME, "text_words": 192, "gamma": 0.99, "td_steps": 20},
+    "colossal_cave": {
+        **LONG_GAME,
+        "text_words": 192,
+        "gamma": 0.98,
+        "td_steps": 10,
+        "entropy_weight": 0.1,
+        "eval_temperature": 0.5,
+    },
     Z_MACHINE: {**LONG_GAME, "text_words": 128},
 }
 """By the name of the game."""
