@@ -49,9 +49,9 @@ class Stem:
 def read_stem(weights: LlamaWeights, cos: Tensor, sin: Tensor, tokens: np.ndarray) -> Stem:
     """Reads what prompts begin with."""
     kept: list[tuple[Tensor, Tensor]] = []
-    angles = [table[: len(tokens)].unsqueeze(1) for table in (cos, sin)]
+    cosines, sines = (table[: len(tokens)].unsqueeze(1) for table in (cos, sin))
     read = torch.from_numpy(tokens)[None].to(weights.embed.device)
-    weights.read(read, *angles, lambda number, keys, values: kept.append((keys, values)))
+    weights.read(read, cosines, sines, lambda number, keys, values: kept.append((keys, values)))
     return Stem(tokens, tuple(keys for keys, _ in kept), tuple(values for _, values in kept))
 
 
