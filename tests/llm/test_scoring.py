@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
