@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("adventure", reason="a library of games is not installed: adventure")
 
+from headway.envs.text_games.adventure_state import NOWHERE, FixedChance, opened_cave
 from headway.envs.text_games.colossal_cave import ColossalCave
 from headway.envs.text_games.interface import Scene
 
@@ -134,19 +135,13 @@ def test_every_word_of_the_game_can_be_said(cave: ColossalCave) -> None:
         assert scene.is_over or scene.candidates
 
 
-def test_a_deadly_way_kills_once(cave: ColossalCave) -> None:
-    deaths = 0
-    for seed in range(30):
-        scene, chance = cave.reset(seed), random.Random(seed)
-        for _ in range(60):
-            before = scene.score
-            scene = cave.step("yes" if scene.candidates == ("yes", "no") else chance.choice(scene.candidates))
-            if scene.score <= before - 10:
-                deaths += 1
-                assert scene.score == before - 10
-            if scene.is_over:
-                break
-    assert deaths > 20
+def test_a_deadly_way_kills_once_even_in_the_dark() -> None:
+    game = opened_cave(0)
+    game.loc, game.could_fall_in_pit = game.rooms[NOWHERE], True
+    game.random_generator = FixedChance(0.1)  # one would fall into a pit
+    assert game.is_dark
+    game.describe_location()
+    assert game.deaths == 1
 
 
 def test_a_place_is_described_alike_whatever_is_carried_and_however_one_came(cave: ColossalCave) -> None:
