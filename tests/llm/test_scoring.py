@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,30 +92,6 @@ def test_whatever_is_packed_together_gets_the_scores_that_it_gets_alone(shapes: 
     requests = [asked(number, prompt, tuple(lengths)) for number, (prompt, lengths) in enumerate(shapes)]
     decoder = build_decoder(model, rows=1, context=64)
     assert_same(model, requests, score_in_trees(decoder, requests))
-
-
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_what_prompts_begin_with_is_read_once_and_scores_stay_as_they_are(kind: str) -> None:
-    model, head = tiny_model(kind), asked(1, 40, (2,)).prompt[:20]
-    decoder = build_decoder(model, rows=1, context=64, keeps_stem=True)
-    assert isinstance(decoder, llama_decoder.LlamaDecoder)
-
-    def begun_alike(number: int, length: int, common: int) -> ScoreRequest:
-        request = asked(number, length, (1, 3, 2))
-        return replace(request, prompt=(*head[:common], *request.prompt))
-
-    for requests, kept in (
-        ([begun_alike(2, 9, 20)], 28),  # all but the token that predicts
-        ([begun_alike(3, 5, 20), begun_alike(4, 9, 20)], 20),
-        ([begun_alike(5, 1, 20)], 20),
-        ([begun_alike(6, 12, 17), begun_alike(7, 30, 20)], 17),
-        ([begun_alike(8, 30, 2)], 17),  # another beginning: read whole, and nothing is forgotten
-        ([begun_alike(9, 3, 20)], 17),
-    ):
-        assert_same(model, requests, score_in_trees(decoder, requests))
-        assert decoder._stem is not None and len(decoder._stem.tokens) == kept
-    decoder.load({name: 0.5 * weight for name, weight in model.state_dict().items()})
-    assert decoder._stem is None
 
 
 def test_several_requests_share_a_pass_up_to_a_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from torch.nn.functional import linear
 
 from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits
 from headway.llm.engine import Sampling
-from headway.llm.llama_scores import Stem, branch_price, common_start, read_stem, score_branches
+from headway.llm.llama_scores import branch_price, score_branches
 from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotation
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
@@ -35,22 +35,16 @@ from headway.llm.trees import ReplyTree
 MIN_ROWS = 16
 EXTEND_TOKENS = 512
 """Tokens that are read at once into cached rows: enough to keep the matrices busy, few enough for a small memory."""
-MIN_STEM = 16
-"""Tokens that prompts must have in common before reading them once is worth it."""
 SCORE_TOKENS = 4096
 """Padded tokens of trees that are scored at once: enough to keep the matrices busy."""
 
 
 class LlamaDecoder:
-    """Holds weights and the cache of `rows` samples of at most `context` tokens each, on a CPU.
-
-    keeps_stem: what the prompts that are scored begin with is read once. Scores then differ in their last bits by what
-    was asked before.
-    """
+    """Holds weights and the cache of `rows` samples of at most `context` tokens each, on a CPU."""
 
     burst = 1
 
-    def __init__(self, model: CausalModel, rows: int, context: int, *, keeps_stem: bool = False) -> None:
+    def __init__(self, model: CausalModel, rows: int, context: int) -> None:
         parameter = next(model.parameters())
         shape = LlamaShape.of(model.config)
         self.rows, self.context, self.device = rows, context, parameter.device
@@ -62,12 +56,9 @@ class LlamaDecoder:
         self.values = torch.zeros_like(self.keys)
         self.slots = np.arange(rows)
         self._scores = torch.zeros(shape.heads, context + 16)
-        self._keeps_stem = keeps_stem
-        self._stem: Stem | None = None
 
     def load(self, weights: NamedWeights) -> None:
         self.weights.load(weights)
-        self._stem = None
 
     @torch.no_grad()
     def prefill(self, prompts: Prompts) -> Tensor:
@@ -159,27 +150,7 @@ class LlamaDecoder:
         return TreeLimits(SCORE_TOKENS, branch_price(self.weights.shape))
 
     def score(self, trees: Sequence[ReplyTree]) -> Tensor:
-        return score_branches(self.weights, self.cos, self.sin, trees, self._stem_of(trees))
-
-    def _stem_of(self, trees: Sequence[ReplyTree]) -> Stem | None:
-        """Returns what these prompts begin with, as far as it has been read before; it becomes shorter, never longer.
-
-        The first prompt is read as a stem of its own; those that follow find out how much of it they have in common.
-        """
-        if not self._keeps_stem:
-            return None
-        prompts = [tree.prompt[:-1] for tree in trees]  # the last token predicts: it is read again
-        if self._stem is None:
-            common = common_start(prompts)
-            if common < MIN_STEM:
-                return None
-            self._stem = read_stem(self.weights, self.cos, self.sin, prompts[0][:common])
-        common = common_start([self._stem.tokens, *prompts])
-        if common < MIN_STEM:
-            return None
-        if common < len(self._stem.tokens):
-            self._stem = self._stem.cut(common)
-        return self._stem
+        return score_branches(self.weights, self.cos, self.sin, trees)
 
     def move(self, source: int, target: int, length: int) -> None:
         source, target = int(self.slots[source]), int(self.slots[target])

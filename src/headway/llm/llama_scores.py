@@ -4,9 +4,6 @@
     who sees whom         a prompt's token those before it (the library's causal kernel)
                           a branch's token its whole prompt, and its own branch up to itself (a mask of n x (P + n))
 
-What many prompts begin with, say instructions that are the same every time, can be read once and kept: a `Stem`. Then P
-are only the tokens behind it, and every token sees all of it. Numbers differ from those without one in their last bits.
-
 The long part is attended by the fastest kernel there is, and the mask is as small as the branches are: for a prompt of
 a thousand tokens and a few dozen tokens of branches a tree costs little more than the prompt alone.
 """
@@ -14,7 +11,7 @@ a thousand tokens and a few dozen tokens of branches a tree costs little more th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,47 +26,12 @@ HEAD_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Stem:
-    """Holds the first S tokens of prompts, and what each layer keeps of them."""
-
-    tokens: np.ndarray  # [S]
-    keys: tuple[Tensor, ...]  # of each layer [1, kv_heads, S, dim]
-    values: tuple[Tensor, ...]
-
-    def cut(self, length: int) -> Stem:
-        """Returns its first tokens: no token has seen those behind it."""
-        return Stem(
-            self.tokens[:length],
-            tuple(one[:, :, :length] for one in self.keys),
-            tuple(one[:, :, :length] for one in self.values),
-        )
-
-
-@torch.no_grad()
-def read_stem(weights: LlamaWeights, cos: Tensor, sin: Tensor, tokens: np.ndarray) -> Stem:
-    """Reads what prompts begin with."""
-    kept: list[tuple[Tensor, Tensor]] = []
-    cosines, sines = (table[: len(tokens)].unsqueeze(1) for table in (cos, sin))
-    read = torch.from_numpy(tokens)[None].to(weights.embed.device)
-    weights.read(read, cosines, sines, lambda number, keys, values: kept.append((keys, values)))
-    return Stem(tokens, tuple(keys for keys, _ in kept), tuple(values for _, values in kept))
-
-
-def common_start(prompts: Sequence[np.ndarray]) -> int:
-    """Counts the tokens that all of these begin with."""
-    shortest = min(map(len, prompts))
-    rows = np.stack([prompt[:shortest] for prompt in prompts])
-    differ = (rows != rows[0]).any(0)
-    return int(differ.argmax()) if differ.any() else shortest
-
-
-@dataclass(frozen=True, slots=True)
 class BranchedPrompts:
     """Holds B prompts of at most P tokens, and at most n tokens of branches behind each."""
 
     tokens: Tensor  # [B, P + n]
     positions: Tensor  # [B, P + n]
-    mask: Tensor  # [B, 1, n, S + P + n] bool: what the tokens of branches see
+    mask: Tensor  # [B, 1, n, P + n] bool: what the tokens of branches see
     sources: Tensor  # [N]: places b * (P + n) + t whose output predicts the scored tokens
     targets: Tensor  # [N]
 
@@ -83,15 +45,13 @@ class BranchedPrompts:
         )
 
 
-def lay_out_branches(trees: Sequence[ReplyTree], start: int = 0) -> BranchedPrompts:
-    """Makes the arrays of this file, of prompts whose first `start` tokens are in a stem."""
-    if start:
-        trees = [replace(tree, prompt=tree.prompt[start:]) for tree in trees]
+def lay_out_branches(trees: Sequence[ReplyTree]) -> BranchedPrompts:
+    """Makes the arrays of this file."""
     longest = max(len(tree.prompt) for tree in trees)
     more = max(tree.num_tokens - len(tree.prompt) for tree in trees)
     tokens = np.zeros((len(trees), longest + more), np.int64)
     positions = np.zeros_like(tokens)
-    positions[:, :longest] = np.arange(start, start + longest)
+    positions[:, :longest] = np.arange(longest)
     branch = np.full((len(trees), more), -1, np.int64)
     lengths = np.array([len(tree.prompt) for tree in trees])
     sources: list[np.ndarray] = []
@@ -102,14 +62,13 @@ def lay_out_branches(trees: Sequence[ReplyTree], start: int = 0) -> BranchedProm
         for number, reply in enumerate(tree.replies):
             end = at + len(reply) - 1
             tokens[row, at:end] = reply[:-1]
-            positions[row, at:end] = np.arange(start + length, start + length + len(reply) - 1)
+            positions[row, at:end] = np.arange(length, length + len(reply) - 1)
             branch[row, at - longest : end - longest] = number
             sources.append(row * (longest + more) + np.concatenate([[length - 1], np.arange(at, end)]))
             at = end
     prompt_mask = np.arange(longest) < lengths[:, None]  # [B, P]
     own_mask = (branch[:, :, None] == branch[:, None, :]) & np.tri(more, dtype=bool)  # [B, n, n]
     mask = np.concatenate([np.broadcast_to(prompt_mask[:, None], (len(trees), more, longest)), own_mask], -1)
-    mask = np.pad(mask, ((0, 0), (0, 0), (start, 0)), constant_values=True)
     return BranchedPrompts(
         torch.from_numpy(tokens),
         torch.from_numpy(positions),
@@ -120,27 +79,17 @@ def lay_out_branches(trees: Sequence[ReplyTree], start: int = 0) -> BranchedProm
 
 
 @torch.no_grad()
-def score_branches(
-    weights: LlamaWeights, cos: Tensor, sin: Tensor, trees: Sequence[ReplyTree], stem: Stem | None = None
-) -> Tensor:
-    """Returns the log-probabilities of the branches' tokens, [N] float32. cos and sin [places, dim / 2] are of all.
-
-    stem: what all prompts begin with, each of them with at least one token more
-    """
-    batch = lay_out_branches(trees, 0 if stem is None else len(stem.tokens)).to(weights.embed.device)
+def score_branches(weights: LlamaWeights, cos: Tensor, sin: Tensor, trees: Sequence[ReplyTree]) -> Tensor:
+    """Returns the log-probabilities of the branches' tokens, [N] float32. cos and sin [places, dim / 2] are of all."""
+    batch = lay_out_branches(trees).to(weights.embed.device)
     hidden = weights.embed[batch.tokens]
     angles = [table[batch.positions].unsqueeze(2).to(hidden.dtype) for table in (cos, sin)]  # [B, T, 1, dim/2]
     mask = batch.mask.repeat(1, 1, weights.shape.heads // weights.shape.kv_heads, 1)  # for queries that share a key
-    for number, layer in enumerate(weights.layers):
+    for layer in weights.layers:
         joined = linear(weights.norm_of(hidden, layer.norm), layer.qkv, layer.qkv_bias)
         queries, keys, values = weights.split_heads(weights.norm_heads(joined, layer))
         queries, keys = rotate(queries, *angles).transpose(1, 2), rotate(keys, *angles).transpose(1, 2)
-        values = values.transpose(1, 2)
-        if stem is not None:
-            count = (len(trees), -1, -1, -1)
-            keys = torch.cat([stem.keys[number].expand(count), keys], 2)
-            values = torch.cat([stem.values[number].expand(count), values], 2)
-        attended = _attended(queries, keys, values, mask)
+        attended = _attended(queries, keys, values.transpose(1, 2), mask)
         hidden = hidden + linear(attended.transpose(1, 2).flatten(2), layer.out)
         hidden = hidden + weights.mlp(layer, hidden)
     chosen = hidden.flatten(0, 1)[batch.sources]
@@ -155,25 +104,20 @@ def branch_price(shape: LlamaShape) -> float:
 
 
 def _attended(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Attends: queries [B, heads, P + n, dim], keys and values [B, kv_heads, S + P + n, dim]."""
+    """Attends: queries [B, heads, P + n, dim], keys and values [B, kv_heads, P + n, dim]."""
     count, heads, length, dim = queries.shape
     more, kv_heads = mask.shape[2] * keys.shape[1] // heads, keys.shape[1]
-    prompt, seen = slice(length - more), slice(keys.shape[2] - more)
-    parts = [_read_prompts(queries[:, :, prompt], keys[:, :, seen], values[:, :, seen])]
+    prompt = slice(length - more)
+    parts = [
+        scaled_dot_product_attention(
+            queries[:, :, prompt], keys[:, :, prompt], values[:, :, prompt], is_causal=True, enable_gqa=True
+        )
+    ]
     if more:
         grouped = queries[:, :, length - more :].reshape(count, kv_heads, -1, dim)  # heads that share a key together
         found = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
         parts.append(found.reshape(count, heads, more, dim))
     return torch.cat(parts, 2)
-
-
-def _read_prompts(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attends among the tokens of prompts, of which the first may have been read before."""
-    new, every = queries.shape[2], keys.shape[2]
-    if new == every:
-        return scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
-    mask = torch.ones(new, every, dtype=torch.bool, device=queries.device).tril(every - new)
-    return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
 
 
 def _log_probs_of(logits: Tensor, targets: Tensor) -> Tensor:

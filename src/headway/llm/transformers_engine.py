@@ -292,12 +292,8 @@ def _seconds_until(moment: float, now: float) -> float | None:
     return None if moment == math.inf else max(0.0, moment - now)
 
 
-def build_decoder(model: CausalModel, *, rows: int, context: int, burst: int = 16, keeps_stem: bool = False) -> Decoder:
-    """Builds the fastest decoder there is for this model, on the device where the model is.
-
-    keeps_stem: it may read what prompts to be scored begin with once (on a CPU); scores then depend in their last bits
-    on what was asked before.
-    """
+def build_decoder(model: CausalModel, *, rows: int, context: int, burst: int = 16) -> Decoder:
+    """Builds the fastest decoder there is for this model, on the device where the model is."""
     if context > context_length(model.config):
         raise EngineError(
             f"prompts and replies of {context} tokens do not fit the model's {context_length(model.config)}"
@@ -309,4 +305,4 @@ def build_decoder(model: CausalModel, *, rows: int, context: int, burst: int = 1
         from headway.llm.triton_llama_decoder import TritonLlamaDecoder
 
         return TritonLlamaDecoder(model, rows, context, burst=burst)
-    return LlamaDecoder(model, rows, context, keeps_stem=keeps_stem)
+    return LlamaDecoder(model, rows, context)

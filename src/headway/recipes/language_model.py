@@ -117,12 +117,9 @@ def build_learner(config: LanguageModelConfig, kind: type[GRPOLearner], rank: Ra
     )
 
 
-def build_engine(config: UsesAnEngine, sampling: Sampling, *, keeps_stem: bool = False) -> Engine:
-    """An engine with the model's own weights, which are version 0, for requests that sample in this way.
-
-    keeps_stem: what prompts to be scored begin with may be read once, at the price of last bits.
-    """
-    return _vllm_engine(config, sampling) if config.engine == "vllm" else _transformers_engine(config, keeps_stem)
+def build_engine(config: UsesAnEngine, sampling: Sampling) -> Engine:
+    """An engine with the model's own weights, which are version 0, for requests that sample in this way."""
+    return _vllm_engine(config, sampling) if config.engine == "vllm" else _transformers_engine(config)
 
 
 def _vllm_engine(config: UsesAnEngine, sampling: Sampling) -> Engine:
@@ -146,7 +143,7 @@ def _vllm_engine(config: UsesAnEngine, sampling: Sampling) -> Engine:
     )
 
 
-def _transformers_engine(config: UsesAnEngine, keeps_stem: bool) -> Engine:
+def _transformers_engine(config: UsesAnEngine) -> Engine:
     from headway.llm.models import load_model, load_tokenizer, stop_tokens
     from headway.llm.transformers_engine import TransformersEngine, build_decoder
 
@@ -154,7 +151,7 @@ def _transformers_engine(config: UsesAnEngine, keeps_stem: bool) -> Engine:
     device = device_of(config)
     model = load_model(config.model, dtype=torch.bfloat16 if device == "cuda" else torch.float32, device=device)
     tokenizer = load_tokenizer(config.model)
-    decoder = build_decoder(model, rows=config.engine_rows, context=config.context_tokens, keeps_stem=keeps_stem)
+    decoder = build_decoder(model, rows=config.engine_rows, context=config.context_tokens)
     return TransformersEngine(
         decoder,
         tokenizer,

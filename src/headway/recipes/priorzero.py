@@ -184,7 +184,7 @@ def action_prior(config: PriorZeroConfig, opinions: OpinionCache | None = None) 
     )
     is_repeatable = config.settings().is_pinned and device_of(config) == "cpu"
     prior = ActionPrior(
-        build_engine(config, Sampling(), keeps_stem=not is_repeatable),
+        build_engine(config, Sampling()),
         chat,
         temperature=config.prior_temperature,
         floor=config.prior_floor,
