@@ -1,8 +1,9 @@
-"""PriorZero on the mini world's quest: environment steps and seconds until an evaluation is won, with and without help.
+"""PriorZero on the mini world's quest: steps and seconds until an evaluation is won, with and without help.
 
     python bench/priorzero.py [--seeds 5] [--limit_s 300] [--priors none,frozen,learned,oracle] [--model smollm2]
     python bench/priorzero.py --judge both              who plays the evaluation that counts: world_model, prior, both
     python bench/priorzero.py --set prior_weight=0.3 num_simulations=24
+    python bench/priorzero.py --priors none --set env=textworld:coin 'env_options={"level": 6}'
     python bench/priorzero.py --results FILE            a line for each run, added to that file
 
 none: the world model alone. frozen, learned: a language model's opinion at the root, as it is or learning in a line of
@@ -122,7 +123,8 @@ def main() -> None:
             if number < 0:
                 continue
             found.setdefault(prior, []).append(one)
-            keep(arguments.results, prior=prior, seed=seed, judge=arguments.judge, model=settings.get("model"), **one)
+            told = {"judge": arguments.judge, "model": settings.get("model"), "set": arguments.set}
+            keep(arguments.results, prior=prior, seed=seed, **told, **one)
             print(f"{prior} seed {seed}: {'solved' if one['solved'] else 'not solved'}, {one['steps']:,} steps, "
                   f"{one['wall']:.1f} s", file=sys.stderr)  # fmt: skip
     print(f"{'prior':<10}{'solved':>8}{'steps':>10}{'':>16}{'seconds':>9}{'most':>9}{'cpu s':>9}")

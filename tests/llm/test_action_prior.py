@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -245,6 +246,19 @@ def test_a_full_cache_gives_up_the_oldest_version_first_then_what_was_asked_long
     assert [action for action in "cdef" if cache.find(2, here, action) is not None] == ["c", "e", "f"]
     cache.keep(2, here, "f", np.ones(1, np.float32))
     assert len(cache) == 3
+
+
+def test_who_shares_a_cache_is_not_asked_twice_and_a_pickle_of_it_is_empty() -> None:
+    cache = OpinionCache(100)
+    (first, _), (second, _) = with_table(cache=cache), with_table(cache=cache)
+    (one,) = first.opinions([KITCHEN])
+    (other,) = second.opinions([KITCHEN])
+    np.testing.assert_array_equal(one.probabilities, other.probabilities)
+    assert second.statistics()["scored_actions"] == 0 < first.statistics()["scored_actions"] == len(cache)
+    travelled = pickle.loads(pickle.dumps(cache))
+    assert len(travelled) == 0
+    travelled.keep(0, prompt_digest("here"), "a", np.zeros(1, np.float32))
+    assert len(travelled) == 1
 
 
 # -- what comes late ------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import MEASURES, Snapshot, Ticket
 from headway.recipes import priorzero
 from headway.recipes.config import ConfigError, read_values
+from headway.recipes.priorzero import PriorZeroConfig
+from headway.recipes.story_defaults import STORY_DEFAULTS
 from headway.search.prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -122,6 +124,18 @@ def test_more_games_fill_a_larger_replay_before_the_first_update() -> None:
     assert priorzero.CONFIG(prior="none", num_envs="16", td_steps=10).replay_min_size == 320
     assert priorzero.CONFIG(prior="none", num_envs=16, replay_min_size=500).replay_min_size == 500
     assert priorzero.CONFIG(quick_test=True).replay_min_size == 40
+
+
+def test_a_game_has_defaults_of_its_own_which_a_user_and_a_quick_test_overrule() -> None:
+    pytest.importorskip("adventure", reason="a library of games is not installed: adventure")
+    cave = read_values(PriorZeroConfig, {"env": "adventure", "text_words": 80})
+    assert isinstance(cave, PriorZeroConfig)
+    wanted = STORY_DEFAULTS["colossal_cave"]
+    assert {name: getattr(cave, name) for name in wanted} == {**wanted, "text_words": 80}
+    assert cave.replay_min_size > cave.num_envs * (cave.num_unroll_steps + cave.td_steps)
+    assert (read_values(PriorZeroConfig, {}).slots, cave.slots) == (16, 24)
+    quick = read_values(PriorZeroConfig, {"env": "colossal_cave", "quick_test": True})
+    assert (quick.max_episode_steps, quick.value_range) == (10, wanted["value_range"])
 
 
 def test_a_quick_test_is_small_unless_told_otherwise() -> None:

@@ -324,6 +324,13 @@ def test_simulate_refuses_in_one_line(words: list[str], message: str, capsys: Ou
 # -- explain ----------------------------------------------------------------------------------------
 
 
+def test_the_help_of_a_recipe_lists_what_games_have_as_their_own_defaults(capsys: Output) -> None:
+    pytest.importorskip("torch")
+    assert main(["run", "priorzero", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "its own defaults" in out and "text_words=192" in out
+
+
 def test_explain_lists_every_known_name(capsys: Output) -> None:
     assert main(["explain"]) == 0
     out = capsys.readouterr().out
@@ -340,6 +347,9 @@ def test_explain_lists_every_known_name(capsys: Output) -> None:
         ("data_queue_size=10", "data_queue_size=10  ->  max_lead=10, order=oldest   ("),
         ("enable_async_training=true", "enable_async_training=True  ->  (the default)   ("),
         ("max_lead", "max_lead: How far collection may run ahead of learning"),
+        ("env=colossal_cave", "env=colossal_cave  ->  max_episode_steps=100  slots=24"),
+        ("env=zork1.z5", "env=zork1.z5  ->  max_episode_steps=100"),
+        ("env=mini_world", "env=mini_world has the defaults of its recipe"),
     ],
 )
 def test_explain_translates_one_name(word: str, line: str, capsys: Output) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("adventure", reason="a library of games is not installed: adventure")
 
+from headway.envs.text_games.adventure_state import NOWHERE, FixedChance, opened_cave
 from headway.envs.text_games.colossal_cave import ColossalCave
 from headway.envs.text_games.interface import Scene
 
@@ -132,3 +133,33 @@ def test_every_word_of_the_game_can_be_said(cave: ColossalCave) -> None:
         cave.load(state)
         scene = cave.step(" ".join(rng.choices(words, k=rng.randint(1, 3))))
         assert scene.is_over or scene.candidates
+
+
+def test_a_deadly_way_kills_once_even_in_the_dark() -> None:
+    game = opened_cave(0)
+    game.loc, game.could_fall_in_pit = game.rooms[NOWHERE], True
+    game.random_generator = FixedChance(0.1)  # one would fall into a pit
+    assert game.is_dark
+    game.describe_location()
+    assert game.deaths == 1
+
+
+def test_a_place_is_described_alike_whatever_is_carried_and_however_one_came(cave: ColossalCave) -> None:
+    followed(cave, "enter building", "take lamp", "take food", "drop food")
+    here = cave.described()
+    assert "building" in here
+    assert "Ok" not in here
+    assert "carry" not in here
+    followed(cave, "go west", "enter building")
+    assert cave.described() == here
+    followed(cave, "take keys")
+    assert cave.described() != here
+    assert "pitch dark" in (followed(cave, "say xyzzy") and cave.described())
+
+
+def test_a_question_is_described_by_its_words() -> None:
+    cave = ColossalCave(same_seed=3)
+    scene, chance = cave.reset(0), random.Random(3)
+    while scene.candidates != ("yes", "no"):
+        scene = cave.step(chance.choice(scene.candidates))
+    assert cave.described() == scene.text

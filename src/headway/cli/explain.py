@@ -11,6 +11,7 @@ from pathlib import Path
 from headway.cli import output
 from headway.cli.lightzero import read_file
 from headway.cli.output import print_table, say
+from headway.cli.recipe_help import assignments
 from headway.cli.words import UsageError, any_value, read_options, scalar
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
@@ -20,6 +21,7 @@ from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
 from headway.recipes import load_recipe
 from headway.recipes.config import RunConfig, read_values, understand
+from headway.recipes.story_defaults import story_defaults
 
 
 def command(words: list[str]) -> int:
@@ -33,6 +35,9 @@ def command(words: list[str]) -> int:
         pairs = [word.lstrip("-").partition("=") for word in words]
         together = {name: any_value(text) for name, has_value, text in pairs if has_value}
         for name, has_value, text in pairs:
+            if name == "env" and has_value and names is None:
+                _explain_env(text)
+                continue
             known = KNOWN_NAMES.get(name)
             if names is not None and _explain_peers(name, names, together):
                 continue
@@ -68,6 +73,12 @@ def command(words: list[str]) -> int:
         output.OUT.print()
         print_table(["without effect", "because"], [[path, why] for path, why in table.WITHOUT_EFFECT.items()])
     return 0
+
+
+def _explain_env(env: str) -> None:
+    """Which defaults a story game has of its own."""
+    own = story_defaults(env)
+    say(f"env={env}  ->  {assignments(own)}   (priorzero)" if own else f"env={env} has the defaults of its recipe")
 
 
 def _named_system(words: list[str], option: str = "--names") -> tuple[list[str], str | None]:

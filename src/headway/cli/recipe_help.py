@@ -5,12 +5,14 @@ A group is the class that declares a setting, and its docstring is the group's h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from headway.cli.output import print_table, say
+from headway.core.opaque import SettingValue
 from headway.recipes import Recipe
 from headway.recipes.config import RunConfig
 
@@ -33,10 +35,19 @@ def explain_recipe(recipe: Recipe, *, every: bool) -> int:
         own = [f"{name}={_default(fields[name])}" for name in names if name not in shared and name not in first]
         if own:
             others.setdefault(heading.partition(":")[0].rstrip("."), []).extend(own)
+    if recipe.config.defaults_by_env:
+        say("")
+        rows = [[env, assignments(own)] for env, own in recipe.config.defaults_by_env.items()]
+        print_table(["env", "its own defaults"], rows)
     say("")
     print_table(["group", "its other settings"], [[group, "  ".join(own)] for group, own in others.items()])
     say(f"\nheadway run {recipe.name} --help all explains these, and the {len(shared)} settings that all recipes share")
     return 0
+
+
+def assignments(values: Mapping[str, SettingValue]) -> str:
+    """Settings and what they are, in one line."""
+    return "  ".join(f"{name}={value}" for name, value in values.items())
 
 
 def groups_of(config: type[BaseModel]) -> dict[str, list[str]]:

@@ -79,6 +79,7 @@ class ActionPrior:
         temperature: float = 2.0,
         floor: float = 0.0,
         cache_size: int = CACHE_SIZE,
+        cache: OpinionCache | None = None,
         deadline_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,6 +87,7 @@ class ActionPrior:
         temperature: of the softmax over mean log-probabilities; higher is closer to uniform.
         floor: the least probability of an action; with A actions at most 1 / A.
         cache_size: actions whose scores are kept; 0 keeps nothing.
+        cache: where they are kept, shared with others who ask the same model alike; None: one of its own.
         deadline_s: the longest that `opinions` waits for the engine; None: as long as it takes.
         """
         check_softening(temperature, floor)
@@ -95,8 +97,8 @@ class ActionPrior:
         self._engine = engine
         self._chat = chat
         self._temperature, self._floor = temperature, floor
-        self._cache = OpinionCache(cache_size)
-        self._guard = threading.Lock()  # of the cache and the counts
+        self._cache = OpinionCache(cache_size) if cache is None else cache
+        self._guard = threading.Lock()  # of the counts
         self._counts = _Counts()
         self._clock = clock
         self._deadline_s = deadline_s

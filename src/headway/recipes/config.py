@@ -53,6 +53,9 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
     shown_first: ClassVar[str] = "max_lead collectors runtime updates seed"
     """Settings that a user of the recipe needs first: `headway run RECIPE --help` explains them."""
 
+    defaults_by_env: ClassVar[Mapping[str, Mapping[str, SettingValue]]] = {}
+    """Where what is played wants other defaults, by its name."""
+
     former_names: ClassVar[Mapping[str, str]] = {}
     """What some settings of the recipe were called before; these names are understood too."""
 

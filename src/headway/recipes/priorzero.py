@@ -50,6 +50,7 @@ from headway.llm.action_chat import ActionChat
 from headway.llm.action_prior import ActionPrior
 from headway.llm.engine import Sampling
 from headway.llm.models import load_tokenizer
+from headway.llm.opinion_cache import OpinionCache
 from headway.recipes.language_model import build_engine, check_engine
 from headway.recipes.priorzero_config import PriorZeroConfig
 from headway.recipes.search_parts import replay_of, temperature_of
@@ -71,7 +72,8 @@ def stations(config: PriorZeroConfig, *, make_prior: MakePrior | None = None) ->
     """Everything wired: one line an edge. `make_prior` makes somebody else to ask in the language model's place."""
     if config.has_prior and make_prior is None:
         check_engine(config)
-    guide = partial(_guide, config, partial(make_prior or action_prior, config) if config.has_prior else None)
+    ask = partial(make_prior, config) if make_prior else partial(action_prior, config, OpinionCache(config.prior_cache))
+    guide = partial(_guide, config, ask if config.has_prior else None)
     make_replay, make_learner = partial(_replay, config), partial(_learner, config)
     is_shared = config.replay_mode == "shared"
     return Stations(
@@ -165,8 +167,10 @@ def _reanalyzer(config: PriorZeroConfig) -> SearchReanalyzer:
 # -- the prior ----------------------------------------------------------------------------------------
 
 
-def action_prior(config: PriorZeroConfig) -> PriorOfActions:
+def action_prior(config: PriorZeroConfig, opinions: OpinionCache | None = None) -> PriorOfActions:
     """The language model as one that is asked about actions, with its own weights: version 0.
+
+    `opinions` are those of the whole run, as far as it is in one process: who plays and who evaluates ask alike.
 
     A pinned run on CPUs asks so that the same question gets the same bits; elsewhere what is asked together is scored
     together, which is quicker.
@@ -185,6 +189,7 @@ def action_prior(config: PriorZeroConfig) -> PriorOfActions:
         temperature=config.prior_temperature,
         floor=config.prior_floor,
         cache_size=0 if is_repeatable else config.prior_cache,
+        cache=None if is_repeatable else opinions,
         deadline_s=config.prior_deadline_s,
     )
     return RepeatablePrior(prior, size=config.prior_cache) if is_repeatable else prior

@@ -22,6 +22,7 @@ from headway.recipes.config import with_defaults, without
 from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings, ReachableEngine
 from headway.recipes.search_config import PlayedBySearchConfig
 from headway.recipes.shared_settings import SettingsGroup
+from headway.recipes.story_defaults import STORY_DEFAULTS, story_defaults
 from headway.search.prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight, Mode, PriorWeight
 
 MADE = "made"
@@ -62,7 +63,8 @@ class StorySettings(SettingsGroup):
 
     env: str = "mini_world"
     """What is played, by its name. That is mini_world, colossal_cave, textworld:coin (treasure, quest, cooking), a
-    Z-machine file of yours (zork1.z5), or a class of your own (file.py:Class, module:Class)."""
+    Z-machine file of yours (zork1.z5), or a class of your own (file.py:Class, module:Class). Some games have defaults
+    of their own: headway explain env=colossal_cave."""
     env_options: JsonObject = Field(default_factory=dict)
     """What the game is made with, like {"plan_steps": 8}."""
     max_episode_steps: int = Field(default=60, ge=1)
@@ -234,6 +236,7 @@ class PriorZeroConfig(
         *("search_gpus", "torch_threads", "device", "engine", "engine_rows", "engine_deadline_s", "engine_restarts"),
         *("vllm_python", "vllm_options"),
     )
+    defaults_by_env = STORY_DEFAULTS
     shown_first = "env quick_test prior model prior_weight max_lead updates wall_s target_score"
 
     @model_validator(mode="before")
@@ -270,6 +273,13 @@ class PriorZeroConfig(
         is_learned = values.get("prior", "learned") == "learned"
         often = BROAD if is_learned and not BROAD.keys() & values.keys() else {}
         return {**pace, **often, **values}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_game(cls, values: SettingValue) -> SettingValue:
+        if not isinstance(values, dict):
+            return values
+        return {**story_defaults(values.get("env", cls.model_fields["env"].default)), **values}
 
     @model_validator(mode="before")
     @classmethod

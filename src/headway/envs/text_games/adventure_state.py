@@ -24,6 +24,8 @@ NUMBERS = (
     *("is_closing", "panic", "is_closed", "is_done", "could_fall_in_pit", "full_wests", "look_complaints"),
 )
 """The attributes of a game that change and are numbers."""
+NOWHERE = 0
+"""The number of the room that deadly ways lead to."""
 PLACES = ("loc", "oldloc", "oldloc2", "knife_location")
 """... and those that are rooms."""
 
@@ -47,6 +49,9 @@ def opened_cave(seed: int) -> AdventureGame:
     game.full_description_period = 1
     game.look_complaints = 0
     game.t_suspend = lambda verb, thing: game.write("That is not for a player to do.")
+    describe = game.describe_location
+    # The package goes on describing the room of the dead, which is dark: one may fall into a pit there and die again.
+    game.describe_location = lambda: game.die() if game.loc.n == NOWHERE else describe()
     game.start()
     game.do_command(["no"])  # instructions cost points
     return game

@@ -140,6 +140,19 @@ class ColossalCave:
         """Returns a way to all 350 points, which the package brings along, if this is the story of its seed."""
         return _walkthrough() if self._seed == BEST_WALK else ()
 
+    def described(self) -> str:
+        """Returns the place and what is in it; of a question, its words.
+
+        What is carried is left out: it differs almost whenever one comes by, and a place would be asked about again
+        and again. What could be done with it stands among the candidates.
+        """
+        game = self._game
+        if game is None:
+            raise StoryEnded("look", has_begun=False)
+        if game.is_finished or game.yesno_callback:
+            return _readable(self._said)
+        return _readable("\n\n".join(_here(game)))
+
     def _scene(self, game: AdventureGame) -> Scene:
         score = float(game.compute_score()[0])
         text = _readable(_text(game, self._said))
@@ -249,11 +262,18 @@ def _text(game: AdventureGame, said: str) -> str:
         return said
     names = [one.inventory_message for one in game.inventory if one.inventory_message]
     carried = f"You carry: {', '.join(names)}." if names else "You carry nothing."
-    description = str(game.messages[DARKNESS]) if game.is_dark else game.loc.long_description
-    if description.upper() in said:  # it has just been told, with what was found there
+    place, *things = _here(game)
+    if place.upper() in said:  # it has just been told, with what was found there
         return f"{carried}\n\n{said}"
-    things = [] if game.is_dark else [one.messages.get(one.prop, "") for one in game.objects_here if one.prop >= 0]
-    return "\n\n".join([said, carried, description, *things])
+    return "\n\n".join([said, carried, place, *things])
+
+
+def _here(game: AdventureGame) -> list[str]:
+    """Returns what is said of the room, and of each thing in it; in the dark no more than that it is dark."""
+    if game.is_dark:
+        return [str(game.messages[DARKNESS])]
+    things = [one.messages.get(one.prop, "") for one in game.objects_here if one.prop >= 0]
+    return [game.loc.long_description, *things]
 
 
 @functools.lru_cache(maxsize=8192)
