@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
     from headway.envs.agents.interface import Step
     from headway.launching import build_runtime, launch, run
+    from headway.recipes.loading import load
 
 __version__ = "0.1.0"
 
@@ -60,6 +61,7 @@ _HOMES = {
     "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),
     "headway.envs.agents.interface": ("Step",),
     "headway.launching": ("build_runtime", "launch", "run"),
+    "headway.recipes.loading": ("load",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -94,6 +96,7 @@ __all__ = [
     "Ticket",
     "build_runtime",
     "launch",
+    "load",
     "run",
     "stations_from_functions",
     "window",

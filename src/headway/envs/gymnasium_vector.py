@@ -157,9 +157,14 @@ def single_maker(env_id: str) -> Callable[[], SingleEnv]:
     return partial(_make_single, spec)
 
 
-def _make_single(spec: EnvSpec) -> SingleEnv:
+def make_single(env_id: str, render_mode: str | None = None) -> SingleEnv:
+    """One copy, which may be looked at."""
+    return _make_single(registered(env_id), render_mode)
+
+
+def _make_single(spec: EnvSpec, render_mode: str | None = None) -> SingleEnv:
     try:
-        return gym.make(spec)
+        return gym.make(spec) if render_mode is None else gym.make(spec, render_mode=render_mode)
     except (gym.error.Error, ImportError) as error:
         raise ValueError(f"environment {spec.id!r} cannot be made: {_first_line(error)}") from error
 
@@ -274,11 +279,11 @@ def to_environment(actions: np.ndarray, action: ActionSpec, space: Space) -> np.
         actions = np.clip(actions, np.array(action.low, np.float32), np.array(action.high, np.float32))
     shaped = actions.reshape(len(actions), *(space.shape or ()))
     if isinstance(action, MultiDiscrete):
-        shaped = shaped + _first_choice(space)
+        shaped = shaped + first_choice(space)
     return shaped.astype(space.dtype)
 
 
-def _first_choice(space: Space) -> np.ndarray | int:
+def first_choice(space: Space) -> np.ndarray | int:
     """What the environment calls the first of each of several choices."""
     if isinstance(space, spaces.MultiDiscrete):
         return space.start

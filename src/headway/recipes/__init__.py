@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
@@ -49,13 +50,15 @@ class Exported:
 class Recipe:
     """A recipe's name (or its file), its configuration, and how its stations are built from one.
 
-    `export(config, kept, folder, *, ...)`, if it has one, writes weights that were kept into a folder for others.
+    `export(config, kept, folder, *, ...)`, if it has one, writes weights that were kept into a folder for others;
+    `load_policy(config, kept)` makes of them something that acts, or replies.
     """
 
     name: str
     config: type[Any]
     stations: Callable[[Any], Stations]
     export: Callable[..., Exported] | None = None
+    load_policy: Callable[[Any, Kept], Any] | None = None
 
     @property
     def title(self) -> str:
@@ -73,11 +76,15 @@ def load_recipe(name: str) -> Recipe:
     if name.endswith(".py"):
         path = Path(name).expanduser().resolve()
         module = _module_of(path)
-        return Recipe(str(path), module.CONFIG, module.stations, getattr(module, "export", None))
+        return _recipe(str(path), module)
     if name not in RECIPES:
         raise ValueError(f"{unknown('recipe', name, RECIPES)}, or a file of your own that ends in .py")
-    module = import_module(f"headway.recipes.{name}")
-    return Recipe(name, module.CONFIG, module.stations, getattr(module, "export", None))
+    return _recipe(name, import_module(f"headway.recipes.{name}"))
+
+
+def _recipe(name: str, module: ModuleType) -> Recipe:
+    own = {hook: getattr(module, hook, None) for hook in ("export", "load_policy")}
+    return Recipe(name, module.CONFIG, module.stations, **own)
 
 
 def _module_of(path: Path) -> ModuleType:

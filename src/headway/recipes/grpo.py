@@ -28,9 +28,11 @@ from headway.recipes import Exported
 from headway.recipes.grpo_config import GRPOConfig
 from headway.recipes.grpo_prompts import Encoder, build_task, fitting_task
 from headway.recipes.language_model import build_engine, check_engine, check_model, learner_of
+from headway.recipes.trained_language_policies import language_policy
 from headway.recipes.trained_models import export_model, with_gpus
+from headway.trained.language_policy import LanguagePolicy
 
-__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "stations"]
+__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "load_policy", "stations"]
 
 CONFIG = GRPOConfig
 
@@ -119,3 +121,8 @@ def _evaluator(config: GRPOConfig) -> AnswerEvaluator:
 def export(config: GRPOConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
     """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
     return export_model(config, kept, folder, facts={"task": config.task}, adapters=adapters)
+
+
+def load_policy(config: GRPOConfig, kept: Kept) -> LanguagePolicy:
+    """The model with these weights, to ask elsewhere."""
+    return language_policy(config, kept, "grpo", config.task, _eval_sampling(config), context=config.context_tokens)

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from headway.collect.first_ready import first_ready_collector
 from headway.collect.segments import segment_collector
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.protocols import Collector
 from headway.core.types import derive_seed
@@ -26,16 +27,21 @@ from headway.envs.gymnasium_vector import (
     choose_backend,
     describe,
     has_own_vector,
+    make_single,
     make_vector,
     refuse_unless_known,
     single_maker,
 )
 from headway.evaluate.episodes import EpisodeEvaluator
+from headway.learn.ppo.deployed import BestActions
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.policy import Actor, ActorCritic, require_widths
+from headway.learn.ppo.policy import Actor, ActorCritic, load_weights, require_widths
 from headway.learn.rank import Rank, device_for
 from headway.recipes.config import require_correction, with_defaults
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
+from headway.trained.env_policy import EnvPolicy
+from headway.trained.facts import Facts
+from headway.trained.network_files import Deployable
 
 GPU_PAYS_FROM = 50_000
 """Weights. On an H200 an update of a network of 9,000 took 68 ms and 18 ms on one core; of 200,000, 78 and 364 ms."""
@@ -197,4 +203,31 @@ def _evaluator(config: PPOConfig) -> EpisodeEvaluator:
     most = 128 if is_array else 32
     return EpisodeEvaluator(
         copies, policy, episodes=config.eval_episodes, max_envs=most, max_steps=config.eval_max_steps
+    )
+
+
+# -- for others -------------------------------------------------------------------------------------
+
+
+def load_policy(config: PPOConfig, kept: Kept) -> EnvPolicy:
+    """The policy with these weights, to act with elsewhere."""
+    vector = _vector(config, 1)
+    try:
+        spec, observation, action = describe(vector), vector.single_observation_space, vector.single_action_space
+    finally:
+        vector.close()
+    network = _network(config, spec)
+    load_weights(network, kept.weights)
+    module = partial(BestActions, network, action)
+    example = torch.zeros((2, *spec.observation), dtype=torch.uint8 if spec.is_bytes else torch.float32)
+    return EnvPolicy(
+        Facts("ppo", config.env, kept.version, kept.score),
+        Actor(network),
+        network,
+        spec,
+        observation,
+        action,
+        make_env=partial(make_single, config.env),
+        deployable=Deployable(module, example, module().outputs),
+        seed=config.seed,
     )

@@ -16,6 +16,8 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+from gymnasium import spaces
+from torch import nn
 
 from headway.buffer.game_segments import GameSegments, Reanalysis
 from headway.collect.reanalyze import SearchReanalyzer
@@ -27,15 +29,19 @@ from headway.collect.search_segments import (
     VectorGames,
     search_segment_collector,
 )
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.protocols import Learner
 from headway.core.types import derive_seed
 from headway.envs.board_games import GAMES, symmetries
 from headway.envs.gymnasium_vector import (
     Discrete,
+    Space,
     describe,
+    describe_spaces,
     is_bytes,
     legal_actions,
+    make_single,
     make_vector,
     reaches_255,
 )
@@ -46,6 +52,8 @@ from headway.learn.with_replay import WithReplay
 from headway.recipes.search_config import BOARD_GAMES, SearchConfig, load_prior
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner, SearchableModel
+from headway.trained.env_policy import EnvPolicy
+from headway.trained.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,4 +194,32 @@ def _evaluator(
         max_envs=100,
         max_steps=config.eval_max_steps,
         see=as_seen,
+    )
+
+
+# -- for others -------------------------------------------------------------------------------------
+
+
+def search_policy(recipe: str, config: SearchConfig, planner: Planner, network: nn.Module, kept: Kept) -> EnvPolicy:
+    """A planner with these weights, to act with elsewhere. Of a board it sees the stones of who is to move first."""
+    planner.load(kept.weights)
+    if config.is_board_game:
+        game = GAMES[BOARD_GAMES[config.env]]
+        observation: Space = spaces.Box(0, 1, (2, game.rows, game.columns), np.uint8)
+        action: Space = spaces.Discrete(game.num_actions)
+    else:
+        vector = make_vector(config.env, 1)
+        observation, action = vector.single_observation_space, vector.single_action_space
+        vector.close()
+    return EnvPolicy(
+        Facts(recipe, config.env, kept.version, kept.score),
+        planner,
+        network,
+        describe_spaces(observation, action),
+        observation,
+        action,
+        make_env=None if config.is_board_game else partial(make_single, config.env),
+        see=as_seen,
+        deployable="it plays by search, which no network is by itself",
+        seed=config.seed,
     )
