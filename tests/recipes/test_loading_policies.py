@@ -190,7 +190,7 @@ def test_a_run_without_a_policy_says_so(tmp_path: Path) -> None:
         headway.load(folder)
     with pytest.raises(ValueError, match="no run folder at"):
         headway.load(tmp_path / "absent")
-    with pytest.raises(TypeError, match="a run is its folder, or what launch returned, received int"):
+    with pytest.raises(TypeError, match=r"a run is its folder, .* received int"):
         headway.load(7)  # type: ignore[arg-type]
 
 

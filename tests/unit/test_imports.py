@@ -201,6 +201,7 @@ PUBLIC = [
     "ReplayRatio",
     "Retries",
     "Rollout",
+    "Run",
     "RunFailed",
     "RunResult",
     "Score",
@@ -215,6 +216,7 @@ PUBLIC = [
     "launch",
     "load",
     "run",
+    "start",
     "stations_from_functions",
     "window",
 ]

@@ -56,7 +56,7 @@ def folder_of(run: str | PathLike[str] | RunFolder | HasFolder) -> RunFolder:
     if isinstance(run, str | PathLike):
         return RunFolder.existing(Path(run).expanduser())
     if not isinstance(run, HasFolder):
-        raise TypeError(f"a run is its folder, or what launch returned, received {type(run).__name__}")
+        raise TypeError(f"a run is its folder, or what headway.start returned, received {type(run).__name__}")
     if run.folder is None:
         raise ValueError("this run was not recorded: give it a folder, and it can be loaded")
     return RunFolder.existing(run.folder.path)
