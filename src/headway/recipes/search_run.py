@@ -41,8 +41,6 @@ from headway.envs.gymnasium_vector import (
     describe_spaces,
     is_bytes,
     legal_actions,
-    make_single,
-    make_vector,
     reaches_255,
 )
 from headway.envs.planes import as_seen, is_picture, seen_shape
@@ -109,7 +107,7 @@ def game_spec(config: SearchConfig) -> GameSpec:
     if config.is_board_game:
         game = GAMES[BOARD_GAMES[config.env]]
         return GameSpec((2, game.rows, game.columns), game.num_actions, 2, True, "uint8")
-    env = make_vector(config.env, 1)
+    env = config.source.vector(1)
     try:
         spec = describe(env)
         if not isinstance(spec.action, Discrete):
@@ -127,7 +125,7 @@ def _games(config: SearchConfig, number: int) -> Games:
     if config.is_board_game:
         return SelfPlay(BOARD_GAMES[config.env], config.num_envs)
     seed = derive_seed(config.seed, "environment", number) % 2**31
-    return VectorGames(partial(make_vector, config.env, config.num_envs), seed=seed)
+    return VectorGames(partial(config.source.vector, config.num_envs), seed=seed)
 
 
 def _collector(
@@ -188,7 +186,7 @@ def _evaluator(
         opponents = dict.fromkeys(config.opponents, 1.0)
         return MatchEvaluator(plan, GAMES[BOARD_GAMES[config.env]], opponents, games=config.eval_episodes)
     return EpisodeEvaluator(
-        partial(make_vector, config.env),
+        config.source.vector,
         lambda _: plan(),
         episodes=config.eval_episodes,
         max_envs=100,
@@ -208,7 +206,7 @@ def search_policy(recipe: str, config: SearchConfig, planner: Planner, network: 
         observation: Space = spaces.Box(0, 1, (2, game.rows, game.columns), np.uint8)
         action: Space = spaces.Discrete(game.num_actions)
     else:
-        vector = make_vector(config.env, 1)
+        vector = config.source.vector(1)
         observation, action = vector.single_observation_space, vector.single_action_space
         vector.close()
     return EnvPolicy(
@@ -218,7 +216,7 @@ def search_policy(recipe: str, config: SearchConfig, planner: Planner, network: 
         describe_spaces(observation, action),
         observation,
         action,
-        make_env=None if config.is_board_game else partial(make_single, config.env),
+        make_env=None if config.is_board_game else config.source.make,
         see=as_seen,
         deployable="it plays by search, which no network is by itself",
         seed=config.seed,
