@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from headway import __version__
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError, asks_for_help
 from headway.coordinate.checkpoint import CheckpointError
@@ -77,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         return _help()
+    if words[0] in ("-V", "--version"):
+        say(f"headway {__version__}")
+        return 0
     name, rest = words[0], words[1:]
     if name not in COMMANDS:
         raise UsageError(unknown("command", name, COMMANDS))
@@ -89,7 +93,7 @@ def _dispatch(words: list[str]) -> int:
 
 def _help() -> int:
     print_table(["headway COMMAND", "what it does"], [[name, what] for name, what in COMMANDS.items()])
-    say(f"{EXAMPLES}\nheadway COMMAND --help says more")
+    say(f"{EXAMPLES}\nheadway COMMAND --help says more, headway --version which one this is")
     return 0
 
 
