@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from headway.core.rules import ReplayRatio
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
     from headway.envs.agents.interface import Step
-    from headway.launching import build_runtime, launch, run
+    from headway.launching import Run, build_runtime, launch, run
+    from headway.recipes.background import start
+    from headway.recipes.loading import load
 
 __version__ = "0.1.0"
 
@@ -59,7 +61,9 @@ _HOMES = {
     "headway.core.rules": ("ReplayRatio",),
     "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),
     "headway.envs.agents.interface": ("Step",),
-    "headway.launching": ("build_runtime", "launch", "run"),
+    "headway.launching": ("Run", "build_runtime", "launch", "run"),
+    "headway.recipes.background": ("start",),
+    "headway.recipes.loading": ("load",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -82,6 +86,7 @@ __all__ = [
     "ReplayRatio",
     "Retries",
     "Rollout",
+    "Run",
     "RunFailed",
     "RunResult",
     "Score",
@@ -94,7 +99,9 @@ __all__ = [
     "Ticket",
     "build_runtime",
     "launch",
+    "load",
     "run",
+    "start",
     "stations_from_functions",
     "window",
 ]

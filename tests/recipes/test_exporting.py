@@ -255,7 +255,9 @@ def test_runs_of_other_recipes_are_refused_by_name(tmp_path: Path, capsys: Outpu
     at_once = {"collect_ms": 0, "train_ms": 0, "evaluate_ms": 0}
     folder = run_of(tmp_path, "functions", updates=2, **at_once)
     line = refused(capsys, "export", str(folder.path), "--to", str(tmp_path / "model"))
-    assert line == f"{folder.path} is a run of 'functions'; only runs of {', '.join(EXPORTED)} can be exported"
+    assert line == f"{folder.path} is a run of 'functions'; only runs of {', '.join(EXPORTED)} can be exported " + (
+        "to a folder; a policy becomes a file that ends in .onnx, .pt2 or .pt"
+    )
 
 
 def test_the_recipes_that_can_are_those_that_are_named() -> None:

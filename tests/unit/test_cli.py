@@ -509,6 +509,14 @@ def test_every_wrong_setting_has_a_line_in_one_message(tmp_path: Path, capsys: O
 # -- help and refusals ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("word", ["-V", "--version"])
+def test_the_version_is_printed(word: str, capsys: Output) -> None:
+    import headway
+
+    assert main([word]) == 0
+    assert capsys.readouterr().out == f"headway {headway.__version__}\n"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from headway import __version__
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError, asks_for_help
 from headway.coordinate.checkpoint import CheckpointError
@@ -30,8 +31,8 @@ COMMANDS = {
     "trace": "writes a run's timeline for Perfetto",
     "samples": "prints what a language model generated in a run",
     "evaluate": "scores a checkpoint again, without training",
-    "export": "writes a trained language model as a folder that others load",
-    "watch": "lets a trained policy play Colour Lines",
+    "export": "writes a trained model or policy as files that other programs load",
+    "watch": "lets a trained policy play its environment, and films it",
     "play": "lets you, chance or an expert play a game for agents, or you Colour Lines",
     "check-env": "says whether an environment for agents can be collected from",
     "simulate": "says what each lead would give, without running anything",
@@ -79,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         return _help()
+    if words[0] in ("-V", "--version"):
+        say(f"headway {__version__}")
+        return 0
     name, rest = words[0], words[1:]
     if name not in COMMANDS:
         raise UsageError(unknown("command", name, COMMANDS))
@@ -91,7 +95,7 @@ def _dispatch(words: list[str]) -> int:
 
 def _help() -> int:
     print_table(["headway COMMAND", "what it does"], [[name, what] for name, what in COMMANDS.items()])
-    say(f"{EXAMPLES}\nheadway COMMAND --help says more")
+    say(f"{EXAMPLES}\nheadway COMMAND --help says more, headway --version which one this is")
     return 0
 
 

@@ -16,6 +16,7 @@ versions within a rollout, and its stamp says one.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from headway.collect.carried import can_be_carried, refuse_nan
+from headway.collect.reward_scale import RewardScale
 from headway.collect.segments import NUMBERS, ActingPolicy
 from headway.core.types import Rollout, Snapshot, State, Ticket
 from headway.envs.gymnasium_rows import EnvRows, EnvShape, MakeEnv
@@ -109,10 +111,12 @@ class FirstReadyCollector:
         steps: int,
         seed: int,
         min_ready: int = 1,
+        scale: RewardScale | None = None,
     ) -> None:
         if steps < 1:
             raise ValueError(f"a segment needs at least one step, received {steps!r}")
         self._start = start
+        self._scale = scale
         self._steps = steps
         self._seed = seed
         self._min_ready = min_ready
@@ -145,6 +149,8 @@ class FirstReadyCollector:
         """Leave the environments behind, whatever state they are in, and begin new episodes in new ones."""
         self.close()
         self._seed = seed % 2**31
+        if self._scale is not None:
+            self._scale.begin_episodes()
         self._envs = self._start()
         self._begin_episodes(self._envs)
 
@@ -181,6 +187,8 @@ class FirstReadyCollector:
             self._take_in(envs, turns, segment)
         made = segment.finished(self._obs)
         refuse_nan(made, ticket, **NUMBERS)
+        if self._scale is not None:
+            made = self._scale.scaled(made)
         return Rollout(made, steps=made.num_steps, info={"episodes": segment.episodes()})
 
     def _act(self, envs: SteppedApart, turns: EnvTurns, noise: np.ndarray, segment: _Segment) -> None:
@@ -262,13 +270,15 @@ class ResumableFirstReadyCollector(FirstReadyCollector):
         if self._envs is None:
             self._envs = self._start()
             self._begin_episodes(self._envs)
-        return {"envs": self._envs.states(), **{name: _copied(getattr(self, name)) for name in CARRIED}}
+        scale = copy.deepcopy(self._scale)
+        return {"envs": self._envs.states(), "scale": scale, **{name: _copied(getattr(self, name)) for name in CARRIED}}
 
     def load_state_dict(self, state: State) -> None:
         if self._envs is None:
             self._envs = self._start()
         self._envs.load_states(state["envs"])
         self._obs[:] = state["_obs"]
+        self._scale = copy.deepcopy(state.get("scale"))
         for name in CARRIED[1:]:
             setattr(self, name, _copied(state[name]))
 
@@ -288,6 +298,7 @@ def first_ready_collector(
     min_ready: int = 1,
     start_s: float = 120.0,
     step_s: float = 60.0,
+    scale: RewardScale | None = None,
 ) -> FirstReadyCollector:
     """Single environments in `num_workers` processes (0: one each), which act as they become ready.
 
@@ -303,4 +314,4 @@ def first_ready_collector(
     def start() -> EnvWorkers:
         return EnvWorkers(make_env, shape, num_workers or num_envs, start_s=start_s, step_s=step_s)
 
-    return kind(start, make_policy, steps=steps, seed=seed, min_ready=min_ready)
+    return kind(start, make_policy, steps=steps, seed=seed, min_ready=min_ready, scale=scale)

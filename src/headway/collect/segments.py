@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headway.collect.carried import Carried, can_be_carried, refuse_nan
+from headway.collect.reward_scale import RewardScale
 from headway.core.opaque import Weights
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, to_environment
@@ -44,11 +45,18 @@ class SegmentCollector:
     """
 
     def __init__(
-        self, make_env: Callable[[], Any], make_policy: Callable[[Spec], ActingPolicy], *, steps: int, seed: int
+        self,
+        make_env: Callable[[], Any],
+        make_policy: Callable[[Spec], ActingPolicy],
+        *,
+        steps: int,
+        seed: int,
+        scale: RewardScale | None = None,
     ) -> None:
         if steps < 1:
             raise ValueError(f"a segment needs at least one step, received {steps!r}")
         self._steps = steps
+        self._scale = scale
         self._make_env = make_env
         self._env = make_env()
         self._spec = describe(self._env)
@@ -61,6 +69,8 @@ class SegmentCollector:
         with suppress(Exception):  # it has failed already: what it says about being closed helps nobody
             self._env.close()
         self._env = self._make_env()
+        if self._scale is not None:
+            self._scale.begin_episodes()
         self._begin_episodes(seed % 2**31)
 
     def _begin_episodes(self, seed: int) -> None:
@@ -83,6 +93,8 @@ class SegmentCollector:
         rows["obs"].append(self._obs)
         segment = Segment(**{name: np.stack(values) for name, values in rows.items() if values})
         refuse_nan(segment, ticket, **NUMBERS)
+        if self._scale is not None:
+            segment = self._scale.scaled(segment)
         return Rollout(segment, steps=segment.num_steps, info={"episodes": finished})
 
     def _step(self, noise: np.ndarray, rows: dict[str, list[np.ndarray]], finished: list[tuple[float, int]]) -> None:
@@ -118,12 +130,18 @@ FIELDS = tuple(field.name for field in fields(Segment))
 class ResumableSegmentCollector(Carried, SegmentCollector):
     """The same for environments that can be pickled: they go on bit for bit after a restart."""
 
-    CARRIED = ("_env", "_obs", "_mask", "_done", "_returns", "_lengths")
+    CARRIED = ("_env", "_obs", "_mask", "_done", "_returns", "_lengths", "_scale")
 
 
 def segment_collector(
-    make_env: Callable[[], Any], make_policy: Callable[[Spec], ActingPolicy], *, steps: int, seed: int
+    make_env: Callable[[], Any],
+    make_policy: Callable[[Spec], ActingPolicy],
+    *,
+    steps: int,
+    seed: int,
+    scale: RewardScale | None = None,
 ) -> SegmentCollector:
-    """Resumable if the environment can be pickled; otherwise a restarted collector begins new episodes."""
+    """Resumable if the environment can be pickled; otherwise a restarted collector begins new episodes. With a `scale`
+    rewards are brought to it."""
     kind = ResumableSegmentCollector if can_be_carried(make_env()) else SegmentCollector
-    return kind(make_env, make_policy, steps=steps, seed=seed)
+    return kind(make_env, make_policy, steps=steps, seed=seed, scale=scale)

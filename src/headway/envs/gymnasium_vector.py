@@ -10,7 +10,6 @@ ended an episode is seen, so that a truncated one can be bootstrapped from, and 
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +23,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headway.core.naming import unknown
+from headway.core.one_line import in_a_line
 from headway.envs.brightness import BRIGHTEST
+from headway.observe.user_functions import import_from_here
 
 Backend = Literal["gymnasium", "envpool"]
 Space = spaces.Space[Any]
@@ -90,9 +91,11 @@ def registered(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         try:
-            importlib.import_module(module)
+            import_from_here(module)
         except ModuleNotFoundError as error:
             raise ValueError(f"environment {env_id!r} cannot be registered: {error}") from None
+        except Exception as error:
+            raise ValueError(f"environment {env_id!r} cannot be registered: {in_a_line(error)}") from error
     if name.startswith("headway/"):
         from headway.envs.colorlines import register  # here: it needs numba, which the others do not
 
@@ -134,7 +137,11 @@ def make_vector(env_id: str, num_envs: int, backend: Backend = "gymnasium", **kw
         from headway.envs.envpool_vector import EnvPoolVector
 
         return EnvPoolVector(env_id, num_envs, **kwargs)
-    spec = registered(env_id)
+    return made_vector(registered(env_id), env_id, num_envs, **kwargs)
+
+
+def made_vector(spec: EnvSpec, env_id: str, num_envs: int, **kwargs: Any) -> EnvVector:
+    """`num_envs` copies of a registered entry."""
     copies: dict[str, Any] = {"vectorization_mode": "vector_entry_point"}
     if spec.vector_entry_point is None:
         next_step = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -143,6 +150,8 @@ def make_vector(env_id: str, num_envs: int, backend: Backend = "gymnasium", **kw
         env = gym.make_vec(spec, num_envs, **copies, **kwargs)
     except (gym.error.Error, ImportError) as error:
         raise ValueError(f"environment {env_id!r} cannot be made: {_first_line(error)}") from error
+    except Exception as error:
+        raise ValueError(f"environment {env_id!r} cannot be made: {in_a_line(error, 240)}") from error
     mode = env.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.NEXT_STEP:
         raise ValueError(f"environment {env_id!r} starts episodes in mode {mode}; allowed: {AutoresetMode.NEXT_STEP}")
@@ -162,6 +171,8 @@ def _make_single(spec: EnvSpec) -> SingleEnv:
         return gym.make(spec)
     except (gym.error.Error, ImportError) as error:
         raise ValueError(f"environment {spec.id!r} cannot be made: {_first_line(error)}") from error
+    except Exception as error:
+        raise ValueError(f"environment {spec.id!r} cannot be made: {in_a_line(error, 240)}") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -274,11 +285,11 @@ def to_environment(actions: np.ndarray, action: ActionSpec, space: Space) -> np.
         actions = np.clip(actions, np.array(action.low, np.float32), np.array(action.high, np.float32))
     shaped = actions.reshape(len(actions), *(space.shape or ()))
     if isinstance(action, MultiDiscrete):
-        shaped = shaped + _first_choice(space)
+        shaped = shaped + first_choice(space)
     return shaped.astype(space.dtype)
 
 
-def _first_choice(space: Space) -> np.ndarray | int:
+def first_choice(space: Space) -> np.ndarray | int:
     """What the environment calls the first of each of several choices."""
     if isinstance(space, spaces.MultiDiscrete):
         return space.start

@@ -5,7 +5,6 @@ What travels to another process is the name: each process loads the class for it
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ def class_in(spec: str, what: str, how: str) -> UserFunction:
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise ValueError(f"{_article(what)} {what} is {how}, received {spec!r}")
-    module = _module(place, Path(place).stat().st_mtime_ns if _is_file(place) else 0, what)
+    module = module_in(place, what)
     made = getattr(module, name, None)
     if made is None:
         raise ValueError(unknown(f"{what} of {place}", name, _classes(module)))
@@ -58,10 +57,18 @@ def require_options(make: UserFunction, spec: str, options: Mapping[str, Setting
         raise ValueError(f"{what} {spec} needs options that are not given: {', '.join(missing)}")
 
 
-@functools.lru_cache(maxsize=32)
-def _module(place: str, modified_ns: int, what: str) -> ModuleType:
-    """Loads a module once; a file again when it has changed."""
-    return load_place(place, what)
+def module_in(place: str, what: str) -> ModuleType:
+    """Returns a module, which is loaded once; a file again when it has changed."""
+    if not _is_file(place):
+        return load_place(place, what)
+    modified_ns = Path(place).stat().st_mtime_ns
+    if place not in _FILES or _FILES[place][0] != modified_ns:
+        _FILES[place] = modified_ns, load_place(place, what)
+    return _FILES[place][1]
+
+
+_FILES: dict[str, tuple[int, ModuleType]] = {}
+"""What files hold, by when they were last changed."""
 
 
 def _is_file(place: str) -> bool:

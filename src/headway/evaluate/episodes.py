@@ -1,4 +1,4 @@
-"""Play whole episodes with one version and take the mean return."""
+"""Play whole episodes with one version and take the mean return, and how long they were."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ class EpisodeEvaluator:
         env, space = self._env, self._env.single_observation_space
         observations, info = env.reset(seed=seed % 2**31)
         returns: list[list[float]] = [[] for _ in range(self._num_envs)]
+        steps: list[int] = []  # of the episodes that count
         running, ended = np.zeros(self._num_envs), np.zeros(self._num_envs, bool)
         lengths, is_cut = np.zeros(self._num_envs, np.int64), np.zeros(self._num_envs, bool)
         begins = np.ones(self._num_envs, bool)
@@ -73,13 +74,16 @@ class EpisodeEvaluator:
             for index in np.flatnonzero(ended):
                 if len(returns[index]) < self._per_env and not is_cut[index]:
                     returns[index].append(float(running[index]))
+                    steps.append(int(lengths[index]))
                 running[index], lengths[index] = 0.0, 0
             for index in np.flatnonzero(lengths >= self._max_steps):
                 if len(returns[index]) < self._per_env and not is_cut[index]:
                     returns[index].append(float(running[index]))
+                    steps.append(int(lengths[index]))
                     is_cut[index] = True
             if all(is_cut[index] or len(done) == self._per_env for index, done in enumerate(returns)):
                 break
         flat = [value for done in returns for value in done]
         measures = {"std": float(np.std(flat)), "episodes": len(flat), CUT_EPISODES: int(is_cut.sum())}
+        measures |= {"length": float(np.mean(steps)), "length_std": float(np.std(steps))}
         return Score(snapshot.version, float(np.mean(flat)), measures)

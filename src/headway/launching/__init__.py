@@ -1,5 +1,6 @@
 """A run from its settings: folder, lock, runtime, signals, resume, and what it leaves at its end."""
 
+from headway.launching.background import Run as Run
 from headway.launching.metric_sinks import build_sinks as build_sinks
 from headway.launching.of_functions import run as run
 from headway.launching.recording import Recording as Recording

@@ -1,17 +1,20 @@
-"""A run of three plain functions."""
+"""A run of three plain functions, waited for or in the background."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
 
 from headway.coordinate.functions import CollectFunction, EvaluateFunction, TrainFunction, stations_from_functions
+from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue, Weights
 from headway.core.order import parse_on_stale, parse_order
+from headway.launching.background import Run
 from headway.launching.recording import Recording
 from headway.launching.session import launch
 from headway.observe.folder import RunFolder
@@ -20,6 +23,21 @@ PLAN = {field.name for field in fields(Plan)}
 SETTINGS = {field.name for field in fields(Settings)} - {"plan"}
 LAUNCH = {"runtime", "resume", "checkpoint", "show_status", "print_events", "sinks"}
 KEYWORDS = PLAN | SETTINGS | LAUNCH | {field.name for field in fields(Recording)}
+
+
+def start(
+    collect: CollectFunction,
+    train: TrainFunction,
+    evaluate: EvaluateFunction | None = None,
+    *,
+    weights: Weights,
+    folder: str | Path | None = None,
+    **settings: SettingValue,
+) -> Run:
+    """`run`, with the same arguments, in the background: a `Run` to look at, to stop and to wait for."""
+    place = None if folder is None else RunFolder(Path(folder))
+    stations, chosen, launching = _understood(collect, train, evaluate, weights, settings)
+    return Run(lambda attach: launch(stations, chosen, folder=place, attach=attach, **launching), place)
 
 
 def run(
@@ -50,6 +68,18 @@ def run(
       (`headway.observe.alarms.KNOWN`), for runs with a folder or sinks; `monitor` is a function (or where it is:
       file.py:function) that is given statistics at intervals (`headway.observe.monitor`).
     """
+    stations, chosen, launching = _understood(collect, train, evaluate, weights, settings)
+    return launch(stations, chosen, folder=None if folder is None else RunFolder(Path(folder)), **launching)
+
+
+def _understood(
+    collect: CollectFunction,
+    train: TrainFunction,
+    evaluate: EvaluateFunction | None,
+    weights: Weights,
+    settings: dict[str, SettingValue],
+) -> tuple[Stations, Settings, dict[str, SettingValue]]:
+    """The stations, their settings, and what is left for `launch`."""
     for name in settings.keys() - KEYWORDS:
         raise TypeError(unknown("keyword of headway.run", name, KEYWORDS))
     plan = {name: settings.pop(name) for name in PLAN & settings.keys()}
@@ -61,18 +91,17 @@ def run(
     for name, parse in (("order", parse_order), ("on_stale", parse_on_stale)):
         if isinstance(chosen.get(name), str):
             chosen[name] = parse(chosen[name])
-    return launch(
+    return (
         stations_from_functions(collect, train, evaluate, weights=weights),
         Settings(plan=Plan(**{"evaluate_last": evaluate is not None, **plan}), **chosen),
-        folder=None if folder is None else RunFolder(Path(folder)),
-        **settings,
+        settings,
     )
 
 
-def _signature() -> inspect.Signature:
+def _signature(of: Callable[..., object], comes_to: type) -> inspect.Signature:
     """What `help`, notebooks and editors show: every keyword by its name, with the default that it has where it is
     declared."""
-    own = [one for one in inspect.signature(run).parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    own = [one for one in inspect.signature(of).parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     of_launch = inspect.signature(launch).parameters
     defaults: dict[str, object] = {name: of_launch[name].default for name in sorted(LAUNCH)}
     for group in (Plan, Settings, Recording):
@@ -82,7 +111,8 @@ def _signature() -> inspect.Signature:
                 defaults[field.name] = made if field.default is MISSING else field.default
     kind = inspect.Parameter.KEYWORD_ONLY
     by_name = [inspect.Parameter(name, kind, default=value) for name, value in defaults.items()]
-    return inspect.Signature([*own, *by_name], return_annotation=RunResult)
+    return inspect.Signature([*own, *by_name], return_annotation=comes_to)
 
 
-run.__signature__ = _signature()  # type: ignore[attr-defined]
+run.__signature__ = _signature(run, RunResult)  # type: ignore[attr-defined]
+start.__signature__ = _signature(start, Run)  # type: ignore[attr-defined]

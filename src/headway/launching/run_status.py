@@ -55,7 +55,9 @@ class LatestStatus:
         return self._status
 
     async def follow(self, main: CoroutineOf[RunResult]) -> RunResult:
-        return await _with_beside(main, self._watch())
+        result = await _with_beside(main, self._watch())
+        self._status = status_of(self._coordinator, self._alarms.lines())  # how it ended is seen too
+        return result
 
     async def _watch(self) -> None:
         while True:

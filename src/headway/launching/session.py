@@ -49,11 +49,13 @@ def launch(
     print_events: bool = False,
     sinks: Sequence[Sink] = (),
     config: RecipeConfig | None = None,
+    attach: Callable[[Coordinator], None] | None = None,
     **recording: SettingValue,
 ) -> RunResult:
     """Run to the end, or until a signal asks for it. The sinks are closed, however it ends.
 
     `config` is the recipe's name and settings: they are written into the folder, and into the log with each session.
+    `attach` is called with the coordinator before it begins, for those who look at it from another thread.
     `recording` is what is kept of the run and who looks at it: the fields of `Recording` as keywords.
     """
     if checkpoint is not None and not resume:
@@ -88,6 +90,8 @@ def launch(
             config=None if config is None else {"recipe": config[0], **config[1]},
             when_begun=keep_config(folder, config) if resume else None,
         )
+        if attach is not None:
+            attach(coordinator)
         is_apart = has_running_loop() and place.name != "virtual"  # whose loop knows how to stand in for another
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(routed_signals(coordinator, is_apart=is_apart))

@@ -59,7 +59,7 @@ class Conversation:
         self._template_name = chat_template
         self._template = find_template(tokenizer, chat_template, chat_template_options)
         self._options = dict(chat_template_options or {})
-        self._system_prompt = system_prompt
+        self.system_prompt = system_prompt
         self._tools = tuple(tools)
         self._role = observation_role
         self._said: dict[str, tuple[int, ...]] = {}  # what observations became
@@ -119,7 +119,7 @@ class Conversation:
 
     # ---------------------------------------------------------------------------------------------------- rendering
     def _opening(self, text: str) -> Chat:
-        system = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, {"role": "user", "content": text}]
 
     def _dialogue(self, turns: int, reply: str = REPLY) -> Chat:
@@ -197,8 +197,8 @@ class Conversation:
 
     def _needs_every_part(self, said: list[str]) -> None:
         """Refuses a template that says nothing of the system prompt, the tools, or a message."""
-        if self._system_prompt and self._system_prompt.strip() not in said[0]:
-            raise self._refused("drops the system prompt", f"{self._system_prompt[:_SHOWN]!r} would not be said")
+        if self.system_prompt and self.system_prompt.strip() not in said[0]:
+            raise self._refused("drops the system prompt", f"{self.system_prompt[:_SHOWN]!r} would not be said")
         if self._tools and self._rendered(self._dialogue(1), tools=None) == said[0]:
             raise self._refused("does not read 'tools'", "the model would not be told")
         for part, role, text in ((QUESTION, "user", said[0]), (OBSERVATION, self._role, said[1])):

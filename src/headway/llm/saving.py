@@ -25,6 +25,18 @@ ADAPTER = ".default."  # what peft calls an adapter without a name
 
 def save_model(model: CausalModel, weights: NamedWeights, tokenizer: Tokenizer, folder: Path) -> None:
     """Writes a model with the weights that training has changed, under its own names; their dtype becomes its own."""
+    save_pretrained(with_weights(model, weights), tokenizer, folder)
+
+
+def save_pretrained(model: CausalModel, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes a model as it is, with its tokenizer."""
+    with _refusals_as_os_errors(folder):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def with_weights(model: CausalModel, weights: NamedWeights) -> CausalModel:
+    """Puts the weights that training has changed into a model, whose dtype becomes theirs."""
     trained: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in weights.items()}
     model = model.to(next(iter(trained.values())).dtype)
     own = dict(model.named_parameters())
@@ -37,9 +49,7 @@ def save_model(model: CausalModel, weights: NamedWeights, tokenizer: Tokenizer, 
     with torch.no_grad():
         for name, tensor in trained.items():
             own[name].copy_(tensor)
-    with _refusals_as_os_errors(folder):
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    return model
 
 
 @contextmanager

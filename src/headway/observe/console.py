@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one live block on a terminal, a line now and then elsewhere.
+"""What a person sees while a run goes on: a live block on a terminal, a bar in a notebook, lines elsewhere.
 
 update ━━━━━━━━━━━━╺━━━━━━━━━━━━━━━━━  412/1000 0:00:31 0:00:44
 version 412, lead 2, staleness 1.03 mean / 2 max, 13.3 updates/s, 53.2 rollouts/s, 3405 steps/s, score 181 (version 400)
@@ -26,9 +26,11 @@ from rich.text import Text
 
 from headway.observe.activities import WAITS, in_words, were_in_words
 from headway.observe.log_file import TextLog
+from headway.observe.notebook_cells import replaceable_text
 from headway.observe.story_records import role_order
 
 REFRESH_S = 0.25
+CELL_REFRESH_S = 1.0
 LINE_EVERY_S = 10.0
 MAX_ROWS = 12  # more collectors are counted instead of listed
 
@@ -167,6 +169,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
+def progress_bar(status: Status, width: int = 30) -> str:
+    """`[######........................]`; nothing where the end is not known."""
+    if not status.total:
+        return ""
+    done = round(width * min(status.done / status.total, 1.0))
+    return f"[{'#' * done}{'.' * (width - done)}]"
+
+
 class StatusDisplay:
     """Shows `status()` from a thread of its own until the `with` block ends. Where there is a log, every
     `line_every_s` a line goes there, and one for each role below it."""
@@ -185,6 +195,7 @@ class StatusDisplay:
         self._line_every_s = LINE_EVERY_S if line_every_s is None else line_every_s
         self._log = log
         self._is_shown = is_shown
+        self._cell = replaceable_text() if is_shown and console is None else None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._show, name="status", daemon=True)
 
@@ -199,6 +210,9 @@ class StatusDisplay:
         self._thread.join()
 
     def _show(self) -> None:
+        if self._cell is not None:
+            self._show_in_cell(self._cell)
+            return
         if self._is_shown and self._console.is_terminal:
             self._show_live()
             return
@@ -207,6 +221,17 @@ class StatusDisplay:
             if self._is_shown:
                 self._console.print(status.line(), highlight=False, soft_wrap=True, markup=False)
             self._write_log(status)
+
+    def _show_in_cell(self, show: Callable[[str], None]) -> None:
+        rounds, every = 0, max(1, round(self._line_every_s / CELL_REFRESH_S))
+        is_over = False
+        while not is_over:
+            is_over = self._over.wait(CELL_REFRESH_S)
+            status = self._status()
+            show("\n".join([f"{progress_bar(status)} {status.line()}", *status.alarms]))
+            rounds += 1
+            if rounds % every == 0:
+                self._write_log(status)
 
     def _show_live(self) -> None:
         progress = Progress(

@@ -50,9 +50,27 @@ def load_place(place: str, what: str) -> ModuleType:
     return _load_file(place, what) if place.endswith(".py") else _load_module(place, what)
 
 
-def _load_module(name: str, what: str) -> ModuleType:
+def import_from_here(name: str) -> ModuleType:
+    """The module of that name, which may lie in the working directory: a command that was installed does not look there
+    by itself. From then on processes started from here find it too."""
     try:
         return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here = str(Path.cwd())
+        if error.name != name.partition(".")[0] or here in sys.path:
+            raise
+        sys.path.insert(0, here)
+        try:
+            importlib.invalidate_caches()
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            sys.path.remove(here)
+            raise
+
+
+def _load_module(name: str, what: str) -> ModuleType:
+    try:
+        return import_from_here(name)
     except Exception as error:
         raise ValueError(f"{what} module {name} cannot be loaded: {in_a_line(error)}") from error
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from headway.capacity.remedies import MemoryReport
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
@@ -50,8 +51,9 @@ class Exported:
 class Recipe:
     """A recipe's name (or its file), its configuration, and how its stations are built from one.
 
-    `export(config, kept, folder, *, ...)`, if it has one, writes weights that were kept into a folder for others.
-    `memory(config)`, if it has one, says what a run would need, or None where that is not known.
+    `export(config, kept, folder, *, ...)`, if it has one, writes weights that were kept into a folder for others;
+    `load_policy(config, kept)` makes of them something that acts, or replies. `memory(config)`, if it has one, says what
+    a run would need, or None where that is not known.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Recipe:
     stations: Callable[[Any], Stations]
     export: Callable[..., Exported] | None = None
     memory: Callable[[Any], MemoryReport | None] | None = None
+    load_policy: Callable[[Any, Kept], Any] | None = None
 
     @property
     def title(self) -> str:
@@ -79,13 +82,12 @@ def load_recipe(name: str) -> Recipe:
         return _recipe(str(path), module)
     if name not in RECIPES:
         raise ValueError(f"{unknown('recipe', name, RECIPES)}, or a file of your own that ends in .py")
-    module = import_module(f"headway.recipes.{name}")
-    return _recipe(name, module)
+    return _recipe(name, import_module(f"headway.recipes.{name}"))
 
 
 def _recipe(name: str, module: ModuleType) -> Recipe:
-    more = {what: getattr(module, what, None) for what in ("export", "memory")}
-    return Recipe(name, module.CONFIG, module.stations, **more)
+    own = {hook: getattr(module, hook, None) for hook in ("export", "memory", "load_policy")}
+    return Recipe(name, module.CONFIG, module.stations, **own)
 
 
 def _module_of(path: Path) -> ModuleType:

@@ -45,9 +45,11 @@ from headway.recipes.language_model import build_engine, check_engine, learner_o
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE
 from headway.recipes.memory_check import check_memory
 from headway.recipes.memory_check import memory_of as memory
+from headway.recipes.trained_language_policies import language_policy
 from headway.recipes.trained_models import export_model, with_gpus
+from headway.trained.language_policy import LanguagePolicy
 
-__all__ = ["CONFIG", "AgentConfig", "export", "memory", "stations"]
+__all__ = ["CONFIG", "AgentConfig", "export", "load_policy", "memory", "stations"]
 
 CONFIG = AgentConfig
 
@@ -197,10 +199,14 @@ def _collector(config: AgentConfig, played: Played, kind: type[EpisodeCollector]
     return kind(partial(played.make_player, sampling), settings)
 
 
-def _evaluator(config: AgentConfig, played: Played) -> AgentEvaluator:
-    sampling = Sampling(
+def _eval_sampling(config: AgentConfig) -> Sampling:
+    return Sampling(
         config.eval_temperature, top_p=config.eval_top_p, max_tokens=config.max_turn_tokens, stop=config.stop
     )
+
+
+def _evaluator(config: AgentConfig, played: Played) -> AgentEvaluator:
+    sampling = _eval_sampling(config)
     games = partial(
         HeldOutGames,
         partial(played.make_player, sampling),
@@ -221,3 +227,14 @@ def _evaluator(config: AgentConfig, played: Played) -> AgentEvaluator:
 def export(config: AgentConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
     """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
     return export_model(config, kept, folder, facts={"environment": config.agent or config.env}, adapters=adapters)
+
+
+def load_policy(config: AgentConfig, kept: Kept) -> LanguagePolicy:
+    """The model with these weights, to ask elsewhere, with the system prompt of its game."""
+    title, sampling = config.agent or config.env, _eval_sampling(config)
+    conversation = None
+    if not config.agent:
+        conversation = build_conversation(config, GameFacts.of(load_env(config.env, config.env_options)))
+    return language_policy(
+        config, kept, "agent", title, sampling, context=config.max_context_tokens, conversation=conversation
+    )

@@ -10,9 +10,9 @@ ever compiles the gradient step, which takes longer than all the learning; later
 from __future__ import annotations
 
 from headway.recipes.config import with_defaults
-from headway.recipes.ppo import PPOConfig, stations
+from headway.recipes.ppo import PPOConfig, load_policy, stations
 
-__all__ = ["CONFIG", "CartPoleConfig", "stations"]
+__all__ = ["CONFIG", "CartPoleConfig", "load_policy", "stations"]
 
 
 @with_defaults(

@@ -27,20 +27,26 @@ from pydantic import Field, model_validator
 
 from headway.buffer.segment_replay import SegmentReplay
 from headway.collect.segments import SegmentCollector, segment_collector
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
 from headway.core.opaque import SettingValue
 from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
+from headway.envs.colorlines.gymnasium_single import GYMNASIUM_ID, single_game
 from headway.envs.colorlines.gymnasium_vector import ColorLinesVector
+from headway.envs.gymnasium_vector import describe
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.learn.ppo.cells import CellsActor, CellsActorCritic
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
+from headway.learn.ppo.policy import load_weights
 from headway.learn.ppo.replayed import ReplayedPPOLearner
 from headway.learn.rank import Rank
 from headway.learn.with_replay import WithReplay
 from headway.recipes.config import require_correction, with_defaults
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
+from headway.trained.env_policy import EnvPolicy
+from headway.trained.facts import Facts
 
 REPLAY_DEFAULTS: dict[str, SettingValue] = {
     "replay_capacity": 100_000,
@@ -242,4 +248,25 @@ def _learner(config: ColorLinesConfig, rank: Rank) -> PPOLearner:
 def _evaluator(config: ColorLinesConfig) -> EpisodeEvaluator:
     return EpisodeEvaluator(
         _eval_games, partial(policy, config), episodes=config.eval_episodes, max_steps=config.eval_max_steps
+    )
+
+
+# -- for others -------------------------------------------------------------------------------------
+
+
+def load_policy(config: ColorLinesConfig, kept: Kept) -> EnvPolicy:
+    """The policy with these weights, to act with elsewhere. It sees 81 colours and the 3 that come [84]."""
+    vector = _eval_games(1)
+    network = _network(config)
+    load_weights(network, kept.weights)
+    return EnvPolicy(
+        Facts("colorlines", GYMNASIUM_ID, kept.version, kept.score),
+        CellsActor(network),
+        network,
+        describe(vector),
+        vector.single_observation_space,
+        vector.single_action_space,
+        make_env=lambda render_mode: single_game(compact=True, render_mode=render_mode),
+        deployable="its network finds patterns with compiled code of its own, which no other program has",
+        seed=config.seed,
     )

@@ -31,9 +31,11 @@ from headway.recipes.grpo_prompts import Encoder, build_task, fitting_task
 from headway.recipes.language_model import build_engine, check_engine, check_model, learner_of
 from headway.recipes.memory_check import check_memory
 from headway.recipes.memory_check import memory_of as memory
+from headway.recipes.trained_language_policies import language_policy
 from headway.recipes.trained_models import export_model, with_gpus
+from headway.trained.language_policy import LanguagePolicy
 
-__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "memory", "stations"]
+__all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "load_policy", "memory", "stations"]
 
 CONFIG = GRPOConfig
 
@@ -131,3 +133,8 @@ def _evaluator(config: GRPOConfig, make_engine: Callable[[], Engine] | None = No
 def export(config: GRPOConfig, kept: Kept, folder: Path, *, adapters: bool = False) -> Exported:
     """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
     return export_model(config, kept, folder, facts={"task": config.task}, adapters=adapters)
+
+
+def load_policy(config: GRPOConfig, kept: Kept) -> LanguagePolicy:
+    """The model with these weights, to ask elsewhere."""
+    return language_policy(config, kept, "grpo", config.task, _eval_sampling(config), context=config.context_tokens)

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
@@ -26,8 +27,9 @@ from headway.learn.muzero.network import MuZeroArchitecture, MuZeroNetwork, buil
 from headway.learn.rank import device_for
 from headway.recipes.config import with_defaults
 from headway.recipes.search_config import SearchConfig
-from headway.recipes.search_run import GameSpec, game_spec, planner_of, search_stations
+from headway.recipes.search_run import GameSpec, game_spec, planner_of, search_policy, search_stations
 from headway.search.planning import Planner
+from headway.trained.env_policy import EnvPolicy
 
 
 @with_defaults(learning_rate=2e-3, target_every=20, average=0.99, learn_endings=True)
@@ -84,10 +86,13 @@ def stations(config: MuZeroConfig) -> Stations:
     return search_stations(config, spec, planner, partial(_learner, config, spec))
 
 
-def planner(config: MuZeroConfig, spec: GameSpec, num_simulations: int) -> Planner:
+def planner(
+    config: MuZeroConfig, spec: GameSpec, num_simulations: int, network: MuZeroNetwork | None = None
+) -> Planner:
     """The acting side, before weights are loaded."""
+    network = network or _network(config, spec)
     settings = config.search_settings(spec.players, num_simulations)
-    return planner_of(config, searchable(_network(config, spec), device=device_for(config.search_gpus)), settings)
+    return planner_of(config, searchable(network, device=device_for(config.search_gpus)), settings)
 
 
 def _network(config: MuZeroConfig, spec: GameSpec) -> MuZeroNetwork:
@@ -120,3 +125,11 @@ def _architecture(config: MuZeroConfig, spec: GameSpec) -> MuZeroArchitecture:
 def _learner(config: MuZeroConfig, spec: GameSpec) -> MuZeroLearner:
     settings = config.part(MuZeroSettings)
     return MuZeroLearner(partial(_network, config, spec), settings, device=device_for(config.learner_gpus))
+
+
+def load_policy(config: MuZeroConfig, kept: Kept) -> EnvPolicy:
+    """The policy with these weights, to act with elsewhere: it searches as in evaluations."""
+    spec = game_spec(config)
+    network = _network(config, spec)
+    acting = planner(config, spec, config.eval_simulations, network)
+    return search_policy("muzero", config, acting, network, kept)

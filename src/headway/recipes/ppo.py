@@ -12,47 +12,42 @@ from functools import partial
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headway.collect.first_ready import first_ready_collector
+from headway.collect.reward_scale import RewardScale
 from headway.collect.segments import segment_collector
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.protocols import Collector
 from headway.core.types import derive_seed
-from headway.envs.gymnasium_vector import (
-    Backend,
-    EnvVector,
-    Spec,
-    choose_backend,
-    describe,
-    has_own_vector,
-    make_vector,
-    refuse_unless_known,
-    single_maker,
-)
+from headway.envs.gymnasium_vector import Backend, EnvVector, Spec, describe
 from headway.evaluate.episodes import EpisodeEvaluator
+from headway.learn.ppo.deployed import BestActions
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.policy import Actor, ActorCritic, require_widths
+from headway.learn.ppo.policy import Actor, ActorCritic, load_weights, require_widths
 from headway.learn.rank import Rank, device_for
 from headway.recipes.config import require_correction, with_defaults
+from headway.recipes.env_settings import EnvSettings
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
+from headway.trained.env_policy import EnvPolicy
+from headway.trained.facts import Facts
+from headway.trained.network_files import Deployable
 
 GPU_PAYS_FROM = 50_000
 """Weights. On an H200 an update of a network of 9,000 took 68 ms and 18 ms on one core; of 200,000, 78 and 364 ms."""
 
 
 @with_defaults(updates=500, evaluate_every=10)
-class PPOConfig(PPOSettings, RankedConfig):
+class PPOConfig(PPOSettings, EnvSettings, RankedConfig):
     """Environment: what is played, and in which segments."""
 
     shown_first = "env num_envs segment_steps collectors max_lead updates target_score learning_rate"
 
-    env: str = "CartPole-v1"
-    """A registered Gymnasium environment, or `module:id`, where importing the module registers it."""
     stepping: Literal["vector", "first_ready"] = "vector"
     """vector: all copies of a collector step together. first_ready: each in its own time, and those that are ready
     act, for environments whose steps take different times. Of the same copies both collect the same bits."""
-    env_backend: Literal["auto", "gymnasium", "envpool"] = Field(default="auto", validate_default=True)
+    env_backend: Literal["auto", "gymnasium", "envpool"] = "auto"
     """What steps the copies. auto: the environment's own vector, else EnvPool where it is installed and knows the
     environment, else a vector of copies. The run's config.yaml says what it came down to."""
     env_workers: int = Field(default=0, ge=0)
@@ -77,6 +72,9 @@ class PPOConfig(PPOSettings, RankedConfig):
     represent more, and every update takes longer."""
     normalise: bool = False
     """Scale observations by their running mean and deviation (part of the published weights)."""
+    normalise_rewards: bool = False
+    """Divide rewards by the deviation of the discounted returns seen so far, each collector by its own. Evaluations
+    and the returns that are reported stay as the environment gives them."""
     learner_gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     """GPUs the learner asks for, where there are any (without, it computes on the CPU). A fraction shares one. auto:
     one for pictures and for networks of 50,000 weights or more, none for smaller ones: those are quicker on the CPU."""
@@ -86,23 +84,21 @@ class PPOConfig(PPOSettings, RankedConfig):
     def _layers_have_units(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         return require_widths(value)
 
-    @field_validator("env_backend")
-    @classmethod
-    def _settle_the_backend(cls, value: Literal["auto"] | Backend, info: ValidationInfo) -> Backend:
-        if value != "auto":
-            return value
-        return choose_backend(info.data.get("env", "")) if info.data.get("stepping") == "vector" else "gymnasium"
-
     @model_validator(mode="after")
     def _environment_is_known(self) -> PPOConfig:
-        assert self.env_backend != "auto"
-        if self.stepping == "vector":
-            refuse_unless_known(self.env, self.env_backend)
-        elif self.env_backend == "envpool":
+        if self.env_backend == "auto":
+            settled = self.source.choose_backend() if self.stepping == "vector" else "gymnasium"
+            object.__setattr__(self, "env_backend", settled)  # before anybody has seen it
+        if self.stepping != "vector" and self.env_backend == "envpool":
             raise ValueError("env_backend='envpool' steps its copies itself: use stepping='vector' with it")
-        else:
-            single_maker(self.env)
+        self.source.check(self.backend, one_by_one=self.stepping != "vector")
         return self
+
+    @property
+    def backend(self) -> Backend:
+        """What env_backend came down to."""
+        assert self.env_backend != "auto"
+        return self.env_backend
 
     @model_validator(mode="after")
     def _stepping_is_possible(self) -> PPOConfig:
@@ -163,17 +159,17 @@ def _policy(config: PPOConfig, spec: Spec) -> Actor:
 
 
 def _vector(config: PPOConfig, num_envs: int) -> EnvVector:
-    assert config.env_backend != "auto"
-    return make_vector(config.env, num_envs, config.env_backend)
+    return config.source.vector(num_envs, config.backend)
 
 
 def _collector(config: PPOConfig, number: int) -> Collector:
     seed = derive_seed(config.seed, "environment", number) % 2**31
+    scale = RewardScale(config.gamma) if config.normalise_rewards else None
     if config.stepping == "vector":
         copies = partial(_vector, config, config.num_envs)
-        return segment_collector(copies, partial(_policy, config), steps=config.segment_steps, seed=seed)
+        return segment_collector(copies, partial(_policy, config), steps=config.segment_steps, seed=seed, scale=scale)
     return first_ready_collector(
-        single_maker(config.env),
+        config.source.make,
         partial(_policy, config),
         num_envs=config.num_envs,
         steps=config.segment_steps,
@@ -182,6 +178,7 @@ def _collector(config: PPOConfig, number: int) -> Collector:
         min_ready=config.min_ready,
         start_s=config.start_deadline_s,
         step_s=config.step_deadline_s,
+        scale=scale,
     )
 
 
@@ -193,8 +190,35 @@ def _learner(config: PPOConfig, spec: Spec, rank: Rank) -> PPOLearner:
 
 def _evaluator(config: PPOConfig) -> EpisodeEvaluator:
     copies, policy = partial(_vector, config), partial(_policy, config)
-    is_array = config.env_backend == "gymnasium" and has_own_vector(config.env)  # a copy more costs next to nothing
+    is_array = config.backend == "gymnasium" and config.source.has_own_vector  # a copy more costs next to nothing
     most = 128 if is_array else 32
     return EpisodeEvaluator(
         copies, policy, episodes=config.eval_episodes, max_envs=most, max_steps=config.eval_max_steps
+    )
+
+
+# -- for others -------------------------------------------------------------------------------------
+
+
+def load_policy(config: PPOConfig, kept: Kept) -> EnvPolicy:
+    """The policy with these weights, to act with elsewhere."""
+    vector = _vector(config, 1)
+    try:
+        spec, observation, action = describe(vector), vector.single_observation_space, vector.single_action_space
+    finally:
+        vector.close()
+    network = _network(config, spec)
+    load_weights(network, kept.weights)
+    module = partial(BestActions, network, action)
+    example = torch.zeros((2, *spec.observation), dtype=torch.uint8 if spec.is_bytes else torch.float32)
+    return EnvPolicy(
+        Facts("ppo", config.env, kept.version, kept.score),
+        Actor(network),
+        network,
+        spec,
+        observation,
+        action,
+        make_env=config.source.make,
+        deployable=Deployable(module, example, module().outputs),
+        seed=config.seed,
     )

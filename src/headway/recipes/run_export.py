@@ -43,7 +43,10 @@ def export(run: RunFolder, to: Path, *, checkpoint: str | int = LAST, **options:
     name, values = run.read_config()
     recipe = load_recipe(name)
     if recipe.export is None:
-        raise ValueError(f"{run.path} is a run of {recipe.title!r}; only runs of {', '.join(EXPORTED)} can be exported")
+        raise ValueError(
+            f"{run.path} is a run of {recipe.title!r}; only runs of {', '.join(EXPORTED)} can be exported"
+            " to a folder; a policy becomes a file that ends in .onnx, .pt2 or .pt"
+        )
     _check_options(recipe, options)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ValueError(f"{to} exists and is {'not empty' if to.is_dir() else 'no folder'}: choose another folder")

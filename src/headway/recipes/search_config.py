@@ -17,11 +17,11 @@ from headway.core.opaque import SettingValue
 from headway.core.protocols import Placement
 from headway.core.rules import ReplayRatio
 from headway.envs.board_games import GAMES
-from headway.envs.gymnasium_vector import registered
 from headway.learn.model_learner import ModelSettings
 from headway.learn.two_hot import Support
 from headway.observe.user_functions import load_function
 from headway.recipes.config import RunConfig, with_defaults
+from headway.recipes.env_settings import EnvSettings
 from headway.recipes.shared_settings import SettingsGroup
 from headway.search.interface import SearchSettings, TreeSettings
 from headway.search.planning import Prior
@@ -213,7 +213,7 @@ class PlayedBySearchConfig(ReanalysisSettings, ReplaySettings, TreeSettings, Mod
 
 
 @with_defaults(evaluate_every=250, evaluate_in_background=True)
-class SearchConfig(PlayedBySearchConfig):
+class SearchConfig(EnvSettings, PlayedBySearchConfig):
     """Games: what is played and how it is evaluated.
 
     For board games some defaults differ (BOARD_DEFAULTS of the recipe).
@@ -225,7 +225,8 @@ class SearchConfig(PlayedBySearchConfig):
     shown_first = "env num_envs num_simulations max_lead replay_ratio reanalyze_ratio wall_s target_score"
 
     env: str = "CartPole-v1"
-    """A registered Gymnasium environment with discrete actions, or a board game: tictactoe, connect_four."""
+    """A Gymnasium environment with discrete actions: a registered name, `module:Id`, file.py:Class or module:Class. Or
+    a board game: tictactoe, connect_four."""
     eval_episodes: int = Field(default=20, ge=1)
     """Episodes per evaluation; for a board game, games against each opponent."""
     eval_max_steps: int = Field(default=10_000, ge=1)
@@ -287,6 +288,10 @@ class SearchConfig(PlayedBySearchConfig):
                     raise ValueError(unknown("opponent", name, (*allowed, "depth_2")))
             if self.eval_episodes < 2:
                 raise ValueError(f"eval_episodes={self.eval_episodes}: a match needs 2 games, one begun by each side")
+            plain = EnvSettings()
+            for name in EnvSettings.model_fields:
+                if name != "env" and getattr(self, name) != getattr(plain, name):
+                    raise ValueError(f"{name} is for Gymnasium environments, received env={self.env!r}")
             if self.evaluate_every and not self.opponents:
                 raise ValueError(f"env={self.env!r} is evaluated against opponents: set opponents")
             if "perfect" in self.opponents and GAMES[BOARD_GAMES[self.env]].num_cells > 9:
@@ -295,7 +300,7 @@ class SearchConfig(PlayedBySearchConfig):
             if self.opponents:
                 raise ValueError(f"opponents={self.opponents} are for board games, received env={self.env!r}")
             try:
-                registered(self.env)
+                self.source.check()
             except ValueError as error:
                 raise ValueError(f"{error}; board games: {', '.join(BOARD_GAMES)}") from None
         return self

@@ -16,6 +16,8 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+from gymnasium import spaces
+from torch import nn
 
 from headway.buffer.game_segments import GameSegments
 from headway.collect.reanalyze import SearchReanalyzer
@@ -26,16 +28,18 @@ from headway.collect.search_segments import (
     VectorGames,
     search_segment_collector,
 )
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.protocols import Learner
 from headway.core.types import derive_seed
 from headway.envs.board_games import GAMES, symmetries
 from headway.envs.gymnasium_vector import (
     Discrete,
+    Space,
     describe,
+    describe_spaces,
     is_bytes,
     legal_actions,
-    make_vector,
     reaches_255,
 )
 from headway.envs.planes import as_seen, is_picture, seen_shape
@@ -46,6 +50,8 @@ from headway.recipes.search_config import BOARD_GAMES, SearchConfig, load_prior
 from headway.recipes.search_parts import replay_of, temperature_of
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner, SearchableModel
+from headway.trained.env_policy import EnvPolicy
+from headway.trained.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,7 @@ def game_spec(config: SearchConfig) -> GameSpec:
     if config.is_board_game:
         game = GAMES[BOARD_GAMES[config.env]]
         return GameSpec((2, game.rows, game.columns), game.num_actions, 2, True, "uint8")
-    env = make_vector(config.env, 1)
+    env = config.source.vector(1)
     try:
         spec = describe(env)
         if not isinstance(spec.action, Discrete):
@@ -119,7 +125,7 @@ def _games(config: SearchConfig, number: int) -> Games:
     if config.is_board_game:
         return SelfPlay(BOARD_GAMES[config.env], config.num_envs)
     seed = derive_seed(config.seed, "environment", number) % 2**31
-    return VectorGames(partial(make_vector, config.env, config.num_envs), seed=seed)
+    return VectorGames(partial(config.source.vector, config.num_envs), seed=seed)
 
 
 def _collector(
@@ -161,10 +167,38 @@ def _evaluator(
         opponents = dict.fromkeys(config.opponents, 1.0)
         return MatchEvaluator(plan, GAMES[BOARD_GAMES[config.env]], opponents, games=config.eval_episodes)
     return EpisodeEvaluator(
-        partial(make_vector, config.env),
+        config.source.vector,
         lambda _: plan(),
         episodes=config.eval_episodes,
         max_envs=100,
         max_steps=config.eval_max_steps,
         see=as_seen,
+    )
+
+
+# -- for others -------------------------------------------------------------------------------------
+
+
+def search_policy(recipe: str, config: SearchConfig, planner: Planner, network: nn.Module, kept: Kept) -> EnvPolicy:
+    """A planner with these weights, to act with elsewhere. Of a board it sees the stones of who is to move first."""
+    planner.load(kept.weights)
+    if config.is_board_game:
+        game = GAMES[BOARD_GAMES[config.env]]
+        observation: Space = spaces.Box(0, 1, (2, game.rows, game.columns), np.uint8)
+        action: Space = spaces.Discrete(game.num_actions)
+    else:
+        vector = config.source.vector(1)
+        observation, action = vector.single_observation_space, vector.single_action_space
+        vector.close()
+    return EnvPolicy(
+        Facts(recipe, config.env, kept.version, kept.score),
+        planner,
+        network,
+        describe_spaces(observation, action),
+        observation,
+        action,
+        make_env=None if config.is_board_game else config.source.make,
+        see=as_seen,
+        deployable="it plays by search, which no network is by itself",
+        seed=config.seed,
     )

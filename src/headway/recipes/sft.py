@@ -24,6 +24,7 @@ from headway.evaluate.likelihood import LikelihoodAndGames, LikelihoodEvaluator
 from headway.learn.imitation.learner import ImitationLearner
 from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.rank import Rank
+from headway.llm.engine import Sampling
 from headway.recipes import Exported, agent
 from headway.recipes.agent_config import AgentConfig
 from headway.recipes.learner_ranks import over_ranks
@@ -31,6 +32,7 @@ from headway.recipes.memory_check import check_memory
 from headway.recipes.memory_check import memory_of as memory
 from headway.recipes.sft_config import SFTConfig
 from headway.recipes.sft_episodes import check_episodes, held_out_episodes, source_of
+from headway.recipes.trained_language_policies import language_policy
 from headway.recipes.trained_models import (
     device_of,
     export_model,
@@ -41,8 +43,9 @@ from headway.recipes.trained_models import (
     trained_model,
     with_gpus,
 )
+from headway.trained.language_policy import LanguagePolicy
 
-__all__ = ["CONFIG", "SFTConfig", "export", "memory", "stations"]
+__all__ = ["CONFIG", "SFTConfig", "export", "load_policy", "memory", "stations"]
 
 CONFIG = SFTConfig
 
@@ -122,3 +125,10 @@ def export(config: SFTConfig, kept: Kept, folder: Path, *, adapters: bool = Fals
     """The model with these weights, or with `adapters` those alone, as transformers and peft load them."""
     what = {"environment": config.env} if config.env else {"data": config.data}
     return export_model(config, kept, folder, facts=what, adapters=adapters)
+
+
+def load_policy(config: SFTConfig, kept: Kept) -> LanguagePolicy:
+    """The model with these weights, to ask elsewhere."""
+    sampling = Sampling(config.eval_temperature, max_tokens=config.max_turn_tokens)
+    title = config.env or config.data
+    return language_policy(config, kept, "sft", title, sampling, context=config.max_context_tokens)

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from pydantic import Field, model_validator
 
+from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
 from headway.learn.rank import device_for
@@ -21,8 +22,9 @@ from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
 from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork
 from headway.recipes.config import with_defaults
 from headway.recipes.search_config import SearchConfig
-from headway.recipes.search_run import GameSpec, game_spec, planner_of, search_stations
+from headway.recipes.search_run import GameSpec, game_spec, planner_of, search_policy, search_stations
 from headway.search.planning import Planner
+from headway.trained.env_policy import EnvPolicy
 
 
 @with_defaults(learning_rate=1e-3, average=0.99)
@@ -62,11 +64,14 @@ def stations(config: UniZeroConfig) -> Stations:
     return search_stations(config, spec, planner, partial(_learner, config, spec))
 
 
-def planner(config: UniZeroConfig, spec: GameSpec, num_simulations: int) -> Planner:
+def planner(
+    config: UniZeroConfig, spec: GameSpec, num_simulations: int, network: UniZeroNetwork | None = None
+) -> Planner:
     """The acting side, before weights are loaded."""
+    network = network or _network(config, spec)
     settings = config.search_settings(spec.players, num_simulations)
     device = device_for(config.search_gpus)
-    model = searchable(_network(config, spec), context_steps=config.context_steps, device=device)
+    model = searchable(network, context_steps=config.context_steps, device=device)
     return planner_of(config, model, settings)
 
 
@@ -96,3 +101,11 @@ def _architecture(config: UniZeroConfig, spec: GameSpec) -> UniZeroArchitecture:
 def _learner(config: UniZeroConfig, spec: GameSpec) -> UniZeroLearner:
     settings = config.part(UniZeroSettings)
     return UniZeroLearner(partial(_network, config, spec), settings, device=device_for(config.learner_gpus))
+
+
+def load_policy(config: UniZeroConfig, kept: Kept) -> EnvPolicy:
+    """The policy with these weights, to act with elsewhere: it searches as in evaluations."""
+    spec = game_spec(config)
+    network = _network(config, spec)
+    acting = planner(config, spec, config.eval_simulations, network)
+    return search_policy("unizero", config, acting, network, kept)

@@ -73,12 +73,20 @@ def run_in_own_thread(runtime: Runtime, main: CoroutineOf[T], stop: Callable[[],
     ended: Future[T] = Future()
     context = contextvars.copy_context()  # a notebook finds the cell that printed something by it
     thread = daemon_thread(lambda: context.run(runtime.run, main), "headway coordinator", ended)
-    interrupts, is_begun = [stop, abort], False
+    return result_of(ended, stop, abort, begin=thread.start)
+
+
+def result_of(
+    ended: Future[T], stop: Callable[[], None], abort: Callable[[], None], begin: Callable[[], None] | None = None
+) -> T:
+    """What becomes of a run in another thread, which `begin` starts. The first KeyboardInterrupt asks it to end, the
+    second one aborts it, the third one leaves it behind."""
+    interrupts = [stop, abort]
     while not ended.done():
         try:
-            if not is_begun:
-                is_begun = True  # before: an interrupt may hit us when it has just begun
-                thread.start()
+            if begin is not None:
+                start, begin = begin, None  # before: an interrupt may hit us when it has just begun
+                start()
             wait([ended])
         except KeyboardInterrupt:
             if not interrupts:

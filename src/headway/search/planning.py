@@ -136,11 +136,22 @@ class Planner:
         A model that looks back is shown what `best` saw and did in each row since that row was last told to `forget`;
         if it never was, only what is given.
         """
+        return self._chosen(obs, legal, 0.0, self._random)
+
+    def drawn(self, obs: np.ndarray, legal: np.ndarray | None, seed: int) -> np.ndarray:
+        """The same with actions [B] that are drawn in proportion to their visits."""
+        return self._chosen(obs, legal, 1.0, np.random.default_rng(seed))
+
+    def _chosen(
+        self, obs: np.ndarray, legal: np.ndarray | None, temperature: float, rng: np.random.Generator
+    ) -> np.ndarray:
         if self._begins is None or not self.context_steps:
-            return self._most_visited(obs, legal, None)
-        history = self._history = self._history or History(self.context_steps, obs)
+            return self._by_visits(obs, legal, None, temperature, rng)
+        history = self._history
+        if history is None or len(history.past.lengths) != len(obs):
+            history = self._history = History(self.context_steps, obs)
         history.forget(self._begins)
-        actions = self._most_visited(obs, legal, history.past)
+        actions = self._by_visits(obs, legal, history.past, temperature, rng)
         history.add(obs, actions)
         return actions
 
@@ -148,6 +159,13 @@ class Planner:
         """What `best` is asked next begins an episode in these rows [B]; rows are the same games until `load`."""
         self._begins = begins.copy()
 
-    def _most_visited(self, obs: np.ndarray, legal: np.ndarray | None, past: Past | None) -> np.ndarray:
-        result = self.plan(obs, self._random, legal=legal, noise=False, past=past)
-        return choose_actions(result, 0.0, self._random, legal).astype(np.int64)
+    def _by_visits(
+        self,
+        obs: np.ndarray,
+        legal: np.ndarray | None,
+        past: Past | None,
+        temperature: float,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        result = self.plan(obs, rng, legal=legal, noise=False, past=past)
+        return choose_actions(result, temperature, rng, legal).astype(np.int64)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from headway.envs.colorlines.positions import legal_moves, planes
-from headway.envs.colorlines.rules import CELLS, COMING, MOVES, PLANES, SIDE
+from headway.envs.colorlines.rules import CELLS, COLOURS, COMING, MOVES, PLANES, SIDE
 from headway.envs.colorlines.vector import ColorLines
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def _single_game() -> type[gymnasium.Env[np.ndarray, np.int64]]:
 
         :param illegal: what an illegal move does: "raise", or "stay" (nothing happens, reward 0,
             `info["illegal"]`), for tools that draw moves without looking at the mask
+        :param compact: observations are 81 colours and the 3 that come [84] instead of planes
         """
 
         metadata = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012  (Gymnasium's own convention)
@@ -39,6 +40,7 @@ def _single_game() -> type[gymnasium.Env[np.ndarray, np.int64]]:
             gamma: float = 1.0,
             max_steps: int | None = None,
             illegal: Literal["raise", "stay"] = "raise",
+            compact: bool = False,
             render_mode: str | None = None,
         ) -> None:
             if illegal not in ("raise", "stay"):
@@ -46,15 +48,19 @@ def _single_game() -> type[gymnasium.Env[np.ndarray, np.int64]]:
             if render_mode not in (None, "ansi"):
                 raise ValueError(f'render_mode must be "ansi" or None, got {render_mode!r}')
             self.observation_space = spaces.Box(0, COMING, (PLANES, SIDE, SIDE), np.uint8)
+            if compact:
+                self.observation_space = spaces.Box(0, COLOURS, (CELLS + COMING,), np.uint8)
             self.action_space = spaces.Discrete(MOVES)
             self.render_mode = render_mode
             self._illegal = illegal
+            self._is_compact = compact
             self._game = ColorLines(1, shaping=shaping, gamma=gamma, max_steps=max_steps, compact=True)
             self._last = self._game.observation()  # [1, 84], the ended position too, unlike the vector's
 
         def _seen(self, score: int) -> tuple[np.ndarray, dict[str, object]]:
             mask = legal_moves(self._last[:, :CELLS])[0].astype(np.int8)
-            return planes(self._last)[0], {"action_mask": mask, "score": score}
+            seen = self._last if self._is_compact else planes(self._last)
+            return seen[0].copy(), {"action_mask": mask, "score": score}
 
         def reset(
             self, *, seed: int | None = None, options: dict[str, object] | None = None

@@ -231,6 +231,10 @@ class CellsActor:
         moves = origin * CELLS + target
         return moves.numpy(), logs.gather(1, moves[:, None]).squeeze(1).numpy()
 
+    def drawn(self, obs: np.ndarray, mask: np.ndarray | None, seed: int) -> np.ndarray:
+        """Moves by the policy's own chances."""
+        return self.act(obs, self.noise(seed, 1, len(obs))[0], mask)[0]
+
     @torch.no_grad()
     def best(self, obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """The most likely move: for evaluation."""

@@ -164,6 +164,10 @@ class Actor:
         actions = chosen[0] if isinstance(network.action, Discrete) else torch.stack(chosen, -1)
         return actions.numpy(), log_prob.numpy()
 
+    def drawn(self, obs: np.ndarray, mask: np.ndarray | None, seed: int) -> np.ndarray:
+        """Actions by the policy's own chances."""
+        return self.act(obs, self.noise(seed, 1, len(obs))[0], mask)[0]
+
     @torch.no_grad()
     def best(self, obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """The most likely action: for evaluation."""
@@ -248,4 +252,4 @@ class _Planes(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         planes = pictures.permute(0, *self._axes)
-        return planes.reshape(len(planes), -1, *planes.shape[-2:])
+        return planes.unsqueeze(1) if planes.ndim == 3 else planes.flatten(1, -3)
