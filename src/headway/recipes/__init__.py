@@ -52,8 +52,8 @@ class Recipe:
     """A recipe's name (or its file), its configuration, and how its stations are built from one.
 
     `export(config, kept, folder, *, ...)`, if it has one, writes weights that were kept into a folder for others;
-    `load_policy(config, kept)` makes of them something that acts, or replies. `memory(config)`, if it has one, says what
-    a run would need, or None where that is not known.
+    `load_policy(config, kept)` makes of them something that acts, or replies. `memory(config)`, if it has one, says
+    what a run would need, or None where that is not known.
     """
 
     name: str
