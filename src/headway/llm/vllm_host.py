@@ -65,6 +65,8 @@ class TakesWeights:
 class VLLMStepper:
     """vLLM's engine in this process, stepped by hand."""
 
+    _is_broken = False  # the weights have said what is not a number
+
     def __init__(self, spec: dict[str, Any]) -> None:
         import vllm
         from vllm.sampling_params import RequestOutputKind
@@ -81,7 +83,6 @@ class VLLMStepper:
         self._delta, self._final = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
         self._tokenizer: Any = None
         self._known: dict[str, tuple[list[int], list[int], str]] = {}  # prompt, continuation and salt, by the key
-        self._is_broken = False  # these weights have said what is not a number
         self._warm_up()
 
     def add(self, key: str, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None:
