@@ -224,8 +224,8 @@ GRPO, PPO = load_recipe("grpo").config, load_recipe("ppo").config
             PPO,
             {"eval_freq": 10_000},
             "eval_freq=10000 can mean: versions between evaluations (evaluate_every), as in lightzero; or environment "
-            "steps between evaluations (evaluate_every), as in Stable-Baselines3. Choose with --names lightzero "
-            "(names: in a file), or say evaluate_every",
+            "steps between evaluations (evaluate_every), as in sb3. Choose with --names lightzero or sb3 (names: in a "
+            "file), or say evaluate_every",
         ),
     ],
 )
@@ -247,6 +247,7 @@ def test_a_name_that_means_two_things_is_refused_with_both(kind: Any, values: di
         (GRPO, "roll_agentic", {"rollout_batch_size": 64}, {"tickets_per_batch": 64 // GRPO().group_size}),
         (PPO, "roll", {"max_steps": 100}, {"updates": 100}),
         (PPO, "lightzero", {"eval_freq": 100}, {"evaluate_every": 100}),
+        (PPO, "sb3", {"eval_freq": 20_480}, {"evaluate_every": 10}),
     ],
 )
 def test_the_system_that_is_named_decides_what_its_names_mean(
@@ -279,10 +280,14 @@ def test_a_later_layer_may_speak_the_names_of_another_system() -> None:
     assert (config.num_epochs, config.tickets_per_batch) == (2, 4)
 
 
+@pytest.mark.parametrize("name", ["Foo-v0", "Bar"])
+def test_no_name_is_guessed_where_none_is_near(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown environment '{name}'; allowed: "):
+        read_values(PPO, {"env": name})
+
+
 def test_a_system_nobody_knows_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^unknown system of names 'tlr'; did you mean 'trl'\? allowed: color_gomoku"
-    ):
+    with pytest.raises(ConfigError, match=r"^unknown system of names 'tlr'; did you mean 'trl'\? allowed: cleanrl"):
         read_values(GRPO, {"names": "tlr"})
 
 

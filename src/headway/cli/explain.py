@@ -1,7 +1,7 @@
-"""headway explain [NAME | NAME=VALUE ...] [--names SYSTEM] or [RECIPE] --config FILE
+"""headway explain [NAME | NAME=VALUE ...] [--names SYSTEM] or --from SYSTEM or [RECIPE] --config FILE
 
 What names from other systems are here. A name that means different things in different systems is shown with all
-of its meanings, or with --names in that of one."""
+of its meanings, or with --names in that of one. --from sb3 shows all names of one system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.cli.words import UsageError, any_value, read_options, scalar
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.names import lightzero as lightzero_names
-from headway.names import nested_paths, roll, verl_agent
+from headway.names import nested_paths, peers, roll, verl_agent
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
 from headway.recipes import load_recipe
@@ -26,12 +26,16 @@ def command(words: list[str]) -> int:
     """The command."""
     if "--config" in words:
         return _explain_file(words)
+    if words and words[0].partition("=")[0] == "--from":
+        return _explain_system(words)
     if words:
         words, names = _named_system(words)
         pairs = [word.lstrip("-").partition("=") for word in words]
         together = {name: any_value(text) for name, has_value, text in pairs if has_value}
         for name, has_value, text in pairs:
             known = KNOWN_NAMES.get(name)
+            if names is not None and _explain_peers(name, names, together):
+                continue
             if known is None and (nested_paths.find_path(name) or nested_paths.is_theirs(name, {})):
                 _explain_path(name, together)
                 continue
@@ -39,12 +43,15 @@ def command(words: list[str]) -> int:
                 path = lightzero_names.ALONE[name]
                 _explain_path(path, {**together, **({path: together[name]} if has_value else {})})
                 continue
+            if known is None and _explain_peers(name, None, together):
+                continue
             if known is None:
                 ours = RunConfig.model_fields
                 if name in ours:
                     say(f"{name}: {ours[name].description}")
                     continue
-                raise UsageError(unknown("name", name, [*KNOWN_NAMES, *lightzero_names.ALONE, *ours]))
+                theirs = [one for names_ in peers.TABLES.values() for one in names_]
+                raise UsageError(unknown("name", name, [*KNOWN_NAMES, *lightzero_names.ALONE, *theirs, *ours]))
             value = scalar(text) if has_value else known.example
             for settings, meaning in _meanings(known, value, names, together):
                 say(f"{name}={value}  ->  {settings}   ({meaning})")
@@ -63,16 +70,57 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def _named_system(words: list[str]) -> tuple[list[str], str | None]:
-    """What `--names` says, and the other words."""
-    place = next((at for at, word in enumerate(words) if word.partition("=")[0] == "--names"), None)
+def _named_system(words: list[str], option: str = "--names") -> tuple[list[str], str | None]:
+    """Whose names an option says they are, and the other words."""
+    place = next((at for at, word in enumerate(words) if word.partition("=")[0] == option), None)
     if place is None:
         return words, None
     end = place + (1 if "=" in words[place] else 2)
-    system = str(read_options(words[place:end])["names"])
+    system = str(read_options(words[place:end])[option.lstrip("-")])
     if system not in SYSTEMS:
         raise UsageError(unknown("system of names", system, SYSTEMS))
     return words[:place] + words[end:], system
+
+
+def _explain_system(words: list[str]) -> int:
+    """All names of one system."""
+    rest, system = _named_system(words, "--from")
+    if rest:
+        raise UsageError(f"--from shows all names of a system, received {rest[0]!r} as well; see explain NAME --names")
+    assert system is not None
+    rows = [[known.name, known.ours] for known in peers.TABLES.get(system, {}).values()]
+    rows += [
+        [known.name, meaning]
+        for known in KNOWN_NAMES.values()
+        for whose, meaning in (
+            (known.systems, _assignments(known.translate(known.example))),
+            *((other.systems, f"{other.ours}: {other.meaning}") for other in known.others),
+        )
+        if system in whose
+    ]
+    table = {"lightzero": "lightzero", "roll_agentic": "roll", "verl": "verl"}.get(system, system)
+    nested = next((one for one in nested_paths.TABLES if one.__name__.rpartition(".")[2] == table), None)
+    if nested is not None:
+        rows += [[known.path, known.ours] for known in nested.PATHS.values()]
+        rows += [[path, f"(no effect: {why})"] for path, why in nested.WITHOUT_EFFECT.items()]
+    if not rows:
+        raise UsageError(f"the names of {SYSTEMS[system]} are in the table of `headway explain`")
+    print_table([f"in {SYSTEMS[system]}", "in Headway"], rows)
+    return 0
+
+
+def _explain_peers(name: str, names: str | None, together: Mapping[str, SettingValue]) -> bool:
+    """What the libraries mean by a name, or the one that is named; False: they have no such name."""
+    systems = [system for system, table in peers.TABLES.items() if name in table and names in (None, system)]
+    for system in systems:
+        known = peers.TABLES[system][name]
+        value = together.get(name, known.example)
+        recipe = load_recipe("grpo" if system in ("trl", "prime_rl") else "ppo").config
+        defaults = {field: info.get_default(call_default_factory=True) for field, info in recipe.model_fields.items()}
+        meaning = peers.meaning_in(system, name, value, {**together, name: value}, defaults)
+        ours = f"no effect: {meaning}" if isinstance(meaning, str) else _assignments(meaning or {})
+        say(f"{name}={value}  ->  {ours}   ({SYSTEMS[system]})")
+    return bool(systems)
 
 
 def _meanings(

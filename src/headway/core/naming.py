@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def unknown(kind: str, received: str, allowed: Iterable[str]) -> str:
     """`unknown runtime 'thread'; did you mean 'threads'? allowed: inline, processes, threads`"""
     known = sorted(allowed)
-    near = difflib.get_close_matches(received, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(received, known, n=1, cutoff=0.6)
     hint = f" did you mean {near[0]!r}?" if near else ""
     return f"unknown {kind} {received!r};{hint} allowed: {', '.join(known)}"
 

@@ -17,14 +17,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headway.core.opaque import SettingValue
+from headway.names import sb3
+from headway.names.peer_rows import Beside
 from headway.names.rows import whole
 
 SYSTEMS = {
+    "cleanrl": "CleanRL",
     "color_gomoku": "parallel PPO with a prioritized replay on Ray",
     "lightzero": "LightZero",
+    "prime_rl": "prime-rl",
     "priorzero": "PriorZero",
+    "rllib": "RLlib",
     "roll": "ROLL, its pipeline for verifiable rewards",
     "roll_agentic": "ROLL, its pipeline for agents",
+    "sample_factory": "Sample Factory",
+    "sb3": "Stable-Baselines3",
     "trl": "TRL",
     "verl": "verl",
 }
@@ -186,6 +193,12 @@ def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
     )
 
 
+def _sb3_evaluations(value: SettingValue, together: Together, defaults: Mapping[str, object]) -> dict[str, object]:
+    meaning = sb3.NAMES["eval_freq"].translate(value, Beside(together, defaults))
+    assert isinstance(meaning, dict)
+    return meaning
+
+
 def _episodes(value: object, together: Together, defaults: Mapping[str, object]) -> dict[str, object]:
     episodes, size = whole("rollout_batch_size", value), together.get("group_size", defaults.get("group_size"))
     size = whole("group_size", size)
@@ -207,7 +220,7 @@ _EPISODES = OtherMeaning(
 )
 _STEPS = OtherMeaning(("most systems that play games",), "environment steps in all", "steps", _plays)
 _EVERY_STEPS = OtherMeaning(
-    ("Stable-Baselines3",), "environment steps between evaluations", "evaluate_every", _plays_without_search
+    ("sb3",), "environment steps between evaluations", "evaluate_every", _plays_without_search, _sb3_evaluations
 )
 _REPLAY = Implied("replay_mode", "shared", instead_of="none")
 

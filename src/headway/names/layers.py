@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from headway.core.naming import unknown
-from headway.names import nested_paths
+from headway.names import nested_paths, peers
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, translate
 from headway.names.lightzero import path_of
 
@@ -51,7 +51,11 @@ def understand_layers(
     layers, systems = _systems(defaults, layers, problems)
     together = {name: value for values in layers for name, value in values.items()}
     for values, names in zip(layers, systems, strict=True):
-        theirs = {name: value for name, value in values.items() if nested_paths.is_theirs(name, value, defaults)}
+        theirs = {
+            name: value
+            for name, value in values.items()
+            if nested_paths.is_theirs(name, value, defaults) and name not in peers.TABLES.get(names or "", {})
+        }
         paths = nested_paths.flatten(theirs)
         paths |= nested_paths.our_words(values, paths)
         nested = {name: value for name, value in (nested | paths).items() if value is not None}
@@ -146,6 +150,9 @@ def _flat_meaning(
     value = values[name]
     if name == "data_queue_size" and values.get("enable_async_training") is False:
         return "with enable_async_training off there is no queue"
+    theirs = peers.meaning_in(names, name, value, together, defaults)
+    if theirs is not None:
+        return theirs
     if not isinstance(value, Mapping):
         meaning = translate(name, value, defaults, names=names, together=together, defaults=defaults)
         if meaning is not None:
@@ -157,9 +164,10 @@ def _flat_meaning(
         paths = {one: path_of(one, defaults) for one in values}
         alone = {theirs: values[one] for one, theirs in paths.items() if theirs is not None and values[one] is not None}
         return nested_paths.mean(path, {**nested, **alone}, defaults)
-    if isinstance(value, Mapping):
+    theirs = peers.meaning_of(name, value, together, defaults)
+    if theirs is None and isinstance(value, Mapping):
         raise ValueError(nested_paths.unknown_path(str(name)))
-    return None
+    return theirs
 
 
 def _translated_paths(

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import yaml
 
-from headway.names import lightzero, priorzero, roll, verl, verl_agent
+from headway.names import lightzero, prime_rl, priorzero, rllib, roll, verl, verl_agent
 from headway.names.rows import KnownPath, Meaning, Theirs
 
 T = TypeVar("T")
 
-TABLES = (verl, verl_agent, roll, lightzero, priorzero)
+TABLES = (verl, verl_agent, roll, lightzero, priorzero, prime_rl, rllib)
 ALL_PATHS = {path: known for table in TABLES for path, known in table.PATHS.items()}
 ALL_WITHOUT_EFFECT = {path: why for table in TABLES for path, why in table.WITHOUT_EFFECT.items()}
 GROUPS = {path.partition(".")[0] for path in (*ALL_PATHS, *ALL_WITHOUT_EFFECT) if path not in roll.SINGLE}

@@ -24,6 +24,7 @@ import json
 import os
 import re
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,11 +159,14 @@ def check_name(name: str) -> str:
 
 
 def read_config(path: Path) -> tuple[str, JsonObject]:
-    """A config file: a mapping with `recipe` in it."""
+    """A config file, YAML or TOML: a mapping with `recipe` in it."""
     try:
-        config = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        config = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(config, dict):

@@ -25,12 +25,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from headway.buffer.game_segments import GameSegments, Reanalysis
+from headway.buffer.game_segments import GameSegments
 from headway.collect.guidance import LINE, Guide, PriorOfActions
 from headway.collect.played_stories import PlayedStories
 from headway.collect.reanalyze import SearchReanalyzer
 from headway.collect.repeatable_prior import RepeatablePrior
-from headway.collect.search_segments import Temperature
 from headway.collect.text_segments import TextSegmentCollector
 from headway.coordinate.roles import LineStations, Stations
 from headway.core.protocols import Placement
@@ -53,6 +52,7 @@ from headway.llm.engine import Sampling
 from headway.llm.models import load_tokenizer
 from headway.recipes.language_model import build_engine, check_engine
 from headway.recipes.priorzero_config import PriorZeroConfig
+from headway.recipes.search_parts import replay_of, temperature_of
 from headway.recipes.story_models import with_model
 from headway.recipes.trained_models import device_of, frozen_model, trained_model, with_gpus
 from headway.search.interface import SearchSettings
@@ -143,30 +143,13 @@ def _learner(config: PriorZeroConfig) -> TextZeroLearner:
 
 
 def _replay(config: PriorZeroConfig) -> GameSegments:
-    return GameSegments(
-        config.replay_capacity,
-        num_streams=config.collectors * config.num_envs,
-        segment_steps=config.segment_steps,
+    return replay_of(
+        config,
         observation=(config.shape.length,),
         num_actions=config.slots,
-        batch_size=config.batch_size,
-        windows=config.windows,
-        reanalysis=Reanalysis(
-            ratio=config.reanalyze_ratio,
-            partition=config.reanalyze_partition,
-            min_age=config.reanalyze_min_age,
-            roots=config.reanalyze_roots,
-        ),
         store_as=np.int32,
         has_masks=True,
         has_priors=config.has_prior,
-        bootstrap_obs=config.bootstrap == "network",
-        alpha=config.replay_alpha,
-        beta_start=config.replay_beta_start,
-        beta_end=config.replay_beta_end,
-        total_draws=config.updates,
-        total_steps=config.steps,
-        seed=derive_seed(config.seed, "replay"),
     )
 
 
@@ -235,9 +218,7 @@ def _collector(config: PriorZeroConfig, make_guide: MakeGuide, number: int) -> T
         partial(make_guide, config.collect_mode),
         steps=config.segment_steps,
         stream=number * config.num_envs,
-        temperature=Temperature(
-            config.temperature, config.final_temperature, config.temperature_versions, config.temperature_moves
-        ),
+        temperature=temperature_of(config),
         keeps_tokens=config.is_learned,
     )
 

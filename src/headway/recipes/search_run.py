@@ -19,13 +19,12 @@ import numpy as np
 from gymnasium import spaces
 from torch import nn
 
-from headway.buffer.game_segments import GameSegments, Reanalysis
+from headway.buffer.game_segments import GameSegments
 from headway.collect.reanalyze import SearchReanalyzer
 from headway.collect.search_segments import (
     Games,
     SearchSegmentCollector,
     SelfPlay,
-    Temperature,
     VectorGames,
     search_segment_collector,
 )
@@ -48,6 +47,7 @@ from headway.evaluate.episodes import EpisodeEvaluator
 from headway.evaluate.matches import MatchEvaluator
 from headway.learn.with_replay import WithReplay
 from headway.recipes.search_config import BOARD_GAMES, SearchConfig, load_prior
+from headway.recipes.search_parts import replay_of, temperature_of
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner, SearchableModel
 from headway.trained.env_policy import EnvPolicy
@@ -136,37 +136,18 @@ def _collector(
         partial(make_planner, config, spec, config.num_simulations),
         steps=config.segment_steps,
         stream=number * config.num_envs,
-        temperature=Temperature(
-            config.temperature, config.final_temperature, config.temperature_versions, config.temperature_moves
-        ),
+        temperature=temperature_of(config),
     )
 
 
 def _replay(config: SearchConfig, spec: GameSpec) -> GameSegments:
-    return GameSegments(
-        config.replay_capacity,
-        num_streams=config.collectors * config.num_envs,
-        segment_steps=config.segment_steps,
+    return replay_of(
+        config,
         observation=spec.observation,
         num_actions=spec.num_actions,
-        batch_size=config.batch_size,
-        windows=config.windows,
-        reanalysis=Reanalysis(
-            ratio=config.reanalyze_ratio,
-            partition=config.reanalyze_partition,
-            min_age=config.reanalyze_min_age,
-            roots=config.reanalyze_roots,
-        ),
         store_as=spec.store_as,
         has_masks=spec.has_masks,
-        bootstrap_obs=config.bootstrap == "network",
-        alpha=config.replay_alpha,
-        beta_start=config.replay_beta_start,
-        beta_end=config.replay_beta_end,
-        total_draws=config.updates,
-        total_steps=config.steps,
         symmetries=symmetries(GAMES[BOARD_GAMES[config.env]]) if config.is_board_game and config.symmetries else None,
-        seed=derive_seed(config.seed, "replay"),
     )
 
 

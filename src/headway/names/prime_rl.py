@@ -1,0 +1,65 @@
+"""Names of prime-rl's TOML files, as rows: flat ones, and those in its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from headway.core.opaque import SettingValue
+from headway.names.peer_rows import Beside, divided, said, table
+from headway.names.rows import Meaning, Theirs, by_path, row, whole
+
+BATCH, SIZE = "orchestrator.batch_size", "orchestrator.rollouts_per_example"
+
+
+def _rollouts(value: SettingValue, beside: Beside) -> Meaning:
+    size = beside.number("group_size", "rollouts_per_example")
+    return {"tickets_per_batch": divided("batch_size", whole("batch_size", value), size, "rollouts_per_example")}
+
+
+def _batch(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    rollouts, size = whole(BATCH, value), whole(SIZE, theirs.get(SIZE, 1))
+    return {"tickets_per_batch": divided(BATCH, rollouts, size, SIZE), "group_size": size}
+
+
+NAMES = table(
+    said("max_async_level", "max_lead", 2),
+    said("rollouts_per_example", "group_size", 16),
+    said("max_off_policy_steps", "max_staleness", 8),
+    said("batch_size", "tickets_per_batch", 128, _rollouts),
+    said("seq_len", "microbatch_tokens", 4096),
+    said("lr", "learning_rate", 1e-6),
+)
+
+PATHS = by_path(
+    row("model.name", "model", "smollm2"),
+    row("orchestrator.model.name", "model", "smollm2"),
+    row("trainer.model.name", "model", "smollm2"),
+    row(BATCH, "tickets_per_batch", 128, _batch, SIZE),
+    row(SIZE, "group_size", 16),
+    row("orchestrator.seq_len", "microbatch_tokens", 4096),
+    row("orchestrator.max_off_policy_steps", "max_staleness", 8),
+    row("orchestrator.max_async_level", "max_lead", 2),
+    row("orchestrator.sampling.max_tokens", "max_tokens", 512),
+    row("orchestrator.sampling.temperature", "temperature", 1.0),
+    row("orchestrator.sampling.top_p", "top_p", 1.0),
+    row("orchestrator.eval.interval", "evaluate_every", 50),
+    row("orchestrator.eval.num_examples", "eval_prompts", 64),
+    row("orchestrator.eval.rollouts_per_example", "eval_samples", 4),
+    row("trainer.max_async_level", "max_lead", 2),
+    row("trainer.optim.lr", "learning_rate", 1e-6),
+    row("trainer.optim.weight_decay", "weight_decay", 0.0),
+    row("trainer.optim.betas1", "adam_beta1", 0.9),
+    row("trainer.optim.betas2", "adam_beta2", 0.95),
+    row("trainer.optim.max_norm", "max_grad_norm", 1.0),
+    row("ckpt.interval", "save_every", 50),
+    row("ckpt.keep_last", "keep_checkpoints", 2),
+    row("wandb.project", "wandb_project", "headway"),
+    row("wandb.name", "name", "first"),
+)
+WITHOUT_EFFECT: dict[str, str] = {
+    "inference_gpu_ids": "the runtime places engines; engine_gpus says how many each has",
+    "trainer_gpu_ids": "the runtime places ranks; learner_ranks and learner_gpus say how many",
+    "inference.*": "vllm_options go to vLLM as they are",
+    "log.*": "log_level says how much is printed",
+}
+"""Accepted, said to have no effect when the run begins, and why. `.*` is everything below."""

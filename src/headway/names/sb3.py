@@ -1,0 +1,78 @@
+"""Names of Stable-Baselines3 and its zoo, as rows."""
+
+from __future__ import annotations
+
+from headway.core.opaque import SettingValue
+from headway.names.peer_rows import (
+    Beside,
+    decaying,
+    evaluations,
+    must_be,
+    nothing,
+    said,
+    segment_batch,
+    table,
+    updates_for,
+)
+from headway.names.rows import Meaning
+
+STEPS = segment_batch(("n_envs",), ("n_steps",))
+
+
+def _policy(value: SettingValue, beside: Beside) -> Meaning:
+    if value in ("MlpPolicy", "CnnPolicy"):
+        return "the network is chosen by the observation"
+    raise ValueError(f"policy={value!r}: MlpPolicy and CnnPolicy are what there is; hidden says how wide")
+
+
+def _networks(value: SettingValue, beside: Beside) -> Meaning:
+    if not isinstance(value, dict):
+        raise ValueError(f"policy_kwargs must be a mapping, received {value!r}")
+    unknown = [name for name in value if name not in ("net_arch", "ortho_init", "activation_fn")]
+    if unknown:
+        raise ValueError(f"policy_kwargs has {unknown[0]!r}: net_arch alone is understood (hidden)")
+    widths = value.get("net_arch")
+    if isinstance(widths, dict):
+        if widths.get("pi") != widths.get("vf"):
+            raise ValueError(f"policy_kwargs net_arch={widths!r}: both towers are alike here (hidden)")
+        widths = widths["pi"]
+    return {} if widths is None else {"hidden": widths}
+
+
+def _normalised(value: SettingValue, beside: Beside) -> Meaning:
+    if isinstance(value, dict):
+        value = value.get("norm_obs", True)
+    return {"normalise": bool(value)}
+
+
+NAMES = table(
+    said("n_envs", "num_envs", 8),
+    said("n_steps", "segment_steps", 128),
+    said("batch_size", "minibatch_size", 64),
+    said("n_epochs", "num_epochs", 10),
+    said("total_timesteps", "updates", 100_000, updates_for("total_timesteps", STEPS)),
+    said("n_timesteps", "updates", 100_000, updates_for("n_timesteps", STEPS)),
+    said("gae_lambda", "lam", 0.95),
+    said("clip_range", "clip (lin_0.2: falls to final_clip=0)", 0.2, decaying("clip", "final_clip")),
+    said("clip_range_vf", "value_clip", 0.2),
+    said("ent_coef", "entropy_weight", 0.0),
+    said("vf_coef", "value_weight", 0.5),
+    said("lr", "learning_rate", 3e-4, decaying("learning_rate", "final_learning_rate")),
+    said("policy_kwargs", "hidden", {"net_arch": [64, 64]}, _networks),
+    said("net_arch", "hidden", [64, 64]),
+    said("normalize", "normalise (observations)", True, _normalised),
+    said("env_id", "env", "CartPole-v1"),
+    said("tensorboard_log", "tensorboard", "runs/tensorboard", lambda value, beside: {"tensorboard": bool(value)}),
+    said("eval_freq", "evaluate_every", 10_000, evaluations("eval_freq", STEPS)),
+    said("n_eval_episodes", "eval_episodes", 5),
+    said("tb_log_name", "name", "ppo"),
+    said("policy", "(the network is chosen by the observation)", "MlpPolicy", _policy),
+    must_be("normalize_advantage", True, "advantages are scaled to deviation 1"),
+    must_be("use_sde", False, "noise is drawn at every step"),
+    nothing("sde_sample_freq", "noise is drawn at every step", -1),
+    nothing("stats_window_size", "the report shows every episode", 100),
+    nothing("verbose", "--quiet and log_level say how much is printed", 1),
+    nothing("progress_bar", "the console shows it", True),
+    nothing("log_interval", "every update is recorded", 1),
+    nothing("rollout_buffer_class", "segments are what is collected", "RolloutBuffer"),
+)

@@ -1,0 +1,180 @@
+"""Names of SB3, CleanRL, RLlib, Sample Factory, TRL and prime-rl: each sets something, says why not, or is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli import main
+from headway.names.peers import TABLES
+from headway.recipes import load_recipe
+from headway.recipes.config import ConfigError, read_values, understand
+
+PPO, GRPO = load_recipe("ppo").config, load_recipe("grpo").config
+OF_TEXT = ("trl", "prime_rl")
+
+ZOO = {"n_envs": 16, "n_timesteps": 1e6, "n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999}
+ZOO |= {"n_epochs": 4, "ent_coef": 0.01, "policy": "MlpPolicy", "learning_rate": 3e-4}
+
+
+def settings(kind: Any, system: str, values: dict[str, Any], *ours: str) -> list[Any]:
+    config = read_values(kind, {"names": system, **values})
+    return [getattr(config, name) for name in ours]
+
+
+# -- each library's own file --------------------------------------------------------------------------
+
+
+def test_settings_of_the_zoo_are_understood_as_they_are() -> None:
+    found = settings(PPO, "sb3", ZOO, "num_envs", "segment_steps", "minibatch_size", "lam", "num_epochs", "updates")
+    assert found == [16, 1024, 64, 0.98, 4, 62]  # 1e6 / (16 * 1024) = 61.04
+    schedules = {"clip_range": "lin_0.1", "lr": "lin_2.5e-4"}
+    found = settings(PPO, "sb3", schedules, "clip", "final_clip", "learning_rate", "final_learning_rate")
+    assert found == [0.1, 0.0, 2.5e-4, 0.0]
+    assert settings(PPO, "sb3", {"policy_kwargs": {"net_arch": [32, 32]}}, "hidden") == [(32, 32)]
+    assert settings(PPO, "sb3", {"normalize": {"norm_obs": True, "norm_reward": False}}, "normalise") == [True]
+
+
+def test_arguments_of_a_cleanrl_file_are_understood() -> None:
+    values = {"env_id": "Acrobot-v1", "num_envs": 4, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4}
+    values |= {"anneal_lr": True, "clip_coef": 0.1, "clip_vloss": True, "total_timesteps": 51_200, "norm_adv": True}
+    ours = ("env", "minibatch_size", "updates", "final_learning_rate", "clip", "value_clip", "num_epochs")
+    assert settings(PPO, "cleanrl", values, *ours) == ["Acrobot-v1", 128, 100, 0.0, 0.1, 0.1, 4]
+
+
+def test_settings_of_rllib_are_understood() -> None:
+    values = {"num_env_runners": 2, "num_envs_per_env_runner": 4, "rollout_fragment_length": 64, "lambda": 0.9}
+    values |= {"train_batch_size": 1024, "sgd_minibatch_size": 128, "num_sgd_iter": 6, "vf_clip_param": 10.0}
+    values |= {"model": {"fcnet_hiddens": [32]}}
+    ours = ("collectors", "num_envs", "segment_steps", "tickets_per_batch", "minibatch_size", "num_epochs", "hidden")
+    assert settings(PPO, "rllib", values, *ours) == [2, 4, 64, 4, 128, 6, (32,)]
+    auto = {**values, "rollout_fragment_length": "auto"}
+    assert settings(PPO, "rllib", auto, "segment_steps", "tickets_per_batch") == [128, 2]
+
+
+def test_settings_of_sample_factory_are_understood() -> None:
+    values = {"num_workers": 3, "num_envs_per_worker": 8, "rollout": 32, "batch_size": 256, "async_rl": False}
+    values |= {"train_for_env_steps": 25_600, "max_policy_lag": 20, "exploration_loss_coeff": 0.003}
+    ours = ("collectors", "num_envs", "segment_steps", "minibatch_size", "max_lead", "updates", "entropy_weight")
+    assert settings(PPO, "sample_factory", values, *ours) == [3, 8, 32, 256, 0, 100, 0.003]
+    assert settings(PPO, "sample_factory", {"with_vtrace": True}, "correction") == ["vtrace"]
+
+
+def test_settings_of_trl_are_understood() -> None:
+    values: dict[str, Any] = {"num_generations": 4, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
+    values |= {"beta": 0.04, "epsilon": 0.1, "loss_type": "grpo", "scale_rewards": False, "max_completion_length": 32}
+    ours = ("group_size", "tickets_per_batch", "num_minibatches", "kl_weight", "clip_low", "clip_high", "estimator")
+    assert settings(GRPO, "trl", values, *ours) == [4, 8, 1, 0.04, 0.1, 0.1, "dr_grpo"]
+    reused = {**values, "steps_per_generation": 8, "epsilon_high": 0.3}
+    assert settings(GRPO, "trl", reused, "tickets_per_batch", "num_minibatches", "clip_high") == [16, 2, 0.3]
+    more = {"importance_sampling_level": "sequence", "num_train_epochs": 2, "lr_scheduler_type": "cosine"}
+    assert settings(GRPO, "trl", more, "correction", "data_epochs", "updates", "lr_schedule") == [
+        "gspo",
+        2.0,
+        None,
+        "cosine",
+    ]
+    engine = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3, "vllm_tensor_parallel_size": 1}
+    options = {"gpu_memory_utilization": 0.3, "tensor_parallel_size": 1}
+    assert settings(GRPO, "trl", engine, "engine", "vllm_options") == ["vllm", options]
+
+
+def test_a_toml_file_of_prime_rl_is_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rl.toml").write_text(
+        'max_steps = 30\nmax_async_level = 2\nseq_len = 512\n[model]\nname = "smollm2"\n'
+        "[orchestrator]\nbatch_size = 64\nrollouts_per_example = 16\n[orchestrator.sampling]\nmax_tokens = 24\n"
+        "[trainer.optim]\nlr = 2e-6\n[inference.parallel]\ntp = 1\n"
+    )
+    assert main(["explain", "grpo", "--config", str(tmp_path / "rl.toml")]) == 0
+    said = capsys.readouterr().out
+    for line in (
+        "max_steps=30  ->  updates=30",
+        "max_async_level=2  ->  max_lead=2",
+        "orchestrator.batch_size=64  ->  tickets_per_batch=4, group_size=16",
+        "trainer.optim.lr=2e-06  ->  learning_rate=2e-06",
+        "inference.parallel.tp=1  ->  no effect: vllm_options go to vLLM as they are",
+    ):
+        assert line in said
+    (tmp_path / "rl.toml").write_text("max_steps = ")
+    assert main(["explain", "grpo", "--config", str(tmp_path / "rl.toml")]) != 0
+    assert "rl.toml is not TOML: Invalid value (at end of document)" in capsys.readouterr().err
+
+
+# -- all of them --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("system", "name"), [(system, name) for system, names in TABLES.items() for name in names])
+def test_every_name_sets_what_exists_or_says_why_not(system: str, name: str) -> None:
+    known, kind = TABLES[system][name], GRPO if system in OF_TEXT else PPO
+    more: dict[str, Any] = {"vllm_options": {"use_vllm": True}}.get(known.ours, {})
+    if name == "warmup_ratio":
+        more = {"max_steps": 40}
+    values, said = understand(kind, {"names": system, **more, name: known.example})
+    read_values(kind, {"names": system, **more, name: known.example})
+    if name in kind.model_fields:
+        return
+    (mine,) = [one for one in said if one.name == name]
+    if known.ours.startswith("("):
+        assert isinstance(mine.meaning, str)
+    else:
+        assert isinstance(mine.meaning, dict)
+        assert set(mine.meaning) <= set(values)
+
+
+def test_a_name_that_one_library_has_or_all_mean_alike_needs_no_system() -> None:
+    assert read_values(PPO, {"ent_coef": 0.02, "vf_coef": 0.4, "gae_lambda": 0.9, "n_steps": 32}).segment_steps == 32
+    assert read_values(PPO, {"lr": 1e-3}).learning_rate == 1e-3
+    assert read_values(GRPO, {"lr": 1e-3}).learning_rate == 1e-3
+    assert read_values(GRPO, {"num_generations": 4, "beta": 0.1}).group_size == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (
+            {"batch_size": 64},
+            "batch_size=64 can mean: nothing (it is num_envs * num_steps), as in CleanRL; or minibatch_size=64, as in "
+            "Sample Factory; or minibatch_size=64, as in Stable-Baselines3. Choose with --names cleanrl or "
+            "sample_factory or sb3 (names: in a file)",
+        ),
+        (
+            {"names": "cleanrl", "num_minibatches": 3, "num_steps": 128, "num_envs": 4},
+            "the batch=512 must be a multiple of 3 (num_minibatches)",
+        ),
+        (
+            {"names": "rllib", "train_batch_size": 1000, "rollout_fragment_length": 64, "num_envs": 4},
+            "train_batch_size=1000 must be a multiple of 256 (steps of one segment of all copies)",
+        ),
+        (
+            {"names": "sb3", "policy": "MultiInputPolicy"},
+            "policy='MultiInputPolicy': MlpPolicy and CnnPolicy are what there is; hidden says how wide",
+        ),
+        (
+            {"names": "rllib", "kl_coeff": 0.2},
+            "kl_coeff=0.2: only 0.0 is possible here: the ratio is clipped, and target_kl ends the passes early",
+        ),
+        ({"num_generations": 8}, "setting 'num_generations' means 'group_size', which this recipe does not have"),
+        ({"n_step": 8}, "unknown setting 'n_step'"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(values: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_values(PPO, values)
+    assert str(refused.value).startswith(line)
+    assert "\n" not in str(refused.value)
+
+
+def test_explain_shows_the_names_of_one_library(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--from", "sb3"]) == 0
+    table = capsys.readouterr().out
+    assert all(name in table for name in TABLES["sb3"])
+    assert main(["explain", "n_envs=8", "batch_size=32", "--names", "sb3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "n_envs=8  ->  num_envs=8   (Stable-Baselines3)",
+        "batch_size=32  ->  minibatch_size=32   (Stable-Baselines3)",
+    ]
+    assert main(["explain", "--from", "sb4"]) != 0
+    assert "unknown system of names 'sb4'; did you mean 'sb3'?" in capsys.readouterr().err
