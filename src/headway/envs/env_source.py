@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -97,8 +98,16 @@ class EnvSource:
 
     def make(self, render_mode: str | None = None) -> SingleEnv:
         """One copy, with everything around it; `render_mode` to look at it."""
+        return self._make_of(None, render_mode)
+
+    def single_maker(self) -> Callable[[], SingleEnv]:
+        """What makes one copy, in any process: a registered entry goes along, so no registry is needed there."""
+        found = find(self.env)
+        return partial(self._make_of, found if isinstance(found, EnvSpec) else None)
+
+    def _make_of(self, known: EnvSpec | None, render_mode: str | None = None) -> SingleEnv:
         try:
-            return self._made(render_mode)
+            return self._made(known or find(self.env), render_mode)
         except Refused:
             raise
         except Exception as error:
@@ -117,8 +126,7 @@ class EnvSource:
             return made_vector(found, self.env, num_envs, **self.kwargs)
         return SyncVectorEnv([self.make] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
 
-    def _made(self, render_mode: str | None) -> SingleEnv:
-        found = find(self.env)
+    def _made(self, found: EnvSpec | UserFunction, render_mode: str | None) -> SingleEnv:
         shown: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         env: SingleEnv
         if isinstance(found, EnvSpec):

@@ -169,7 +169,7 @@ def _collector(config: PPOConfig, number: int) -> Collector:
         copies = partial(_vector, config, config.num_envs)
         return segment_collector(copies, partial(_policy, config), steps=config.segment_steps, seed=seed, scale=scale)
     return first_ready_collector(
-        config.source.make,
+        config.source.single_maker(),
         partial(_policy, config),
         num_envs=config.num_envs,
         steps=config.segment_steps,
