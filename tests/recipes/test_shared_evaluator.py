@@ -25,7 +25,7 @@ from headway.recipes.model_shapes import find_shape
 from headway.runtime.processes import Processes
 from headway.runtime.threads import Threads
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ class Killer(MemoryRecorder):
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_collector_that_dies_while_it_evaluates_is_built_anew_and_the_score_comes(folder: Path, lanes: int) -> None:
     alone = run(folder, Threads(), evaluator="own", max_lead=0, lanes=lanes)
-    runtime = Processes()
+    runtime = Processes(start_s=400)
     recorder = Killer(runtime)
     done = run(folder, runtime, recorder, evaluator="engine", max_lead=0, lanes=lanes)
     assert recorder.killed

@@ -170,7 +170,7 @@ def _planned(model: Any, told: Mapping[str, Any], machine: Machine) -> PlannedRu
 
 def _rates(plan: PlannedRun, told: Mapping[str, Any]) -> Rates:
     if told["probe"]:
-        from headway.cli.plan_probe import probe
+        from headway.recipes.rate_probe import probe
 
         return probe(plan, prompt_tokens=told["prompt_tokens"], reply_tokens=told["reply_tokens"], say=say)
     found = shipped_rates(
