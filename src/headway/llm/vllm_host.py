@@ -7,6 +7,7 @@ class that takes weights under the name this file gives itself.
 
 from __future__ import annotations
 
+import math
 import mmap
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,6 +45,13 @@ class TakesWeights:
         worker.reload_weights(weights_iterator=open_weights(path, layout))
         self.headway_pack_tied_head()
 
+    def headway_clean_cache(self) -> None:
+        """Weights that were broken leave numbers in the cache that are none. Whoever gets such a place next multiplies
+        what stands behind its own tokens by zero, which does not make them go away."""
+        worker: Any = self
+        for cache in worker.model_runner.kv_caches:
+            cache.nan_to_num_(nan=0.0)
+
     def headway_pack_tied_head(self) -> None:
         """On a CPU a layer keeps a packed copy of its weights. A head that shares the embedding's is not loaded by
         itself, so nothing would pack it anew."""
@@ -73,6 +81,7 @@ class VLLMStepper:
         self._delta, self._final = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
         self._tokenizer: Any = None
         self._known: dict[str, tuple[list[int], list[int], str]] = {}  # prompt, continuation and salt, by the key
+        self._is_broken = False  # these weights have said what is not a number
         self._warm_up()
 
     def add(self, key: str, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None:
@@ -123,13 +132,15 @@ class VLLMStepper:
 
     def step(self) -> Iterable[News]:
         for output in self._engine.step():
-            if output.request_id in self._known:
-                yield from self._known_news(output)
-                continue
-            (reply,) = output.outputs
-            tokens = list(reply.token_ids)
-            log_probs = [step[token].logprob for token, step in zip(tokens, reply.logprobs or (), strict=True)]
-            yield output.request_id, tokens, log_probs, output.finished
+            for news in self._known_news(output) if output.request_id in self._known else self._drawn_news(output):
+                self._is_broken |= any(map(math.isnan, news[2]))
+                yield news
+
+    def _drawn_news(self, output: Any) -> Iterable[News]:
+        (reply,) = output.outputs
+        tokens = list(reply.token_ids)
+        log_probs = [step[token].logprob for token, step in zip(tokens, reply.logprobs or (), strict=True)]
+        yield output.request_id, tokens, log_probs, output.finished
 
     def _warm_up(self) -> None:
         """What is compiled or captured with the first sample belongs to the start, not to the first request."""
@@ -149,6 +160,9 @@ class VLLMStepper:
 
     def load(self, path: str, layout: Layout) -> None:
         self._engine.collective_rpc("headway_load", args=(path, layout))
+        if self._is_broken:
+            self._engine.collective_rpc("headway_clean_cache")
+            self._is_broken = False
 
     def forget(self, running_too: bool) -> None:
         # With samples under way the cache cannot be emptied; those that begin from now on have another salt.
