@@ -234,8 +234,8 @@ def test_attempts_that_are_used_up_follow_on_failure(folder: Path) -> None:
 
 
 def test_a_function_that_hangs_is_killed_in_its_process_and_costs_its_group(folder: Path) -> None:
-    limit = patient(0.5)
-    common: dict[str, Any] = {"reward_deadline_s": limit, "reward_attempts": 1, "updates": 12}
+    limit = patient(0.25)
+    common: dict[str, Any] = {"reward_deadline_s": limit, "reward_attempts": 1, "reward_calls": 4, "updates": 12}
     line = rf"hangs did not return within {limit:g} s \(its thread is left behind\) on sample prompts/8"
     with pytest.raises(Exception, match=line):
         run(config_of(folder, "hangs", **common))
