@@ -11,13 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prior_segments import random_segment
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.core.types import Batch, Rollout  # noqa: E402
+from headway.experience.episode import EpisodeBuilder  # noqa: E402
 from headway.experience.group import Group  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
+from headway.learn.imitation.learner import ImitationLearner  # noqa: E402
+from headway.learn.imitation.settings import ImitationSettings  # noqa: E402
+from headway.learn.prior.learner import PriorLearner  # noqa: E402
+from headway.learn.prior.settings import PriorSettings  # noqa: E402
 from headway.llm import layer_compiler  # noqa: E402
 from headway.llm.adapters import add_adapters  # noqa: E402
 from headway.llm.flex_attention import expect_slow_attention  # noqa: E402
@@ -120,6 +126,42 @@ def test_adapters_and_checkpoints_go_with_it() -> None:
     dense = GRPOLearner(adapted, GRPOSettings(**settings))
     check_alike(flex, dense, batch())
     check_alike(flex, dense, batch())
+
+
+def test_imitation_of_episodes_is_the_same() -> None:
+    rollouts = []
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        builder = EpisodeBuilder(random.integers(3, 90, 5))
+        for turn in range(2):
+            if turn:
+                builder.add_observation(random.integers(3, 90, 4), 0)
+            reply = random.integers(3, 90, 2 + seed)
+            builder.add_reply(reply, np.zeros(len(reply), np.float32), 0)
+        rollouts.append(Rollout(builder.finish("done"), steps=1))
+    found = []
+    for attention in ("flex", "dense"):
+        settings = ImitationSettings(learning_rate=1e-2, adam_eps=1e-4, trainer_attention=attention)
+        subject = ImitationLearner(tiny_model, settings)
+        assert (subject._training.sizes.windows is None) == (attention == "dense")
+        metrics = subject.learn(Batch(0, tuple(rollouts))).metrics
+        found.append((metrics["nll"], metrics["grad_norm"], subject.snapshot()))
+    assert found[0][:2] == pytest.approx(found[1][:2], rel=1e-5)
+    for name, tensor in found[1][2].items():
+        torch.testing.assert_close(found[0][2][name], tensor, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("loss", ["imitation", "ppo"])
+def test_a_prior_of_a_search_learns_the_same(loss: Any) -> None:
+    found = []
+    for attention in ("flex", "dense"):
+        settings = PriorSettings(prior_loss=loss, prior_epochs=2, trainer_attention=attention)
+        subject = PriorLearner(tiny_model, settings, load_reference=lambda: tiny_model(seed=1))
+        assert (subject._training.sizes.windows is None) == (attention == "dense")
+        segments = (random_segment(0), random_segment(1))
+        metrics = subject.learn(Batch(0, tuple(Rollout(segment) for segment in segments))).metrics
+        found.append(metrics)
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral"])
