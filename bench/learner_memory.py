@@ -106,7 +106,7 @@ def measure(name: str, args: argparse.Namespace) -> None:
     else:
         with saved_by_autograd(model) as most:
             learner.learn(batch)
-        state = learner._optimizer.state_dict()["state"].values()
+        state = learner._training.trained.state_dict()["optimizer"]["state"].values()
         held = sum(p.nbytes + (p.grad.nbytes if p.grad is not None else 0) for p in model.parameters())
         held += sum(value.nbytes for one in state for value in one.values())
         more, more_said = most[0], activation_bytes(shape, training)

@@ -114,7 +114,7 @@ def check(ours: GRPOLearner, plain: Plain, batch: Batch) -> float:
     """Both take a step from the same weights; the largest relative difference of a gradient."""
     ours.learn(batch)
     plain.learn(batch)
-    mine = dict(ours._model.named_parameters())
+    mine = dict(ours._training.model.named_parameters())
     gaps = []
     for name, parameter in plain.model.named_parameters():
         scale = float(parameter.grad.abs().max())

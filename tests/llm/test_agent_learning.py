@@ -103,7 +103,7 @@ def test_one_pass_over_the_record_gives_the_log_probabilities_of_each_episode(ki
     records = [group(number, model=model).payload for number in range(4)]
     data = Replies.of(records)
     found = torch.zeros(data.num_tokens)
-    parts = list(data.microbatches(np.arange(4), subject._sizes))
+    parts = list(data.microbatches(np.arange(4), subject._training.sizes))
     assert len(parts) > 1
     for part in parts:
         assert part.trees.tokens.numel() <= 150  # every token that is read counts

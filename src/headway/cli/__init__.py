@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from headway import __version__
+import headway
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError, asks_for_help
 from headway.coordinate.checkpoint import CheckpointError
@@ -81,7 +81,7 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         return _help()
     if words[0] in ("-V", "--version"):
-        say(f"headway {__version__}")
+        say(f"headway {headway.__version__}")
         return 0
     name, rest = words[0], words[1:]
     if name not in COMMANDS:
