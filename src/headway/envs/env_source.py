@@ -101,9 +101,9 @@ class EnvSource:
         return self._make_of(None, render_mode)
 
     def single_maker(self) -> Callable[[], SingleEnv]:
-        """What makes one copy, in any process: a registered entry goes along, so no registry is needed there."""
-        found = find(self.env)
-        return partial(self._make_of, found if isinstance(found, EnvSpec) else None)
+        """What makes one copy, in any process: the entry of a plain name goes along, as nobody may register it there;
+        a file or a module is loaded there."""
+        return partial(self._make_of, None if ":" in self.env else registered(self.env))
 
     def _make_of(self, known: EnvSpec | None, render_mode: str | None = None) -> SingleEnv:
         try:
