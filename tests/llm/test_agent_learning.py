@@ -177,7 +177,8 @@ def test_the_gradient_is_that_of_the_drawn_tokens_alone(credit: str, per_token: 
 
 
 def test_nothing_flows_back_from_where_an_observation_would_be_predicted() -> None:
-    subject = learner(layout="rows", kl_weight=0.1, entropy_weight=0.1, estimator="gae", value_weight=1.0)
+    options: dict[str, Any] = {"kl_weight": 0.1, "entropy_weight": 0.1, "estimator": "gae", "value_weight": 1.0}
+    subject = learner(kind="gpt2", layout="rows", **options)  # which is read by its own pass, and can be watched
     subject.learn(batch())  # a critic says something from its second update on
     seen: list[tuple[Any, Any]] = []
 

@@ -22,8 +22,11 @@ from headway.testing.tiny_models import KINDS, tiny_model  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+START = tiny_model()  # here and not by the ranks, which are threads of this process and share its dice
+
+
 def with_one_layer_twice() -> Any:
-    model = copy.deepcopy(tiny_model())
+    model = copy.deepcopy(START)
     model.model.layers[1] = model.model.layers[0]
     return model
 

@@ -326,7 +326,7 @@ def test_simulate_refuses_in_one_line(words: list[str], message: str, capsys: Ou
 
 def test_the_help_of_a_recipe_lists_what_games_have_as_their_own_defaults(capsys: Output) -> None:
     pytest.importorskip("torch")
-    assert main(["run", "priorzero", "--help"]) == 0
+    assert main(["run", "priorzero", "--help", "all"]) == 0
     out = capsys.readouterr().out
     assert "its own defaults" in out and "text_words=192" in out
 

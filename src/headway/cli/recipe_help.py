@@ -25,6 +25,10 @@ def explain_recipe(recipe: Recipe, *, every: bool) -> int:
         for heading, names in groups_of(recipe.config).items():
             say(f"\n{heading}")
             print_table(["setting", "default", "what it does"], [_row(name, fields[name]) for name in names])
+        if recipe.config.defaults_by_env:
+            say("")
+            rows = [[env, assignments(own)] for env, own in recipe.config.defaults_by_env.items()]
+            print_table(["env", "its own defaults"], rows)
         return 0
     first = [name for name in recipe.config.shown_first.split() if name in fields]
     print_table(["setting", "default", "what it does"], [_row(name, fields[name], short=True) for name in first])
@@ -35,10 +39,6 @@ def explain_recipe(recipe: Recipe, *, every: bool) -> int:
         own = [f"{name}={_default(fields[name])}" for name in names if name not in shared and name not in first]
         if own:
             others.setdefault(heading.partition(":")[0].rstrip("."), []).extend(own)
-    if recipe.config.defaults_by_env:
-        say("")
-        rows = [[env, assignments(own)] for env, own in recipe.config.defaults_by_env.items()]
-        print_table(["env", "its own defaults"], rows)
     say("")
     print_table(["group", "its other settings"], [[group, "  ".join(own)] for group, own in others.items()])
     say(f"\nheadway run {recipe.name} --help all explains these, and the {len(shared)} settings that all recipes share")

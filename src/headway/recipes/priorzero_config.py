@@ -237,7 +237,7 @@ class PriorZeroConfig(
         *("vllm_python", "vllm_options"),
     )
     defaults_by_env = STORY_DEFAULTS
-    shown_first = "env quick_test prior model prior_weight max_lead updates wall_s target_score"
+    shown_first = "env quick_test prior model prior_weight max_lead updates target_score"
 
     @model_validator(mode="before")
     @classmethod
