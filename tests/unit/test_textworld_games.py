@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -130,6 +131,16 @@ def test_one_seed_is_one_world_and_nobodys_random_numbers_are_touched() -> None:
     assert texts[0] == texts[1] != texts[2]
     assert worlds[0]._made == worlds[1]._made
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before  # type: ignore[index,union-attr]
+
+
+def test_worlds_are_made_in_many_threads_at_once() -> None:
+    """The parser of the package is one for the whole process."""
+    levels = [2, 3, 4, 5]
+    with ThreadPoolExecutor(len(levels)) as pool:
+        worlds = list(pool.map(lambda level: make_textworld("coin", {"level": level})(), levels))
+    for level, world in zip(levels, worlds, strict=True):
+        with closing(world):
+            assert len(world.walkthrough()) == level
 
 
 def test_nothing_is_left_in_the_temporary_folder(

@@ -57,6 +57,8 @@ OPTIONS: Mapping[str, Mapping[str, int | bool]] = {
     "cooking": {"ingredients": 1, "rooms": 1, "open": True, "cook": True, "cut": True},
 }
 """The options of each kind of game and their defaults."""
+ONE_AT_A_TIME = threading.Lock()
+"""TextWorld's parser keeps what it is reading in a place that all threads share."""
 COMMON: Mapping[str, int | bool] = {"world_seed": 0, "looks": True}
 LOOKS = ("look", "inventory", "examine ")
 """How commands begin that change nothing."""
@@ -99,17 +101,16 @@ class TextWorldStories:
         self.options = dict(options)
         self._made: MadeWorld | None = None
         self._world: textworld.Game | None = None
-        self._lock = threading.Lock()
 
     def __call__(self) -> TextWorldGame:
         from textworld import Game
 
-        with self._lock:
+        with ONE_AT_A_TIME:
             if self._made is None:
                 self._made = made_world(self.kind, self.options)
             if self._world is None:
                 self._world = Game.deserialize(json.loads(self._made.logic))
-        return TextWorldGame(self._world, self._made.story, looks=bool(self.options["looks"]))
+            return TextWorldGame(self._world, self._made.story, looks=bool(self.options["looks"]))
 
     def __getstate__(self) -> tuple[object, ...]:
         return self.kind, self.options, self._made
@@ -117,7 +118,6 @@ class TextWorldStories:
     def __setstate__(self, state: tuple[str, dict[str, int | bool], MadeWorld | None]) -> None:
         self.kind, self.options, self._made = state
         self._world = None
-        self._lock = threading.Lock()
 
 
 def made_world(kind: str, options: Mapping[str, int | bool]) -> MadeWorld:
