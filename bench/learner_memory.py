@@ -16,35 +16,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from headway.capacity.memory_items import in_gb
 from headway.capacity.model_shape import NAMED_CONFIGS, shape_of
 from headway.capacity.training_memory import Training, activation_bytes, learner_memory
-from headway.core.types import Batch, Rollout, Span
-from headway.experience.group import Group
 from headway.learn.grpo.learner import GRPOLearner
 from headway.learn.grpo.settings import GRPOSettings
+from headway.recipes.rate_probe import made_up_batch
 
 GROUP = 8
-
-
-def batch_of(groups: int, prompt: int, reply: int, vocab: int) -> Batch:
-    rng = np.random.default_rng(0)
-
-    def group() -> Group:
-        return Group(
-            prompt=rng.integers(vocab, size=prompt).astype(np.int32),
-            tokens=rng.integers(vocab, size=GROUP * reply).astype(np.int32),
-            lengths=np.full(GROUP, reply, np.int64),
-            log_probs=np.full(GROUP * reply, -1.0, np.float32),
-            versions=np.zeros(GROUP * reply, np.int32),
-            rewards=rng.random(GROUP).astype(np.float32),
-        )
-
-    return Batch(0, tuple(Rollout(group(), steps=GROUP * reply, span=Span(0, 0)) for _ in range(groups)))
 
 
 @contextmanager
@@ -95,7 +77,7 @@ def measure(name: str, args: argparse.Namespace) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     settings = GRPOSettings(microbatch_tokens=args.microbatch_tokens, learning_rate=1e-6)
     learner = GRPOLearner(lambda: model, settings, publish_dtype=torch.bfloat16 if args.device == "cuda" else None)
-    batch = batch_of(args.groups, args.prompt, args.reply, shape.vocab)
+    batch = made_up_batch(args.groups, GROUP, args.prompt, args.reply, shape.vocab)
     if args.device == "cuda":
         learner.learn(batch)
         held = torch.cuda.memory_allocated()

@@ -20,10 +20,10 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from sharded_learners import batch  # noqa: E402
 
 from headway.children.torch_groups import find_store, open_store  # noqa: E402
-from headway.core.types import Batch, LearnReport, Rollout  # noqa: E402
-from headway.experience.group import Group  # noqa: E402
+from headway.core.types import Batch, LearnReport  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.rank import ALONE, Meeting, Rank  # noqa: E402
 from headway.learn.rank_processes import RankProcesses  # noqa: E402
@@ -61,24 +61,6 @@ def learner(name: str, kind: Any, rank: Rank) -> GRPOLearner:
     eps = 1e-8 if kind == torch.float64 else 1e-3
     chosen = GRPOSettings(learning_rate=1e-2, microbatch_tokens=64, adam_eps=eps, **CASES[name])
     return GRPOLearner(load, chosen, load_reference=load, load_critic=load, seed=3, rank=rank)
-
-
-def batch(version: int, groups: int = 5) -> Batch:
-    rollouts = []
-    for number in range(groups):
-        random = np.random.default_rng([version, number])
-        lengths = random.integers(1, 9, 2 + number % 3)
-        tokens = random.integers(3, 200, lengths.sum()).astype(np.int32)
-        payload = Group(
-            prompt=random.integers(3, 200, random.integers(2, 9)).astype(np.int32),
-            tokens=tokens,
-            lengths=lengths,
-            log_probs=(-5.5 + 0.1 * random.standard_normal(len(tokens))).astype(np.float32),
-            versions=np.full(len(tokens), max(0, version - number % 2), np.int32),
-            rewards=random.random(len(lengths)).astype(np.float32),
-        )
-        rollouts.append(Rollout(payload))
-    return Batch(version, tuple(rollouts))
 
 
 def on_ranks(size: int, work: Callable[[Rank], Any]) -> list[Any]:

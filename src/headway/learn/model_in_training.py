@@ -130,3 +130,39 @@ class ModelInTraining:
         self.random.bit_generator.state = rest["random"]
         if self.shards is not None:
             self.shards.forget_gathered()
+
+
+class LearnsAModel:
+    """What every learner of one model shows of it. Whoever keeps more (a critic) says more, and loads it again."""
+
+    _training: ModelInTraining
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
+        return self._training.published()
+
+    def held_alike(self) -> dict[str, Any]:
+        """Returns the weights that are the same on every rank."""
+        return self._training.trained.alike()
+
+    @property
+    def is_sharded(self) -> bool:
+        return self._training.shards is not None
+
+    def published_rows(self) -> list[PublishedRows] | None:
+        """Returns what this rank publishes, where no rank has the whole model."""
+        return self._training.published_rows()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._training.state_dict()
+
+    @property
+    def saves_beside(self) -> bool:
+        """Its state goes into files, shard by shard."""
+        return self._training.saves_beside
+
+    def save_beside(self, folder: str) -> SavedBeside:
+        return self._training.save_beside(folder, {}, {})
+
+    def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
+        self._training.load_state_dict(state)

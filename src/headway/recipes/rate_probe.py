@@ -83,7 +83,7 @@ def _learner_rate(plan: PlannedRun, device: str, prompt: int, reply: int) -> flo
     )
     learner = GRPOLearner(lambda: model, settings)
     groups = max(1, min(8, training.microbatch_tokens // (prompt + size * reply)))
-    batch = _batch(groups, size, prompt, reply, plan.model.vocab)
+    batch = made_up_batch(groups, size, prompt, reply, plan.model.vocab)
     took = []
     for _ in range(2):
         began = time.perf_counter()
@@ -92,7 +92,8 @@ def _learner_rate(plan: PlannedRun, device: str, prompt: int, reply: int) -> flo
     return groups * size * reply / took[-1]
 
 
-def _batch(groups: int, size: int, prompt: int, reply: int, vocab: int) -> Batch:
+def made_up_batch(groups: int, size: int, prompt: int, reply: int, vocab: int) -> Batch:
+    """Makes a batch of random tokens: groups of `size` replies, all of one length."""
     random = np.random.default_rng(0)
 
     def group() -> Group:

@@ -41,8 +41,7 @@ from headway.learn.grpo.replies import Microbatch, Replies, minibatches, record_
 from headway.learn.grpo.settings import GRPOSettings
 from headway.learn.grpo.summary import equal_groups, summarize
 from headway.learn.grpo.update import GRPOUpdate, measure
-from headway.learn.model_in_training import ModelInTraining
-from headway.learn.published_rows import PublishedRows
+from headway.learn.model_in_training import LearnsAModel, ModelInTraining
 from headway.learn.rank import ALONE, Rank
 from headway.learn.sharding import shard_model
 from headway.learn.trained_weights import TrainedWeights
@@ -64,7 +63,7 @@ class _Look(NamedTuple):
         return _Look(*(line if line is None else line[kept] for line in self[:3]))
 
 
-class GRPOLearner:
+class GRPOLearner(LearnsAModel):
     """Trains a causal language model by policy gradients. `load` builds the model, where the learner runs."""
 
     def __init__(
@@ -127,10 +126,6 @@ class GRPOLearner:
         found["without_signal"] = self._without_signal(update, found)
         return LearnReport(found)
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
-        return self._training.published()
-
     def held_alike(self) -> dict[str, Any]:
         """Returns the weights that are the same on every rank, the critic's included."""
         return {"policy": self._training.trained.alike(), "critic": self._critic and self._critic.trained.alike()}
@@ -141,19 +136,6 @@ class GRPOLearner:
             "critic": self._critic and self._critic.trained.state_dict(),
             "version": self._check.version,
         }
-
-    @property
-    def is_sharded(self) -> bool:
-        return self._training.shards is not None
-
-    def published_rows(self) -> list[PublishedRows] | None:
-        """Returns what this rank publishes, where no rank has the whole model."""
-        return self._training.published_rows()
-
-    @property
-    def saves_beside(self) -> bool:
-        """Its state goes into files, shard by shard."""
-        return self._training.saves_beside
 
     def save_beside(self, folder: str) -> SavedBeside:
         critic = None if self._critic is None else self._critic.trained

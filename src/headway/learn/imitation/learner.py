@@ -14,20 +14,18 @@ As one rank of several a learner has the whole batch and does its share of the e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport
 from headway.experience.episode import Episodes
 from headway.learn.grpo.policy import autocast
 from headway.learn.grpo.replies import Microbatch, Replies, minibatches
 from headway.learn.imitation.settings import ImitationSettings
-from headway.learn.model_in_training import ModelInTraining
-from headway.learn.published_rows import PublishedRows
+from headway.learn.model_in_training import LearnsAModel, ModelInTraining
 from headway.learn.rank import ALONE, Rank
 from headway.llm.chat_files import WEIGHT
 from headway.llm.device_copies import send
@@ -44,7 +42,7 @@ class _Step(NamedTuple):
     norm: Tensor  # of the gradient
 
 
-class ImitationLearner:
+class ImitationLearner(LearnsAModel):
     """Trains a causal language model to say what is recorded. `load` builds the model, where the learner runs."""
 
     def __init__(
@@ -97,36 +95,6 @@ class ImitationLearner:
                 "learning_rate": rate,
             }
         )
-
-    def snapshot(self) -> dict[str, Tensor]:
-        """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
-        return self._training.published()
-
-    def held_alike(self) -> dict[str, Tensor]:
-        """Returns the weights that are the same on every rank."""
-        return self._training.trained.alike()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._training.state_dict()
-
-    @property
-    def is_sharded(self) -> bool:
-        return self._training.shards is not None
-
-    def published_rows(self) -> list[PublishedRows] | None:
-        """Returns what this rank publishes, where no rank has the whole model."""
-        return self._training.published_rows()
-
-    @property
-    def saves_beside(self) -> bool:
-        """Its state goes into files, shard by shard."""
-        return self._training.saves_beside
-
-    def save_beside(self, folder: str) -> SavedBeside:
-        return self._training.save_beside(folder, {}, {})
-
-    def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
-        self._training.load_state_dict(state)
 
     # -- one step of the optimizer ------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ As one rank of several a learner has the whole batch and does its share of the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from headway.learn.grpo.loss import measures, policy_loss, token_scale
 from headway.learn.grpo.policy import TokenPolicy, find_reference
 from headway.learn.grpo.replies import Replies, minibatches
 from headway.learn.grpo.update import sums_of_all_ranks
-from headway.learn.model_in_training import ModelInTraining
+from headway.learn.model_in_training import LearnsAModel, ModelInTraining
 from headway.learn.prior.loss import IMITATION_SUMS, clamped_weights, imitation_loss
 from headway.learn.prior.settings import PriorSettings
 from headway.learn.prior.states import SearchedStates, TakenActions, searched_states, taken_actions, text_steps
@@ -49,7 +49,7 @@ class _Compared(NamedTuple):
     reference: Tensor | None = None
 
 
-class PriorLearner:
+class PriorLearner(LearnsAModel):
     """Trains a causal language model to guide a search. `load` builds the model, where the learner runs."""
 
     def __init__(
@@ -107,20 +107,6 @@ class PriorLearner:
                 **found,
             }
         )
-
-    def snapshot(self) -> dict[str, Tensor]:
-        """Returns what training has changed, as an engine wants it: plain weights under the model's own names."""
-        return self._training.published()
-
-    def held_alike(self) -> dict[str, Tensor]:
-        """Returns the weights that are the same on every rank."""
-        return self._training.trained.values()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._training.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._training.load_state_dict(state)
 
     # -- imitation ----------------------------------------------------------------------------------
 
