@@ -3,10 +3,11 @@
     python bench/learner_speed.py [--shapes 135M,0.5B,1.5B] [--repeats 5] [--limit_s 270] [--device cuda]
 
     dense       trees in padded rows, a mask of every pair of places, nothing compiled
-    flex        trees end to end, FlexAttention, compiled layers, fused head: what `auto` is on a GPU
+    auto        trees end to end, flash kernels, compiled layers, fused head: what `auto` is on a GPU
+    flex        the same by FlexAttention
     plain       every reply behind its prompt in a row of its own, padded; the whole body compiled by torch.compile,
                 log-probabilities of 4,096 tokens at a time, computed again in the backward pass
-    flex body   as flex, but the whole body compiled as one (--ways)
+    auto body   as auto, but the whole body compiled as one (--ways)
 
 Random weights in the shapes of SmolLM2-135M, Qwen2.5-0.5B and Qwen2.5-1.5B, float32, bfloat16 products, AdamW. One
 prompt is 128 tokens with 8 replies of 256; an update is `--prompts` of them. One way after the other, so that the peak
@@ -44,7 +45,7 @@ from headway.learn.grpo.policy import autocast
 
 RATE = 1e-6
 CHUNK = 4096
-SLOW = {"plain": 1, "flex body": 2}
+SLOW = {"plain": 1, "auto body": 2}
 """What takes long to compile comes last."""
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"width": 64, "inner": 128, "layers": 2, "heads": 4, "shared": 2, "words": 512},
@@ -218,7 +219,7 @@ def measure(way: Way, given: argparse.Namespace, until: float) -> None:
         kernels = getattr(subject, "kernels", None)
         is_flex = kernels is None or kernels.windows is not None
         way.note = "" if is_flex or way.name == "dense" else "fell back to dense"
-        if way.name == "flex" and given.device == "cuda":
+        if way.name == "auto" and given.device == "cuda":
             way.note = f"{way.note} waits in an update: {waits(subject, batch)}".strip()
     way.peak = torch.cuda.max_memory_allocated() / 2**30 if given.device == "cuda" else 0.0
     print(f"  {way.shape} {way.name}: {spread(way.speeds)} tokens/s, first {way.first:.1f} s {way.note}", flush=True)
@@ -262,16 +263,17 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=256)
     parser.add_argument("--microbatch", type=int, default=15360, help="tokens a microbatch")
     parser.add_argument("--peak", type=float, default=989e12, help="operations a second of the device")
-    parser.add_argument("--ways", default="flex,dense,plain", help="of them, and flex body")
+    parser.add_argument("--ways", default="auto,flex,dense,plain", help="of them, and auto body")
     given = parser.parse_args()
     until = time.monotonic() + given.limit_s
     print(f"torch {torch.__version__}, {given.device}, {given.prompts} prompts an update", flush=True)
-    attention, compiling = ("flex", "on") if given.device == "cpu" else ("auto", "auto")
+    attention = "flash" if given.device == "cpu" else "auto"
     builders: dict[str, Callable[[str], Any]] = {
-        "flex": lambda shape: Ours(shape, given, attention, compiling, body=False),
+        "auto": lambda shape: Ours(shape, given, attention, "on", body=False),
+        "flex": lambda shape: Ours(shape, given, "flex", "on", body=False),
         "dense": lambda shape: Ours(shape, given, "dense", "off", body=False),
         "plain": lambda shape: Plain(shape, given),
-        "flex body": lambda shape: Ours(shape, given, attention, compiling, body=True),
+        "auto body": lambda shape: Ours(shape, given, attention, "on", body=True),
     }
     builders = {name: builders[name] for name in given.ways.split(",")}
     shapes = given.shapes.split(",")

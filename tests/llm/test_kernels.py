@@ -1,4 +1,4 @@
-"""FlexAttention over trees end to end, compiled layers and the fused head give the numbers of the plain ways."""
+"""Trees end to end by FlexAttention or flash kernels, compiled layers and the fused head give plain numbers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prior_segments import random_segment
 
 torch = pytest.importorskip("torch")
@@ -26,8 +28,9 @@ from headway.learn.prior.learner import PriorLearner  # noqa: E402
 from headway.learn.prior.settings import PriorSettings  # noqa: E402
 from headway.llm import layer_compiler  # noqa: E402
 from headway.llm.adapters import add_adapters  # noqa: E402
-from headway.llm.flex_attention import expect_slow_attention  # noqa: E402
-from headway.llm.kernels import Kernels, choose_kernels  # noqa: E402
+from headway.llm.flash_trees import FlashTable, seen  # noqa: E402
+from headway.llm.flex_attention import can_read_by_flash, expect_slow_attention  # noqa: E402
+from headway.llm.kernels import BY_FLASH, Kernels, choose_kernels  # noqa: E402
 from headway.llm.layer_compiler import compile_layers, layers_of, undo_compiling  # noqa: E402
 from headway.llm.layouts import choose_layout  # noqa: E402
 from headway.llm.trees import ReplyTree, hidden_states, lay_out  # noqa: E402
@@ -37,6 +40,8 @@ from headway.testing.tiny_models import ROWS_KINDS, WINDOW, tiny_model  # noqa: 
 FLEX_KINDS = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "cohere", "granite", "opt")
 """Families that FlexAttention fits; those with sinks, or with an attention of their own, are read with dense masks."""
 NO_FLEX_KINDS = ("gpt2", "gptj", "gpt_oss")
+FLASH_KINDS = ("llama", "qwen2", "qwen3", "cohere", "granite", "opt")
+"""Families without windows and caps."""
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -107,10 +112,47 @@ def test_flex_learns_what_dense_learns(kind: str) -> None:
     check_alike(flex, learner(kind), batch())
 
 
+@pytest.mark.parametrize("kind", FLASH_KINDS)
+def test_flash_learns_what_dense_learns(kind: str) -> None:
+    flash = learner(kind, trainer_attention="flash")
+    assert flash._training.kernels.windows == BY_FLASH
+    assert can_read_by_flash(flash._training.model)
+    check_alike(flash, learner(kind), batch())
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees=st.lists(st.tuples(st.integers(1, 40), st.lists(st.integers(1, 30), max_size=5)), min_size=1, max_size=4))
+def test_sequences_of_flash_kernels_see_what_trees_see(trees: list[tuple[int, list[int]]]) -> None:
+    lengths = np.array([n for prompt, replies in trees for n in (prompt, *replies)])
+    firsts = np.cumsum([0, *(1 + len(replies) for _, replies in trees[:-1])])
+    roots = np.repeat(firsts, [1 + len(replies) for _, replies in trees])
+    starts, used = np.cumsum(lengths) - lengths, int(lengths.sum())
+    length = -(-used // 128) * 128
+    table = FlashTable.of(starts, lengths, roots, length)
+    span, root = np.repeat(np.arange(len(lengths)), lengths), np.repeat(roots, lengths)
+    places = np.arange(used)
+    expected = (places[:, None] >= places) & ((span[:, None] == span) | (root[:, None] == span))
+    found = seen(length, table.own, table.queries, table.keys).numpy()
+    np.testing.assert_array_equal(found[:used, :used], expected)
+    assert not found[used:, :used].any()
+    assert not found[:used, used:].any()
+    assert table.longest[0] >= max(lengths.max(), length - used)
+    for borders in (table.own, table.queries, table.keys):
+        assert borders[0] == 0 and borders[-1] == length
+        assert (borders.diff() >= 0).all()
+
+
+def test_flash_is_not_for_windows_and_caps() -> None:
+    for kind in ("mistral", "gemma2", "gemma3_text"):
+        assert not can_read_by_flash(tiny_model(kind))
+        with pytest.raises(ValueError, match=rf"^trainer_attention='flash' does not fit a model of type '{kind}': "):
+            learner(kind, trainer_attention="flash")
+
+
 def test_a_reference_and_a_critic_are_read_alike() -> None:
     settings: dict[str, Any] = {"kl_weight": 0.1, "estimator": "gae", "critic": "own", "entropy_weight": 0.01}
-    for kind in ("llama", "gemma2"):
-        flex, dense = learner(kind, trainer_attention="flex", **settings), learner(kind, **settings)
+    for kind, attention in (("llama", "flex"), ("llama", "flash"), ("gemma2", "flex")):
+        flex, dense = learner(kind, trainer_attention=attention, **settings), learner(kind, **settings)
         check_alike(flex, dense, batch())
         check_alike(flex, dense, batch())  # the critic has learned something by now
 
@@ -140,28 +182,31 @@ def test_imitation_of_episodes_is_the_same() -> None:
             builder.add_reply(reply, np.zeros(len(reply), np.float32), 0)
         rollouts.append(Rollout(builder.finish("done"), steps=1))
     found = []
-    for attention in ("flex", "dense"):
+    for attention in ("flex", "flash", "dense"):
         settings = ImitationSettings(learning_rate=1e-2, adam_eps=1e-4, trainer_attention=attention)
         subject = ImitationLearner(tiny_model, settings)
         assert (subject._training.sizes.windows is None) == (attention == "dense")
         metrics = subject.learn(Batch(0, tuple(rollouts))).metrics
         found.append((metrics["nll"], metrics["grad_norm"], subject.snapshot()))
-    assert found[0][:2] == pytest.approx(found[1][:2], rel=1e-5)
-    for name, tensor in found[1][2].items():
-        torch.testing.assert_close(found[0][2][name], tensor, atol=1e-5, rtol=0)
+    *others, dense = found
+    for one in others:
+        assert one[:2] == pytest.approx(dense[:2], rel=1e-5)
+        for name, tensor in dense[2].items():
+            torch.testing.assert_close(one[2][name], tensor, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("loss", ["imitation", "ppo"])
 def test_a_prior_of_a_search_learns_the_same(loss: Any) -> None:
     found = []
-    for attention in ("flex", "dense"):
+    for attention in ("flex", "flash", "dense"):
         settings = PriorSettings(prior_loss=loss, prior_epochs=2, trainer_attention=attention)
         subject = PriorLearner(tiny_model, settings, load_reference=lambda: tiny_model(seed=1))
         assert (subject._training.sizes.windows is None) == (attention == "dense")
         segments = (random_segment(0), random_segment(1))
         metrics = subject.learn(Batch(0, tuple(Rollout(segment) for segment in segments))).metrics
         found.append(metrics)
-    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
+    assert found[0] == pytest.approx(found[2], rel=1e-3, abs=1e-5)
+    assert found[1] == pytest.approx(found[2], rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral"])
@@ -214,8 +259,8 @@ def test_rows_are_no_trees() -> None:
     for kind in ROWS_KINDS[:1]:
         with pytest.raises(ValueError, match=r"trainer_attention='flex' reads trees, and .* is read in rows; allowed"):
             learner(kind, trainer_attention="flex")
-    with pytest.raises(ValueError, match="trainer_attention\\n  Input should be 'auto', 'dense' or 'flex'"):
-        GRPOSettings(trainer_attention="flash")
+    with pytest.raises(ValueError, match="trainer_attention\\n  Input should be 'auto', 'dense', 'flex' or 'flash'"):
+        GRPOSettings(trainer_attention="sparse")
     with pytest.raises(ValueError, match="compile_trainer\\n  Input should be 'auto', 'on' or 'off'"):
         GRPOSettings(compile_trainer="yes")
 
@@ -242,9 +287,7 @@ def test_a_wrong_number_is_found_and_the_model_goes_on_without(
     monkeypatch.setattr("headway.llm.kernels.device_of", lambda model: OnAGPU)
     assert choose_kernels(model, "tree", "auto", "auto", 512, no_autocast) == Kernels()
     said = capsys.readouterr().err
-    assert said.startswith(
-        "headway: a model of type 'llama' is trained without FlexAttention: log-probabilities differ"
-    )
+    assert said.startswith("headway: a model of type 'llama' is trained with dense masks: log-probabilities differ")
     assert said.count("\n") == 1
     assert model.config._attn_implementation == "sdpa"
 
@@ -259,11 +302,18 @@ def test_rounding_alone_is_no_difference() -> None:
 
 
 @pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("attention", ["dense", "flex"])
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize(
+    ("kind", "attention"),
+    [
+        ("llama", "dense"),
+        ("llama", "flex"),
+        ("llama", "flash"),
+        ("gemma2", "dense"),
+        ("gemma2", "flex"),
+        ("gpt2", "auto"),
+    ],
+)
 def test_layers_that_are_exchanged_say_the_same(kind: str, attention: str) -> None:
-    if (kind, attention) == ("gpt2", "flex"):
-        attention = "auto"
     settings: dict[str, Any] = {"trainer_attention": attention, "kl_weight": 0.1, "temperature": 0.8}
     subject = learner(kind, compile_trainer="on", **settings)
     assert all("forward" in vars(layer) for layer in layers_of(subject._training.model))
@@ -279,7 +329,10 @@ def test_layers_are_told_by_transformers_and_given_back() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's, about torch itself
-def test_one_program_serves_all_layers_and_all_rows_of_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("windows", [(None,), BY_FLASH])
+def test_one_program_serves_all_layers_and_all_rows_of_a_length(
+    monkeypatch: pytest.MonkeyPatch, windows: tuple[int | None, ...]
+) -> None:
     graphs: list[Any] = []
 
     def count(graph: Any, inputs: Any) -> Any:
@@ -291,12 +344,12 @@ def test_one_program_serves_all_layers_and_all_rows_of_a_length(monkeypatch: pyt
 
     monkeypatch.setattr(layer_compiler, "_compiled", cache(compiled))
     torch._dynamo.reset()
-    model = Kernels((None,), is_compiled=True).apply(without_dropout(tiny_model()))
+    model = Kernels(windows, is_compiled=True).apply(without_dropout(tiny_model()))
 
     def read(*lengths: int) -> int:
         random = np.random.default_rng(sum(lengths))
         replies = tuple(random.integers(3, 200, n) for n in lengths)
-        hidden_states(model, lay_out([ReplyTree(random.integers(3, 200, 40), replies, 0)], windows=(None,)))
+        hidden_states(model, lay_out([ReplyTree(random.integers(3, 200, 40), replies, 0)], windows=windows))
         return len(graphs)
 
     assert read(50, 40) == 1  # for two layers
@@ -319,7 +372,8 @@ def test_programs_are_kept_on_disk_where_the_user_says(monkeypatch: pytest.Monke
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # the compiler's, about torch itself
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_a_compiled_learner_learns_the_same() -> None:
+@pytest.mark.parametrize("attention", ["flex", "flash"])
+def test_a_compiled_learner_learns_the_same(attention: str) -> None:
     """By the real compiler: layers, and what follows the logits."""
-    subject = learner("llama", trainer_attention="flex", compile_trainer="on", microbatch_tokens=512)
+    subject = learner("llama", trainer_attention=attention, compile_trainer="on", microbatch_tokens=512)
     check_alike(subject, learner("llama", microbatch_tokens=512), batch())

@@ -12,7 +12,8 @@ class KernelSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docst
 
     trainer_attention: Attention = "auto"
     """dense: a mask of every pair of tokens. flex: FlexAttention over trees end to end, which leaves out what no token
-    sees. auto: flex on a GPU where the model gives the same numbers and the same gradient, else dense."""
+    sees. flash: the same rows by flash kernels, for models without windows and caps. auto: on a GPU flash, else flex,
+    where the model gives the same numbers and the same gradient; else dense."""
     compile_trainer: Compiling = "auto"
-    """Compile the layers of the model: on, off, or auto, which is on where a GPU reads by flex. Takes seconds for each
-    length of a row when it is first met, less where the disk still has it, and saves many small kernels."""
+    """Compile the layers of the model: on, off, or auto, which is on where a GPU reads by flash or flex. Takes seconds
+    for each length of a row when it is first met, less where the disk still has it, and saves many small kernels."""

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from headway.llm.device_copies import send
+from headway.llm.flash_trees import FlashTable
 
 BLOCK = 128
 """Places in a block."""
@@ -51,12 +52,13 @@ class BlockTable:
 
 @dataclass(frozen=True, slots=True)
 class RowMask:
-    """Holds what FlexAttention has to know of one row of T places."""
+    """Holds what attention has to know of one row of T places: FlexAttention its tables, flash kernels theirs."""
 
     span: Tensor  # [T] int32
     root: Tensor  # [T] int32
     positions: Tensor  # [T] int32
-    tables: Mapping[int | None, BlockTable]  # of each window, None: of no window
+    tables: Mapping[int | None, BlockTable]  # of each window, None: of no window; for FlexAttention
+    flash: FlashTable
 
     @classmethod
     def of(cls, spans: Spans, length: int, windows: tuple[int | None, ...]) -> RowMask:
@@ -72,14 +74,16 @@ class RowMask:
             positions,
         )
         span, root, places = (torch.from_numpy(line.astype(np.int32)) for line in lines)
-        return cls(span, root, places, {window: block_table(spans, length, window) for window in windows})
+        tables = {window: block_table(spans, length, window) for window in windows}
+        return cls(span, root, places, tables, FlashTable.of(spans.starts, spans.lengths, spans.roots, length))
 
     def to(self, device: torch.device | str) -> RowMask:
         tables = {
             window: BlockTable(send(table.counts, device), send(table.indices, device))
             for window, table in self.tables.items()
         }
-        return RowMask(send(self.span, device), send(self.root, device), send(self.positions, device), tables)
+        span, root, positions = (send(line, device) for line in (self.span, self.root, self.positions))
+        return RowMask(span, root, positions, tables, self.flash.to(device))
 
     def block_mask(self, window: int | None) -> Any:
         """Makes the mask of FlexAttention, [1, 1, T, T]."""
@@ -100,6 +104,28 @@ class RowMask:
             BLOCK_SIZE=(BLOCK, BLOCK),
             mask_mod=_sees(self.span, self.root) if window is None else _sees_within(self, window),
         )
+
+    def flash_mask(self) -> Any:
+        """Makes what a model passes on to our attention in place of a mask: it takes FlexAttention's as they are, so
+        this is one, with nothing in it but the table of the flash kernels."""
+        from torch.nn.attention.flex_attention import BlockMask, noop_mask
+
+        length, nothing = len(self.span), torch.zeros(1, 1, 1, 1, dtype=torch.int32, device=self.span.device)
+        mask = BlockMask(
+            seq_lengths=(length, length),
+            kv_num_blocks=nothing[0],
+            kv_indices=nothing,
+            full_kv_num_blocks=None,
+            full_kv_indices=None,
+            q_num_blocks=None,
+            q_indices=None,
+            full_q_num_blocks=None,
+            full_q_indices=None,
+            BLOCK_SIZE=(length, length),
+            mask_mod=noop_mask,
+        )
+        mask.flash = self.flash  # type: ignore[attr-defined]
+        return mask
 
 
 def _sees(span: Tensor, root: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:

@@ -1,9 +1,11 @@
-"""FlexAttention as the attention of a model: it computes the blocks of a row in which somebody sees somebody.
+"""The attention of a model that reads rows of trees: FlexAttention, or flash kernels for sequences end to end.
 
-A model of transformers asks for its attention by a name. Under ours it gets a function that reads rows of trees
-(llm/block_masks.py). A pass over anything else, with a plain mask or none, goes on to torch's own attention.
+A model of transformers asks for its attention by a name. Under ours it gets a function that reads rows of trees: by a
+table of blocks in which somebody sees somebody (llm/block_masks.py), or by where sequences begin and end
+(llm/flash_trees.py). A pass over anything else, with a plain mask or none, goes on to torch's own attention.
 
-It is made for GPUs. On a CPU it is here to be tested: what needs a gradient is written out, for every pair of places.
+Both are made for GPUs. On a CPU they are here to be tested: what needs a gradient is written out, for every pair of
+places.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.llm.flash_trees import WIDEST, read_trees
 from headway.llm.model_types import CausalModel
-from headway.llm.trees import body_of
+from headway.llm.trees import body_of, windows_of
 
 NAME, UNCAPPED = "headway_flex", "headway_flex_uncapped"
 """The second is for models whose own attention pays no heed to a cap: older sdpa does not know of it."""
@@ -31,6 +34,14 @@ def use_flex_attention(model: CausalModel) -> None:
     AttentionInterface.register(name, flex_attention_forward if name == NAME else _uncapped)
     AttentionMaskInterface.register(name, sdpa_mask)
     config._attn_implementation = name
+
+
+def can_read_by_flash(model: CausalModel) -> bool:
+    """Says whether the flash kernels compute what a model's config asks for: no windows, no caps, heads of their sizes.
+    Whether they do is seen from the numbers."""
+    config = body_of(model).config.get_text_config()
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return windows_of(model) == (None,) and not getattr(config, "attn_logit_softcapping", None) and head <= WIDEST
 
 
 def flex_attention_forward(
@@ -54,6 +65,11 @@ def flex_attention_forward(
             raise ValueError("a model with a cap on its attention reads nothing but trees under FlexAttention")
         return _plain(module, query, key, value, attention_mask, scaling, options)
     query, key = query.to(value.dtype), key.to(value.dtype)  # turned by positions they are in float32 under autocast
+    flash = getattr(attention_mask, "flash", None)
+    if flash is not None:
+        if softcap is not None:
+            raise ValueError("it has a cap on its attention, which flash kernels do not have")
+        return read_trees(query, key, value, flash, scaling), None
     if query.device.type == "cpu" and torch.is_grad_enabled() and query.requires_grad:
         return _written_out(query, key, value, attention_mask.mask_mod, scaling, softcap), None
     found = flex_attention(

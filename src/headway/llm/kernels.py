@@ -2,12 +2,13 @@
 
     dense    a mask of every pair of places; rows are trees, padded to the longest. What is fastest on a CPU
     flex     a table of blocks (llm/block_masks.py); trees stand end to end in one row, of one of few lengths
+    flash    such rows too, read as sequences (llm/flash_trees.py): no windows, no caps
 
-    auto     on a GPU flex and compiled layers, else dense and layers as they are
+    auto     on a GPU flash, or flex where that does not fit, and compiled layers; else dense and layers as they are
 
 What a model says with one or the other must be what it says by itself, up to rounding: a short made-up group is read
-before anything is trained, and log-probabilities and a gradient are compared. A model that FlexAttention does not fit
-or that cannot be compiled is read by dense masks, with one line that says why. What was asked for by name is refused.
+before anything is trained, and log-probabilities and a gradient are compared. A model that neither fits or that cannot
+be compiled is read by dense masks, with one line that says why. What was asked for by name is refused.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headway.llm.flex_attention import expect_slow_attention, use_flex_attention
+from headway.llm.flex_attention import can_read_by_flash, expect_slow_attention, use_flex_attention
 from headway.llm.layer_compiler import compile_layers, layers_of, undo_compiling
 from headway.llm.layouts import PROMPT, REPLIES, Layout, first_line, log_probs_of_group, name_of, short_window
 from headway.llm.model_types import CausalModel
 from headway.llm.row_packing import row_length
 from headway.llm.trees import Windows, body_of, windows_of
 
-Attention = Literal["auto", "dense", "flex"]
+Attention = Literal["auto", "dense", "flex", "flash"]
+BY_FLASH: Windows = ()
+"""In the place of the windows that FlexAttention needs tables for."""
 Compiling = Literal["auto", "on", "off"]
 ROUNDING, COARSE_ROUNDING = (1e-4, 1e-4), (0.03, 0.1)
 """Differences that need no excuse, in log-probabilities and as a share of a gradient: in float32, and below."""
@@ -40,7 +43,7 @@ EXCUSE = 3
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Says how a body is run. `windows` are those of its layers, for flex; None: dense."""
+    """Says how a body is run. `windows` are those of its layers, for flex; BY_FLASH: flash; None: dense."""
 
     windows: Windows | None = None
     is_compiled: bool = False
@@ -49,7 +52,7 @@ class Kernels:
         """Lets a model be run so: the one they were chosen for, or another of its kind."""
         if self.windows is not None:
             use_flex_attention(model)
-            if not self.is_compiled:
+            if self.windows and not self.is_compiled:
                 expect_slow_attention()
         if self.is_compiled:
             compile_layers(model, few_lengths=self.windows is not None)
@@ -71,25 +74,32 @@ def choose_kernels(
     `budget`: places of the longest row. `precision`: what computes in the precision of the training.
     """
     device = device_of(model)
-    is_flex = attention == "flex" or (attention == "auto" and device.type == "cuda" and layout == "tree")
-    is_compiled = compiling == "on" or (compiling == "auto" and device.type == "cuda" and is_flex)
+    is_chosen = attention == "auto" and device.type == "cuda" and layout == "tree"
+    by_row = [attention] if attention in ("flex", "flash") else ["flash", "flex"] if is_chosen else []
+    is_compiled = compiling == "on" or (compiling == "auto" and device.type == "cuda" and bool(by_row))
     asked = [
-        *([f"trainer_attention={attention!r}"] if attention == "flex" else []),
+        *([f"trainer_attention={attention!r}"] if attention in ("flex", "flash") else []),
         *([f"compile_trainer={compiling!r}"] if compiling == "on" else []),
     ]
-    if is_flex and layout == "rows":
+    if by_row and layout == "rows":
         raise ValueError(
-            f"trainer_attention='flex' reads trees, and {name_of(model)} is read in rows; allowed: 'auto', 'dense'"
+            f"trainer_attention={attention!r} reads trees, and {name_of(model)} is read in rows; "
+            "allowed: 'auto', 'dense'"
         )
-    if not is_flex and not is_compiled:
+    if not by_row and not is_compiled:
         return PLAIN
-    chosen = Kernels(windows_of(model) if is_flex else None, is_compiled)
-    why = _why_not(model, chosen, layout, budget, precision)
-    if not why:
-        return chosen
+    why = ""
+    for way in by_row or ["dense"]:
+        if way == "flash" and is_chosen and not can_read_by_flash(model):
+            continue
+        windows = {"dense": None, "flex": windows_of(model), "flash": BY_FLASH}[way]
+        chosen = Kernels(windows, is_compiled)
+        why = _why_not(model, chosen, layout, budget, precision)
+        if not why:
+            return chosen
     if asked:
         raise ValueError(f"{' and '.join(asked)} does not fit {name_of(model)}: {why}; allowed: 'auto'")
-    print(f"headway: {name_of(model)} is trained without FlexAttention: {why}", file=sys.stderr, flush=True)
+    print(f"headway: {name_of(model)} is trained with dense masks: {why}", file=sys.stderr, flush=True)
     return PLAIN
 
 
@@ -112,7 +122,7 @@ def _why_not(model: CausalModel, chosen: Kernels, layout: Layout, budget: int, p
         try:
             with precision(device):
                 chosen.apply(model)
-                short = replace(chosen, windows=None if chosen.windows is None else windows_of(model))
+                short = replace(chosen, windows=windows_of(model)) if chosen.windows else chosen
                 found = _read(model, probe, short, apart, row_length(budget) if chosen.is_compiled else 0)
         except Exception as error:  # noqa: BLE001 - whatever a compiler says, or a model that is given a table of blocks
             why = first_line(error)

@@ -52,7 +52,7 @@ from headway.llm.row_packing import fill_rows, row_length
 
 PADDING = -1
 Windows = tuple[int | None, ...]
-"""Of the kinds of layers that a model has; None: one that sees everything."""
+"""Of the kinds of layers that a model has; None: one that sees everything. For flash kernels there are none."""
 JOINED = 1 << 32
 """Between the numbers of the branches of two trees in one row."""
 
@@ -346,9 +346,11 @@ def windows_of(model: CausalModel) -> Windows:
 
 
 def _masks(model: CausalModel, batch: TreeBatch) -> Any:
-    """Makes a mask for each kind of layer: a tensor, or FlexAttention's where trees stand in one row."""
+    """Makes a mask for each kind of layer: a tensor, or the table of a kernel where trees stand in one row."""
     windows = windows_of(model)
-    if batch.row is not None:
+    if batch.row is not None and not batch.row.tables:
+        masks = [batch.row.flash_mask()]
+    elif batch.row is not None:
         masks = [batch.row.block_mask(window) for window in windows]
     else:
         masks = [_as_taken(model, batch.mask(window)) for window in windows]
