@@ -50,30 +50,31 @@ class FlashTable:
     def of(cls, starts: np.ndarray, lengths: np.ndarray, roots: np.ndarray, length: int) -> FlashTable:
         """Makes it of S spans without gaps, the number of whose tree's prompt is in `roots` (all [S])."""
         used = int(lengths.sum())
-        borders = [*starts.tolist(), used, length]
-        queries, keys = [0], [0]
-        widest = [1, 1]
+        longest = _power_of_two(int(lengths.max()))
+        padding = [longest] * ((length - used) // longest) + [(length - used) % longest]
+        own = [*lengths.tolist(), *padding]
+        queries, keys = [], []
         is_root = roots == np.arange(len(roots))
         begins = starts[is_root].tolist()
         for begin, prompt, end in zip(begins, lengths[is_root].tolist(), [*begins[1:], used], strict=True):
-            queries += [begin + prompt, end, end]  # the prompt itself, the replies, nobody
-            keys += [begin, begin + prompt, end]  # nothing, the prompt, the replies
-            widest = [max(widest[0], end - begin - prompt), max(widest[1], prompt)]
-        longest = (max(int(lengths.max()), length - used), *widest)
-        return cls(
-            _borders(borders, length),
-            _borders([*queries, length, length], length),
-            _borders([*keys, used, length], length),
-            torch.tensor([_power_of_two(size) for size in longest]),
-        )
+            queries += [prompt, end - begin - prompt, 0]  # the prompt itself, the replies, nobody
+            keys += [0, prompt, end - begin - prompt]  # look at nothing, the prompt, the replies
+        for size in padding:
+            queries += [size, 0]
+            keys += [0, size]
+        lines = (own, queries, keys)
+        widest = torch.tensor([_power_of_two(max(line)) for line in lines])  # what is longer would not be computed
+        return cls(*(_borders(line, length) for line in lines), widest)
 
     def to(self, device: torch.device | str) -> FlashTable:
         return FlashTable(send(self.own, device), send(self.queries, device), send(self.keys, device), self.longest)
 
 
-def _borders(found: list[int], length: int) -> Tensor:
-    size = max(FEWEST, _power_of_two(len(found) - 1)) + 1
-    return torch.tensor(found + [length] * (size - len(found)), dtype=torch.int32)
+def _borders(sizes: list[int], length: int) -> Tensor:
+    count = max(FEWEST, _power_of_two(len(sizes)))
+    found = np.full(count + 1, length, np.int32)
+    found[: len(sizes) + 1] = np.cumsum([0, *sizes])
+    return torch.from_numpy(found)
 
 
 def _power_of_two(number: int) -> int:

@@ -97,6 +97,8 @@ def choose_kernels(
         why = _why_not(model, chosen, layout, budget, precision)
         if not why:
             return chosen
+        if way == "flash" and is_chosen:
+            print(f"headway: {name_of(model)} is trained by FlexAttention: {why}", file=sys.stderr, flush=True)
     if asked:
         raise ValueError(f"{' and '.join(asked)} does not fit {name_of(model)}: {why}; allowed: 'auto'")
     print(f"headway: {name_of(model)} is trained with dense masks: {why}", file=sys.stderr, flush=True)
