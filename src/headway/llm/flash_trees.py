@@ -64,7 +64,8 @@ class FlashTable:
             keys += [0, size]
         lines = (own, queries, keys)
         widest = torch.tensor([_power_of_two(max(line)) for line in lines])  # what is longer would not be computed
-        return cls(*(_borders(line, length) for line in lines), widest)
+        own_borders, query_borders, key_borders = (_borders(line, length) for line in lines)
+        return cls(own_borders, query_borders, key_borders, widest)
 
     def to(self, device: torch.device | str) -> FlashTable:
         return FlashTable(send(self.own, device), send(self.queries, device), send(self.keys, device), self.longest)
