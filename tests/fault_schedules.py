@@ -19,8 +19,9 @@ from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
+from headway.core.types import Ticket
 from headway.runtime.virtual import Fault
-from headway.simulate.workloads import Constant, Duration, Exponential, Lognormal, unit
+from headway.simulate.workloads import COLLECTING, Constant, Duration, Exponential, Lognormal, unit
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,15 @@ class Ending:
     kind: str
     """stop: it is asked to end, and saves. kill: all that is not in a checkpoint is gone."""
     after_events: int
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """From outside the run is told to have so many collectors."""
+
+    after_events: int
+    """Of its session."""
+    collectors: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,8 @@ class Schedule:
     """Updates that are added when the run has finished; it is resumed then."""
     mortals: tuple[str, ...] = ("learner", "replay", "reanalyzer")
     """The roles that may die for good, so that the run fails."""
+    scalings: tuple[Scaling, ...] = ()
+    """In every session."""
 
     def lines(self) -> list[str]:
         """For people who look into one schedule."""
@@ -69,6 +81,7 @@ class Schedule:
         told["order"], told["on_stale"] = str(self.settings.order), self.settings.on_stale.value
         told["dispatch"] = "pinned" if self.settings.is_pinned else "free"
         endings = ", ".join(f"{ending.kind} after {ending.after_events} events" for ending in self.endings)
+        scalings = ", ".join(f"{one.collectors} after {one.after_events} events" for one in self.scalings)
         return [
             f"schedule {self.number}",
             "  settings: " + " ".join(f"{name}={value}" for name, value in told.items()),
@@ -78,6 +91,7 @@ class Schedule:
             "  chances: " + " ".join(f"{name}={chance}" for name, chance in self.chances.items() if chance),
             f"  sessions: {endings or 'one'}; resumed after a failure {self.resumes_after_failure}, from an older "
             f"checkpoint {self.takes_older}, with changes {self.changes}, longer by {self.goes_on} updates",
+            f"  collectors: {scalings or 'as many as at the beginning'}",
         ]
 
 
@@ -98,6 +112,7 @@ def draw(number: int, lines: int | None = None) -> Schedule:
         while settings.on_stale is OnStale.REQUEUE:
             settings = _draw_settings(rng, is_patient=is_patient, replays=replays)
         settings = _with_any_second_line(settings, rng)
+    settings = _with_several_tickets_a_call(settings, random.Random(f"tickets of a call {number}"))
     loses = rng.choice([0.0, 0.0, 0.0, 0.04])
     mixes = settings.on_publish == "partial"
     kinds = ["engine"] if mixes else ["concurrent", "engine"] if settings.lanes > 1 else list(COLLECTORS)
@@ -148,6 +163,15 @@ def draw(number: int, lines: int | None = None) -> Schedule:
         changes=rng.random() < 0.15,
         goes_on=rng.choice([0, 0, 0, 0, 5]),
         mortals=("learner", "replay", "reanalyzer") if lines is None else MORTALS_OF_TWO_LINES,
+        scalings=_draw_scalings(random.Random(f"scalings {number} {lines}")),
+    )
+
+
+def _draw_scalings(rng: random.Random) -> tuple[Scaling, ...]:
+    """In two of five schedules collectors come and go, sometimes faster than they can."""
+    count = rng.choice([0, 0, 0, 1, 6])
+    return tuple(
+        Scaling(int(math.exp(rng.uniform(math.log(8), math.log(500)))), rng.randint(1, 6)) for _ in range(count)
     )
 
 
@@ -171,6 +195,13 @@ def _with_second_line(settings: Settings, rng: random.Random) -> Settings:
             return replace(settings, lines={SECOND: line})
         except ValueError:
             continue
+
+
+def _with_several_tickets_a_call(settings: Settings, rng: random.Random) -> Settings:
+    """In one of four schedules, where each collector has one lane and no pace."""
+    if rng.random() > 1 / 4 or settings.lanes > 1 or settings.pacing_s:
+        return settings
+    return replace(settings, tickets_per_call=rng.choice([2, 3, 7]))
 
 
 def _with_any_second_line(settings: Settings, rng: random.Random) -> Settings:
@@ -279,8 +310,12 @@ def traits(schedule: Schedule) -> list[str]:
         names.append("queue_bytes_limit")
     if schedule.nature.reanalyzer == "targets":
         names.append("reanalysis")
+    if settings.tickets_per_call != "auto":
+        names.append("several tickets a call")
     if settings.on_publish == "partial":
         names.append("partial")
+    if schedule.scalings:
+        names.append("scaled")
     if settings.lines:
         names.append("two lines, pinned" if settings.is_pinned else "two lines, free")
         names += _traits_of_second(settings.lines[SECOND])
@@ -311,22 +346,29 @@ class Faults:
         schedule, seconds = self._schedule, 0.0
         limits = schedule.settings.deadlines
         if method == "collect":  # late only by chance: a ticket that takes too long would do so at every attempt
-            seconds = min(schedule.collect.quantile(unit(args[0].seed)), 0.9 * limits.collect_s)
+            seconds = self._collect_s(args[0])
+        elif method == "collect_several":
+            seconds = sum(self._collect_s(ticket) for _, tickets in args[0] for ticket in tickets)
         elif method == "learn":
             seconds = min(schedule.learn.quantile(self._random.random()), 0.9 * limits.learn_s)
         elif method == "evaluate":
             seconds = min(schedule.evaluate.quantile(self._random.random()), 0.9 * limits.evaluate_s)
         elif method in SLOW_STEPS and schedule.slow_steps:
             seconds = self._random.choice([0.0, 0.25, 0.5, 1.0])
-        if method in ("collect", "evaluate") and self._random.random() < self._chances["slow"]:
+        if method in (*COLLECTING, "evaluate") and self._random.random() < self._chances["slow"]:
             self.count["slow"] += 1
             seconds *= 100
         return math.ceil(4 * seconds) / 4 if schedule.ticks else seconds
 
+    def _collect_s(self, ticket: Ticket) -> float:
+        return min(
+            self._schedule.collect.quantile(unit(ticket.seed)), 0.9 * self._schedule.settings.deadlines.collect_s
+        )
+
     def fault(self, role: str, method: str, args: tuple[Any, ...]) -> Fault | None:
         if method in NEEDS_PAYLOADS and self._happens("lose"):
             return Fault.LOSE
-        if method in ("collect", "evaluate", "apply", "reanalyze_work"):
+        if method in (*COLLECTING, "evaluate", "apply", "reanalyze_work"):
             if self._happens("crash"):
                 return Fault.CRASH
             if self._happens("hang"):
@@ -351,4 +393,4 @@ class Faults:
 
 MORTALS_OF_TWO_LINES = ("learner", f"{SECOND}/learner", "replay", "reanalyzer")
 SLOW_STEPS = frozenset(("insert", "state", "apply", "restart", "reanalyze_work", "sample", "refresh", "restore"))
-NEEDS_PAYLOADS = frozenset(("learn", "insert", "collect", "apply", "evaluate", "reanalyze", "reanalyze_work"))
+NEEDS_PAYLOADS = frozenset((*COLLECTING, "learn", "insert", "apply", "evaluate", "reanalyze", "reanalyze_work"))

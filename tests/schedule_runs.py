@@ -26,11 +26,12 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fault_schedules import Ending, Faults, Schedule, draw, traits
+from fault_schedules import Ending, Faults, Scaling, Schedule, draw, traits
 from hash_chain_stations import COLLECTORS, FIRST, SECOND, ChainLearner, Nature, Notes, Weights
 
 from headway.coordinate.checkpoint import CheckpointStore, RunState
@@ -38,6 +39,7 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import Replayed, ReplayError, replay
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.run_result import RunResult
+from headway.coordinate.scaling import CollectorChange, ScaleRefused
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Stalled
 from headway.core.order import OnStale
@@ -100,8 +102,21 @@ class Endless(Exception):
 class Log:
     """Keeps the events of a run, and ends a session after so many of them."""
 
-    def __init__(self, kept: list[dict[str, Any]], ending: Ending | None, latest_s: float) -> None:
+    def __init__(
+        self,
+        kept: list[dict[str, Any]],
+        ending: Ending | None,
+        latest_s: float,
+        scalings: Sequence[Scaling] = (),
+        changes: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """`changes` are made one after another, each from its ticket on: (collectors, ticket)."""
         self.events = kept
+        self._changes = list(changes)
+        self._is_changing = not changes
+        self.answers: list[Future[CollectorChange]] = []
+        """To each scaling that was asked for."""
+        self._scalings = {one.after_events: one.collectors for one in scalings}
         self._first = len(kept)
         self._ending = ending
         self._latest_s = latest_s
@@ -132,6 +147,11 @@ class Log:
         assert self._over is not None
         if self._over.done():
             return
+        if kind == "start" and not self._is_changing:
+            self._is_changing = True
+            asyncio.get_running_loop().call_soon(self._change_next)
+        if count in self._scalings:
+            asyncio.get_running_loop().call_soon(self._scale, self._scalings[count])
         if self._ending is not None and count == self._ending.after_events:
             if self._ending.kind == "kill":
                 self._over.set_result(Killed())
@@ -140,6 +160,17 @@ class Log:
                 asyncio.get_running_loop().call_soon(self._coordinator.request_stop)
         elif count > MOST_EVENTS or time_s > self._latest_s:
             self._over.set_result(Endless())
+
+    def _scale(self, collectors: int, ticket: int | None = None) -> None:
+        assert self._coordinator is not None
+        self.answers.append(Future())
+        self._coordinator.scale(collectors, self.answers[-1], ticket)
+
+    def _change_next(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._changes and not loop.is_closed():
+            self._scale(*self._changes.pop(0))
+            self.answers[-1].add_done_callback(lambda _: loop.call_soon(self._change_next))
 
     def mark(self) -> Mark:
         return Mark.at(len(self.events))
@@ -222,7 +253,7 @@ class _Run:
         outcome, state = self._outcome, self._next_state()
         settings = self._settings
         latest_s = (self._events[-1]["t"] if self._events else 0.0) + _bound_s(settings)
-        log = Log(self._events, ending, latest_s)
+        log = Log(self._events, ending, latest_s, self._schedule.scalings)
         before = outcome.faults.total()
         stations = self._schedule.nature.stations(self._notes, self._random, self._count)
         runtime = Virtual(self._faults)
@@ -253,6 +284,11 @@ class _Run:
             outcome.end, outcome.why = "broken", f"{type(error).__name__}: {error}"
             outcome.wrong("reason", f"undeclared {outcome.why}")
         outcome.sessions += 1
+        for answer in log.answers:
+            if not answer.done():
+                outcome.wrong("scaling", "a change of the collectors has no answer")
+            elif not isinstance(answer.exception(), ScaleRefused | None):
+                outcome.wrong("scaling", f"a change of the collectors failed: {answer.exception()!r}")
         self._check_session(result)
         return result
 
@@ -312,8 +348,13 @@ class _Run:
                 if not ledger.closes:
                     outcome.wrong("counts", f"the ledger does not close: {ledger}")
             for role, by in result.time_spent.seconds.items():
-                if not role.startswith("publisher") and not math.isclose(
-                    sum(by.values()), sum(result.time_spent.seconds["learner"].values()), abs_tol=1e-6
+                comes_and_goes = self._schedule.scalings and role.startswith("collector")
+                if (
+                    not role.startswith("publisher")
+                    and not comes_and_goes
+                    and not math.isclose(
+                        sum(by.values()), sum(result.time_spent.seconds["learner"].values()), abs_tol=1e-6
+                    )
                 ):
                     outcome.wrong("time adds up", f"{role}: {by}")
         outcome.violations += audit(self._events, self._terms, result=counts)
@@ -351,13 +392,17 @@ class _Run:
         is_exact = settings.plan.updates is not None and (settings.replay is None or follow)
         lines = list(settings.all_lines) if is_exact else [""]  # when the others end depends on when the first did
         batches = _batches(self._events, lines)
-        whole, weights = undisturbed(schedule, settings, lines)
+        changes = [(event["collectors"], event["k"]) for event in self._events if event["e"] == "scale"]
+        calm = undisturbed(schedule, settings, lines, changes)
+        if calm is None:
+            return
+        whole, weights = calm
         if batches != whole:
             first = next((pair for pair in zip(batches, whole, strict=False) if pair[0] != pair[1]), "their number")
             outcome.wrong("same bits", f"batches differ: {first}")
         elif weights != _in_all_lines(result, lines):
             outcome.wrong("same bits", f"weights {_in_all_lines(result, lines)}, undisturbed {weights}")
-        if is_plain(schedule) and plain_program(schedule.nature, settings) != result.weights:
+        if is_plain(schedule) and not changes and plain_program(schedule.nature, settings) != result.weights:
             outcome.wrong("plain program", f"weights {result.weights}")
 
     def _quiet_stations(self) -> Any:
@@ -427,8 +472,11 @@ def _in_all_lines(result: RunResult | Replayed, lines: Sequence[str] = ("", SECO
     return [result.weights, *(result.lines[line].weights for line in lines if line in result.lines)]
 
 
-def undisturbed(schedule: Schedule, settings: Settings, lines: Sequence[str]) -> tuple[list[tuple[Any, ...]], Any]:
-    """The same run in one session, in which nothing fails: its batches and its weights."""
+def undisturbed(
+    schedule: Schedule, settings: Settings, lines: Sequence[str], changes: Sequence[tuple[int, int]]
+) -> tuple[list[tuple[Any, ...]], Any] | None:
+    """The same run in one session, in which nothing fails and its collectors change at the same tickets: its batches
+    and its weights. None if it opens one of these tickets before a collector that was taken away has come back."""
     calm = replace(
         schedule,
         nature=replace(schedule.nature, publish_fails=0.0, final=0.0),
@@ -439,10 +487,11 @@ def undisturbed(schedule: Schedule, settings: Settings, lines: Sequence[str]) ->
         chances=dict.fromkeys(schedule.chances, 0.0),
     )
     rng, count = random.Random(0), Counter[str]()
-    runtime, log = Virtual(Faults(calm, rng, count)), Log([], None, math.inf)
+    runtime, log = Virtual(Faults(calm, rng, count)), Log([], None, math.inf, changes=changes)
     stations = calm.nature.stations(Notes(), rng, lambda name: None)
     result = runtime.run(log.follow(Coordinator(stations, settings, runtime, recorder=log)))
-    return _batches(log.events, lines), _in_all_lines(result, lines)
+    made = [(event["collectors"], event["k"]) for event in log.events if event["e"] == "scale"]
+    return (_batches(log.events, lines), _in_all_lines(result, lines)) if made == list(changes) else None
 
 
 def is_plain(schedule: Schedule) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from headway.coordinate.checkpoint import CheckpointStore, RunState
@@ -36,9 +39,10 @@ def record(
     checkpoints: CheckpointStore | None = None,
     resume: RunState | None = None,
     plan: dict[str, Any] | None = None,
+    scalings: Sequence[tuple[float, int]] = (),
     **settings: Any,
 ) -> tuple[list[dict[str, Any]], RunResult]:
-    """The events of a run, and what it came to."""
+    """The events of a run, and what it came to. `scalings`: at this second it is told to have so many collectors."""
     collect, learn, evaluate = (
         Constant(float(one)) if isinstance(one, int | float) else one for one in (collect, learn, evaluate)
     )
@@ -52,7 +56,13 @@ def record(
     recorder = MemoryRecorder()
     given = Settings(plan=Plan(updates=updates, evaluate_every=evaluate_every, **(plan or {})), **settings)
     coordinator = Coordinator(stations, given, runtime, recorder=recorder, checkpoints=checkpoints, resume=resume)
-    return recorder.events, runtime.run(coordinator.run())
+
+    async def scaled() -> RunResult:
+        for at_s, collectors in scalings:
+            asyncio.get_running_loop().call_later(at_s, coordinator.scale, collectors, Future())
+        return await coordinator.run()
+
+    return recorder.events, runtime.run(scaled())
 
 
 def story_of(*durations: Duration | float, **settings: Any) -> Story:

@@ -20,12 +20,14 @@ from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.feed import QueueFeed
 from headway.coordinate.flights import Flights
 from headway.coordinate.line import Line
+from headway.coordinate.scaling import Scaling
 from headway.coordinate.settings import Settings
 from headway.coordinate.ticket_queue import TicketQueue
 from headway.core import ledger as ledger_module
 from headway.core.ledger import Choice, Entry, Ledger
 from headway.core.order import Expiry
 from headway.core.rules import Budget, Bytes, Capacity, MaxLead, ReplayRatio
+from headway.core.seat_plan import SeatPlan
 from headway.core.types import Batch, DropReason, Phase, Ticket
 from headway.testing.auditor import RULES
 
@@ -82,7 +84,8 @@ def test_no_schedule_breaks_a_rule() -> None:
         "max_staleness, drop", "max_staleness, requeue", "max_staleness, keep", "max_age_s, drop",
         "max_age_s, requeue", "max_age_s, keep", "evaluates in background", "evaluates, blocking", "crash", "hang",
         "raise", "lose", "slow", "publish fails", "restart", "reissue", "requeue", "restage", "skip_evaluation",
-        "drop stale", "drop expired", "drop filtered", "two lines, pinned", "two lines, free",
+        "drop stale", "drop expired", "drop filtered", "two lines, pinned", "two lines, free", "scaled", "scale",
+        "leave",
     )  # fmt: skip
     assert not [name for name in wanted if not seen[name]]
 
@@ -370,6 +373,31 @@ def the_other_line_has_a_slot_too_many(patch: pytest.MonkeyPatch) -> None:
         return made(self, MaxLead(lead.max_lead + 1, lead.tickets_per_version) if line else lead, line)
 
     patch.setattr(Settings, "build_ledger", wider)
+
+
+@mutant("scaling")
+def whoever_leaves_still_gets_tickets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TicketQueue, "leave", lambda self, collector: None)
+
+
+@mutant("scaling")
+def whoever_leaves_does_not_wait_for_its_tickets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Flights, "are_settled_of", lambda self, seat: True)
+
+
+@mutant("one ticket a seat", "life", "pinned birth", "scaling", "reason", "ends")
+def one_that_is_added_has_the_seat_of_another(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scaling, "_begin_loops", _begin_first_loops_again(Scaling._begin_loops))
+
+
+def _begin_first_loops_again(begin: Any) -> Any:
+    return lambda self, numbers: begin(self, [0] * len(numbers) if 0 not in numbers else numbers)
+
+
+@mutant("same bits", "pinned birth", "reason", "ends")
+def a_change_forgets_from_which_ticket_on_it_holds(patch: pytest.MonkeyPatch) -> None:
+    change = SeatPlan.change
+    patch.setattr(SeatPlan, "change", lambda self, since, seats: change(self, since + 1, seats))
 
 
 @mutant("reason")

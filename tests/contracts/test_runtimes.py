@@ -17,6 +17,7 @@ class TestInline(RuntimeContract):
     overlaps = False
     has_deadlines = False
     has_threads = False
+    ends_roles = False
 
     def make(self) -> Runtime:
         return Inline()

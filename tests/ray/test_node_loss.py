@@ -19,7 +19,7 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
-from headway.core.protocols import PayloadLost, Placement, Role, RoleDied
+from headway.core.protocols import PayloadLost, Placement, Role, RoleDied, RoleLate
 from headway.core.types import Batch, Rollout, Snapshot, Ticket
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.ray_actors import RayActors
@@ -176,6 +176,33 @@ def test_a_payload_that_is_lost_is_named(cluster: Cluster) -> None:
             near = Role("near", Echo, Placement(resources={"head": 1}))
             await asyncio.gather(runtime.start(far), runtime.start(near))
             await main()
+        finally:
+            await runtime.close()
+
+    runtime.run(body())
+
+
+def test_a_role_that_missed_a_deadline_is_built_anew_on_another_node_while_its_own_is_in_doubt(
+    cluster: Cluster,
+) -> None:
+    runtime = RayActors(cluster.address)
+
+    async def body() -> None:
+        try:
+            await runtime.start(Role("far", Echo, Placement(resources={"worker": 1})))
+            for _ in range(3):  # by chance alone it would stay where it is once in eight times
+                before = runtime.node("far")
+                with pytest.raises(RoleLate, match="no answer within"):
+                    await runtime.call("far", "hang", deadline_s=0.2)
+                await runtime.restart("far")
+                assert runtime.node("far") != before
+                assert await runtime.call("far", "count", deadline_s=SOON_S) == 1
+            with pytest.raises(RoleLate):
+                await runtime.call("far", "hang", deadline_s=0.2)
+            there = runtime.node("far")
+            remove_node(cluster, next(n.node_id for n in cluster.worker_nodes if n.node_id != there))
+            await runtime.restart("far")  # nobody else can take it
+            assert runtime.node("far") == there
         finally:
             await runtime.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import ray
 import torch
 from log_totals import audit
 from running_processes import all_children, is_running, title, wait_until_gone
+from scaled_runs import ScaledRun, scaled_loop
 from waiting import patient
 
 from headway.coordinate.coordinator import Coordinator
@@ -35,7 +38,9 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.recipes import ppo
 from headway.recipes.ppo import PPOConfig
-from headway.runtime.ray_actors import RayActors, RayRef
+from headway.runtime.ray_actors import RayActors
+from headway.runtime.ray_payloads import RayRef
+from headway.testing.auditor import audit as audit_log
 from headway.testing.fakes import Echo, Pause, ToyEngine, engine_stations, pinned_loop, plain_loop, toy_stations
 from headway.testing.runtime_contract import SOON_S, RuntimeContract
 
@@ -185,6 +190,27 @@ def test_a_recorded_free_run_replays_to_the_same_bits() -> None:
 
 
 @in_local_ray
+@pytest.mark.parametrize("dispatch", ["free", "pinned"])
+def test_actors_are_added_and_taken_away_while_a_run_goes_on(dispatch: Any) -> None:
+    before = set(all_children(os.getpid()))
+    settings = Settings(plan=Plan(updates=100_000), max_lead=4, collectors=2, dispatch=dispatch)
+    stations = toy_stations(Pause(0.01), evaluates=False)
+    run = ScaledRun(RayActors(), stations, settings, at_versions={3: 4, 20: 1}, ends_after=20)
+    assert [answer.result().now for answer in run.answers] == [4, 1]
+    assert {event["c"] for event in run.of("start")} == {0, 1, 2, 3}
+    assert {event["role"]: event["why"] for event in run.of("leave")} == dict.fromkeys(
+        ["collector-1", "collector-2", "collector-3"], ""
+    )
+    assert audit_log(run.events) == []
+    assert fingerprint(replay(stations, run.events).weights) == fingerprint(run.result.weights)
+    if dispatch == "pinned":
+        changes = [(event["k"], event["collectors"]) for event in run.of("scale")]
+        as_one_loop = scaled_loop(replace(settings, plan=Plan(updates=run.result.updates)), changes)
+        assert fingerprint(run.result.weights) == fingerprint(as_one_loop)
+    wait_until_gone(pid for pid in set(all_children(os.getpid())) - before if "RoleHost" in title(pid))
+
+
+@in_local_ray
 @pytest.mark.parametrize("lead", [0, 2])
 def test_lanes_change_no_bit_of_a_pinned_run(lead: int) -> None:
     settings = Settings(plan=Plan(updates=10), max_lead=lead, collectors=2, lanes=4, tickets_per_batch=4, seed=3)
@@ -300,6 +326,23 @@ def test_payloads_stay_out_of_the_driver_and_outlive_the_actor_that_made_them() 
         assert 24 < runtime.driver_payload_bytes == tiny.payload.size < 1024, "what is tiny comes along, and is counted"
 
     drive(runtime, main, Role("maker", Bodies), Role("user", Bodies, Placement(num_threads=2)))
+
+
+@in_local_ray
+def test_a_role_that_is_built_anew_leaves_nothing_in_the_driver() -> None:
+    runtime = RayActors()
+
+    async def main() -> list[int]:
+        counts = []
+        for _ in range(3):
+            await runtime.restart("echo")
+            gc.collect()
+            classes = [one for one in gc.get_objects() if type(one) is type and "RoleHost" in one.__name__]
+            counts.append(len(classes))
+        return counts
+
+    counts = drive(runtime, main, Role("echo", Echo))
+    assert counts[0] == counts[1] == counts[2] > 0, "Ray keeps every class of actors that it is given"
 
 
 @in_local_ray

@@ -58,6 +58,8 @@ def log(name: str) -> tuple[tuple[Event, ...], RunResult]:
         "replay": ({"replay": ratio, "dispatch": "free"}, None, replayed),
         "pinned replay": ({"replay": ratio}, None, replayed),
         "small": ({"queue_capacity": 2, "dispatch": "free"}, None, None),
+        "scaled": ({"dispatch": "free", "scalings": [(4.0, 5), (8.0, 2)]}, None, None),
+        "pinned scaled": ({"scalings": [(4.0, 5), (8.0, 2)]}, None, None),
         "auto": ({"max_lead": "auto", "lead_interval": 1}, None, None),
     }
     more, workload, stations = runs[name]
@@ -75,7 +77,7 @@ def counts_of(result: RunResult) -> dict[str, Any]:
 
 LOGS = [
     "free", "pinned", "window", "ready", "drops", "requeues", "expires", "lanes", "faulty", "background", "replay",
-    "pinned replay", "small", "auto",
+    "pinned replay", "small", "auto", "scaled", "pinned scaled",
 ]  # fmt: skip
 TERMS = Terms(updates=UPDATES, evaluate_first=False, may_lose_payloads=False)
 
@@ -207,6 +209,12 @@ CHANGES: list[tuple[str, str, Callable[[list[Event]], None]]] = [
     ("one ticket a seat", "free", on_an_occupied_seat),
     ("one ticket a seat", "free", changed("start", 4, c=lambda seat: 77)),
     ("one version a collector", "lanes", lambda events: None),
+    ("scaling", "scaled", changed("scale", 0, before=later)),
+    ("scaling", "scaled", changed("scale", 0, collectors=lambda count: count - 1)),
+    ("scaling", "scaled", without("scale", 1)),
+    ("scaling", "scaled", again("leave", 0)),
+    ("scaling", "pinned scaled", changed("scale", 1, k=lambda ticket: ticket - 6)),
+    ("pinned birth", "pinned scaled", changed("scale", 1, k=later)),
     ("span", "free", changed("land", v=lambda span: [span[0] - 1, span[1]])),
     ("span", "free", changed("land", v=lambda span: [span[0], span[1] + 1])),
     ("attempts", "faulty", changed("reissue", 1, a=lambda a: a + 2)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import threading
@@ -218,6 +219,14 @@ def test_recipes_and_stations_can_be_started_too(tmp_path: Path) -> None:
     recipe = load_recipe("functions")
     config = read_values(recipe.config, QUICK)
     assert headway.start(recipe.stations(config), config.settings(), runtime="threads").wait(60).updates == 4
+
+
+def test_a_result_is_one_line_where_it_is_shown() -> None:
+    shown = repr(headway.start("functions", updates=2, collect_ms=0, train_ms=0, evaluate_ms=0).wait())
+    assert re.fullmatch(
+        r"<result of a run: reached 2 updates; version 2, score [-.\d]+ \(version 2\), staleness at most \d, [.\d]+ s>",
+        shown,
+    )
 
 
 def test_help_and_editors_see_every_keyword() -> None:

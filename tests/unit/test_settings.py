@@ -346,6 +346,7 @@ def test_the_description_names_what_follows_too() -> None:
         "queue_capacity": None,
         "replay": None,
         "pacing_s": 0.0,
+        "tickets_per_call": "auto",
         "warmup_s": 0.0,
         "target_score": None,
         "evaluate_every": 0,

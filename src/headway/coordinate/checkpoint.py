@@ -94,6 +94,8 @@ class RunState:
     companions: Companions | None = None
     """Which versions of the other lines go with a ticket, with the newest version, with an evaluation that is due, and
     with the rollouts that a line does not take."""
+    configured_collectors: int | None = None
+    """How many collectors the run was told to have; `settings` say how many it had."""
 
 
 AnyState = TypeVar("AnyState", RunState, LineState)

@@ -14,9 +14,10 @@ import asyncio
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from headway.coordinate.collector_calls import CollectorCalls
+from headway.coordinate.call_sizes import CallSizes, FixedSize, MeasuredSizes
+from headway.coordinate.collector_calls import CollectorCalls, versions_of
 from headway.coordinate.control import RunControl
 from headway.coordinate.feed import AnyFeed
 from headway.coordinate.flights import Flights
@@ -24,14 +25,19 @@ from headway.coordinate.lanes import Post, Versions
 from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
 from headway.coordinate.roles import publisher_name
 from headway.core.events import BegunAnew
-from headway.core.protocols import PayloadLost, RoleError, RoleRaised
+from headway.core.protocols import NoRoom, PayloadLost, RoleError, RoleRaised, SendsCalls
 from headway.core.types import HEALTH, Rollout, Snapshot, Ticket, anew_seed
 from headway.observe.messages import to_stderr
 
+ROOM_S = 1.0
+"""How long a collector whose rollout had no room waits before it collects it again."""
 SLOW_DRAIN = (
     "on_publish=drain: waiting until whole episodes have landed takes longer than making the next version, so lanes "
     "stand still; on_publish=partial changes the weights within episodes instead"
 )
+
+
+NOT_BEGUN = "not begun: another ticket of its call took long"
 
 
 class Collecting:
@@ -49,8 +55,9 @@ class Collecting:
         self._control = control
         self.names = collectors.names
         self._has_lanes = calls.settings.lanes > 1
-        self._patience_s = calls.settings.patience_s
+        self._sizes = _call_sizes(calls)
         self._failures: Counter[str] = Counter()  # collector -> tickets in a row that were dropped as failed
+        self._without_room: dict[int, float] = {}  # seat -> since when no rollout of it had room, and nothing landed
         self.engines: dict[str, tuple[float, Mapping[str, float]]] = {}
         """Collector -> when it landed, and its health then."""
 
@@ -75,17 +82,27 @@ class Collecting:
     async def loop(self, seat: int) -> None:
         """Consumes open tickets, produces rollouts. Waits for: a ticket it may have; with lanes, its collector to be
         ready for the ticket's version. Woken by: a publish or a drop that frees a slot, a reissued ticket, the end of
-        a pause; the last landing of another version. Ends: with the learn loop of the first line.
+        a pause; the last landing of another version; a second collector that is ready to take over. Ends: with the
+        learn loop of the first line, or when its collector is to leave and its ticket has landed or was handed on.
         """
         next_start = -math.inf
         pacing_s, now = self._settings.pacing_s, self._calls.runtime.now
+        sizes = self._sizes
         while True:
+            if self._collectors.moves and seat in self._collectors.moves:
+                await self._collectors.move(seat)
             if pacing_s:
                 await self._pace(seat, next_start)
             ticket = self._ticket_nowait(seat) or await self._next_ticket(seat)
+            if ticket is None:
+                return
             if pacing_s:
                 next_start = now() + pacing_s
             ticket, snapshot = self.flights.start(ticket, seat)
+            if sizes is not None and not ticket.attempt:
+                several = [(ticket, snapshot), *self._start_more(seat, snapshot, sizes.limit(seat) - 1)]
+                await self._fly_together(seat, several, sizes)
+                continue
             try:
                 rollout = await self._collectors.collect(seat, ticket, snapshot)
             except RoleError as error:
@@ -93,14 +110,68 @@ class Collecting:
             else:
                 self._land(ticket, snapshot, rollout)
 
+    def _start_more(self, seat: int, snapshot: Snapshot, limit: int) -> list[tuple[Ticket, Snapshot]]:
+        """Further tickets for the same call. One that flies again flies alone: if it brings its collector down, nobody
+        else is blamed. Where weights are applied before a flight, all have the same."""
+        started: list[tuple[Ticket, Snapshot]] = []
+        versions = versions_of(snapshot) if self._collectors.holds_weights else None
+        for _ in range(min(limit, self._queue.num_for(seat))):
+            ticket = self._queue.first(seat)
+            assert ticket is not None
+            if ticket.attempt or versions not in (None, self.flights.versions_for(ticket)):
+                break
+            self._queue.take(seat)
+            started.append(self.flights.start(ticket, seat))
+        return started
+
+    async def _fly_together(self, seat: int, several: Sequence[tuple[Ticket, Snapshot]], sizes: CallSizes) -> None:
+        """Tickets of one call land together. Of a call that fails, the first that has not landed is to answer for it,
+        the others fly again as if they had not taken off; as do those that a collector which took long did not begin.
+        """
+        error: RoleError | None
+        rollouts: Sequence[Rollout]
+        try:
+            rollouts, error = await self._collectors.collect_several(seat, several, sizes)
+        except RoleError as failure:
+            rollouts, error = (), failure
+        for (ticket, snapshot), rollout in zip(several, rollouts, strict=False):
+            self._land(ticket, snapshot, rollout)
+        left = several[len(rollouts) :]
+        if not left:
+            return
+        others = left if error is None else left[1:]
+        why = NOT_BEGUN if error is None else error.what
+        for other, its_snapshot in reversed(others):  # the oldest is put in line last: first
+            self.flights.reissue(other, its_snapshot, seat, why, is_attempt=False, anew=False)
+        if error is None:
+            return
+        sizes.note_failure(seat)
+        ticket, snapshot = left[0]
+        if isinstance(error, PayloadLost) and not _versions(snapshot).intersection(error.versions):
+            self.flights.reissue(ticket, snapshot, seat, error.what, is_attempt=True, anew=False)
+            return  # the weights of another were lost: this one flies alone, and so will that one
+        await self._failed(seat, ticket, snapshot, error)
+
     def _ticket_nowait(self, seat: int) -> Ticket | None:
         """A ticket, if there is one this seat may have now; otherwise it is noted as idle, or as waiting."""
+        if self._hands_on(seat):
+            return None
         if self._control.is_paused or self._control.stop_reason:
             self._queue.note_idle(seat)
             return None
         if self._has_lanes and not self._may_take_off(seat):
             return None
         return self._queue.take(seat)
+
+    def _hands_on(self, seat: int) -> bool:
+        """Is its collector leaving, and may others have what it cannot finish?"""
+        return seat in self._queue.leaving and not self._settings.is_pinned
+
+    def _is_done(self, seat: int) -> bool:
+        """Is its collector leaving, and will it never be asked for anything again?"""
+        if seat not in self._queue.leaving:
+            return False
+        return not self._settings.is_pinned or self.flights.are_settled_of(seat)
 
     def _may_take_off(self, seat: int) -> bool:
         """Is its collector ready for the seat's next ticket? If not, somebody else may have it meanwhile."""
@@ -127,22 +198,26 @@ class Collecting:
             flights.newest_versions if ticket is None else flights.versions_for(ticket)
         )
 
-    async def _next_ticket(self, seat: int) -> Ticket:
+    async def _next_ticket(self, seat: int) -> Ticket | None:
+        """None if there will be no further one for this seat."""
         role = self.names[seat]
-        turns = self._patience_s * self._settings.seats  # slots may be fewer than seats
-        while True:
+        while not self._is_done(seat):
+            turns = self._calls.patience_s * len(self.names)  # slots may be fewer than seats
             if self._has_lanes and role in self._collectors.post(seat).waiting:
                 version = self.flights.first.version
-                await self._board.wait(role, "drain", lambda: self._why_not_yet(seat), self._patience_s)
+                await self._board.wait(role, "drain", lambda: self._why_not_yet(seat), self._calls.patience_s)
                 self._collectors.post(seat).waiting.pop(role, None)
                 if self._collectors.warns_of_drains and self.flights.first.version > version:
                     self._collectors.warns_of_drains = False
                     to_stderr(SLOW_DRAIN)
             else:
                 await self._board.wait(role, self._blocked_by(), self.why_no_ticket, turns)
+                if seat in self._collectors.moves:
+                    await self._collectors.move(seat)
             ticket = self._ticket_nowait(seat)
             if ticket is not None:
                 return ticket
+        return None
 
     async def _pace(self, seat: int, next_start: float) -> None:
         """Keep the collector's distance between two starts."""
@@ -170,11 +245,13 @@ class Collecting:
     def _land(self, ticket: Ticket, snapshot: Snapshot, rollout: Rollout) -> None:
         now = self._calls.runtime.now()
         self.flights.land(ticket, snapshot, rollout, now)
-        role = self._collectors.post(ticket.collector or 0).role
-        if self._failures:
+        if self._failures or HEALTH in rollout.info:
+            role = self._collectors.post(ticket.collector or 0).role
             self._failures.pop(role, None)
-        if HEALTH in rollout.info:
-            self.engines[role] = now, rollout.info[HEALTH]
+            if HEALTH in rollout.info:
+                self.engines[role] = now, rollout.info[HEALTH]
+        if self._without_room:
+            self._without_room.clear()
         for line in self.flights.lines:
             if self._control.is_paused or self.feeds[line.name].has_news():
                 self._board.wake(line.role)
@@ -183,8 +260,23 @@ class Collecting:
         for line in self.flights.lines:
             self._board.wake(line.role)
 
+    async def _wait_for_room(self, seat: int, ticket: Ticket, snapshot: Snapshot, error: NoRoom) -> None:
+        """Fly the ticket again in a while, when the learner has used what is in the way. That may take as long as a
+        ticket may."""
+        now, limit = self._calls.runtime.now(), self._settings.deadlines.collect_s
+        if now - self._without_room.setdefault(seat, now) >= limit:
+            raise RunFailed(
+                f"{ticket} on {self.names[seat]}: {error.what}, for {limit:g} s (collect_deadline_s); fewer or smaller "
+                "rollouts at once (max_lead, tickets_per_batch, queue_bytes_limit) need less"
+            ) from error
+        self.flights.reissue(ticket, snapshot, seat, error.what, is_attempt=False, anew=False)
+        await self._collectors.recover(seat, error)
+        await self._calls.pause(self.names[seat], "room for its rollout", ROOM_S)
+
     async def _failed(self, seat: int, ticket: Ticket, snapshot: Snapshot, error: RoleError) -> None:
         """Fly the ticket again, or give it up; then bring the collector back."""
+        if isinstance(error, NoRoom):
+            return await self._wait_for_room(seat, ticket, snapshot, error)
         end_if_final(error)
         retries = self._settings.retries
         is_lost = isinstance(error, PayloadLost)
@@ -198,14 +290,15 @@ class Collecting:
             self.flights.reissue(ticket, snapshot, seat, error.what, is_attempt=not is_innocent, anew=is_lost)
         elif retries.on_failure == "drop":
             self.flights.give_up(ticket, snapshot, error.what)
-            if not is_lost:
+            if not is_lost and not self._hands_on(seat):
                 self._wake_learners()
                 return await self._begin_anew(seat, ticket, error)
         else:
             tries = "" if attempts == 1 else f" after {attempts} attempts"
             raise RunFailed(f"{ticket} failed on {self.names[seat]}{tries}: {error.what}") from error
         self._wake_learners()
-        await self._collectors.recover(seat, error)
+        if not self._hands_on(seat):
+            await self._collectors.recover(seat, error)
 
     async def _stage_again(self, role: str, snapshot: Snapshot, lost: PayloadLost) -> None:
         """Have the weights that are gone staged again, of whichever line they were."""
@@ -252,3 +345,18 @@ class Collecting:
                 self.flights.let_go(snapshot)
             while is_done and self.flights.are_newest(snapshot):
                 await self._board.wait(name, "version", "a newer version", float("inf"))
+
+
+def _call_sizes(calls: RoleCalls) -> CallSizes | None:
+    """None: each ticket has a call of its own."""
+    settings, asked = calls.settings, calls.settings.tickets_per_call
+    if asked != "auto":
+        return FixedSize(asked, settings.deadlines.collect_s) if asked > 1 else None
+    if settings.lanes > 1 or settings.pacing_s or not isinstance(calls.runtime, SendsCalls):
+        return None
+    return MeasuredSizes(settings.deadlines.collect_s)
+
+
+def _versions(snapshot: Snapshot) -> set[int]:
+    """Of every line whose weights it holds."""
+    return {snapshot.version, *(other.version for other in snapshot.others.values())}

@@ -10,14 +10,16 @@ an attempt being counted. If it died, nobody can say whose fault it was, and it 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 
+from headway.coordinate.call_sizes import CallSizes
 from headway.coordinate.flight_calls import FlightCalls
 from headway.coordinate.lanes import Post, Versions
 from headway.coordinate.role_calls import RoleCalls, RunFailed, end_if_final
-from headway.coordinate.roles import EVALUATOR, LEARNER, Traits, collector_name
-from headway.core.naming import seat_name
+from headway.coordinate.roles import EVALUATOR, LEARNER, Together, Traits, collector_name
+from headway.core.naming import place_of, seat_name, seats_of
 from headway.core.opaque import SavedState
 from headway.core.protocols import PayloadLost, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.types import Rollout, Snapshot, Ticket
@@ -40,10 +42,15 @@ class CollectorCalls:
         self._board = calls.board
         self.names = [seat_name(seat, settings.collectors, settings.lanes) for seat in range(settings.seats)]
         """How each seat is called on the board."""
+        self._numbers = [place_of(seat, settings.collectors, settings.lanes)[0] for seat in range(settings.seats)]
+        """The collector of each seat."""
         self._posts = [
-            Post(collector_name(number), range(number, settings.seats, settings.collectors))
+            Post(collector_name(number), seats_of(number, settings.collectors, settings.lanes))
             for number in range(settings.collectors)
         ]
+        self.num = settings.collectors
+        """How many there are, without those that are leaving."""
+        self._drains = False
         self._has_lanes = settings.lanes > 1
         self._flights: FlightCalls | None = None
         self._flown: dict[str, int] = {}  # who -> incarnation of the collector when it was last called
@@ -53,6 +60,8 @@ class CollectorCalls:
         """Do the collectors say what they do?"""
         self.warns_of_drains = False
         """Is it still to be said that draining takes longer than a version? Only where rollouts are episodes."""
+        self.moves: set[int] = set()
+        """Collectors for which a second one is ready in another place: it takes over after the ticket under way."""
         self.carried: dict[int, SavedState] = {}
         """Collector -> its state after its last landed rollout."""
 
@@ -82,15 +91,70 @@ class CollectorCalls:
                 "evaluation_waits_for='parked' is for collectors with the methods pause and resume; "
                 f"{traits.kind} has none"
             )
+        self._drains = traits.holds_weights and on_publish == "drain"
         for post in self._posts:
-            post.drains = traits.holds_weights and on_publish == "drain"
+            post.drains = self._drains
         self.warns_of_drains = traits.can_pause
         if self._settings.parks or traits.tells:
             self._flights = FlightCalls(self._calls, self._posts, tells=traits.tells)
             self.is_watched = traits.tells
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(post.role for post in self._posts)
+
+    async def move_soon(self, role: str) -> None:
+        """A second collector is ready in another place. One with lanes carries nothing, and what it has in flight lands
+        where it is; the loop of any other moves it between two tickets."""
+        number = self.roles.index(role)
+        post = self._posts[number]
+        if not self._has_lanes:
+            self.moves.add(number)
+            self._board.wake(self.names[number])
+        elif post.is_up and await self._calls.move(role):
+            post.incarnation += 1
+            post.applied = None
+            self._stir(post)
+
+    async def move(self, number: int) -> None:
+        """Go on in another place, from where it was after its last landed rollout."""
+        self.moves.discard(number)
+        role = self.names[number]
+        if not await self._calls.move(role):
+            return
+        self._posts[number].applied = None
+        if number in self.carried:
+            try:
+                await self.restore_collector(number, self.carried[number])
+            except RoleRaised:
+                raise
+            except RoleError as error:
+                await self.recover(number, error)
+
     def post(self, seat: int) -> Post:
-        return self._posts[seat % len(self._posts)]
+        return self._posts[self._numbers[seat]]
+
+    def post_of(self, number: int) -> Post:
+        return self._posts[number]
+
+    def add(self, number: int) -> Post:
+        """There is a collector with this number, as new as its post: a further one, or one that has left before."""
+        collectors, lanes = self._settings.collectors, self._settings.lanes
+        for further in range(len(self._posts), number + 1):
+            post = Post(collector_name(further), seats_of(further, collectors, lanes))
+            post.is_up = False
+            self._posts.append(post)
+            self._numbers += [further] * lanes
+            self.names += [seat_name(seat, collectors, lanes) for seat in post.seats]
+        post = self._posts[number] = Post(collector_name(number), seats_of(number, collectors, lanes))
+        post.drains = self._drains
+        return post
+
+    def forget(self, number: int) -> None:
+        """A collector has left, with what it carried."""
+        self._posts[number].go_down()
+        self.moves.discard(number)
+        self.carried.pop(number, None)
 
     async def collect(self, number: int, ticket: Ticket, snapshot: Snapshot) -> Rollout:
         if self._has_lanes:
@@ -109,6 +173,37 @@ class CollectorCalls:
         if self._holds_weights:
             _check_span(self._posts[number], rollout)
         return rollout
+
+    async def collect_several(
+        self, number: int, flights: Sequence[tuple[Ticket, Snapshot]], sizes: CallSizes
+    ) -> tuple[Sequence[Rollout], RoleRaised | None]:
+        """Several tickets in one call: the rollouts up to the first that raised, and what that was."""
+        role, post, calls, num = self.names[number], self._posts[number], self._calls, len(flights)
+        if self._holds_weights and post.applied != versions_of(flights[0][1]):
+            await self._apply(role, post, flights[0][1])
+        within, limit = sizes.within_s(number), sizes.deadline_s(number, num)
+        began = calls.runtime.now()
+        self._board.begin(role, "collect", flights[0][0] if num == 1 else f"{flights[0][0]} and {num - 1} more", limit)
+        try:
+            answer = await calls.runtime.call(role, "collect_several", _together(flights), within, deadline_s=limit)
+        finally:
+            self._board.end(role, times=num)
+        rollouts: Sequence[Rollout] = answer[0]
+        state, problem, collecting_s = answer[1:]
+        if rollouts:
+            num_bytes = sum([rollout.size or 0 for rollout in rollouts])
+            sizes.note(number, len(rollouts), calls.runtime.now() - began, collecting_s, num_bytes)
+            if self._stateful:
+                self.carried[number] = state
+        if self._holds_weights:
+            for rollout in rollouts:
+                _check_span(post, rollout)
+        return rollouts, None if problem is None else RoleRaised(role, "collect", *problem)
+
+    @property
+    def holds_weights(self) -> bool:
+        """Is a version applied before the tickets that fly with it?"""
+        return self._holds_weights
 
     async def _collect_in_lane(self, seat: int, ticket: Ticket, snapshot: Snapshot) -> Rollout:
         """The same beside other calls. Nothing is awaited between the coordinator's look at the post and `take_off`."""
@@ -202,7 +297,7 @@ class CollectorCalls:
             else:
                 post.waiting[name] = None
                 why = partial(post.why_not, wanted)
-                await self._board.wait(name, "applying", why, self._settings.patience_s)
+                await self._board.wait(name, "applying", why, self._calls.patience_s)
 
     def _stir(self, post: Post) -> None:
         """Something has changed: whoever waits for this collector looks again."""
@@ -230,7 +325,7 @@ class CollectorCalls:
         """Bring a collector back to where it was after its last landed rollout."""
         role = self.names[number]
         if self._has_lanes:
-            return await self.revive(number % len(self._posts), role, error)
+            return await self.revive(self._numbers[number], role, error)
         while True:
             if not isinstance(error, RoleRaised):
                 await self._calls.restart(role, error)
@@ -248,7 +343,7 @@ class CollectorCalls:
         """Let a collector leave behind what it was doing when it failed. One with lanes carries nothing."""
         role = self.names[number]
         if self._has_lanes:
-            return await self.revive(number % len(self._posts), role, error)
+            return await self.revive(self._numbers[number], role, error)
         if not isinstance(error, RoleRaised):
             await self._calls.restart(role, error)
             if number in self.carried:
@@ -294,6 +389,11 @@ class CollectorCalls:
                 if attempt + 1 == retries.publish_attempts:
                     raise RoleLate(role, "apply", f"quarantined: {error.what}") from error
                 await self._calls.pause_before_retry(name)
+
+
+def _together(flights: Sequence[tuple[Ticket, Snapshot]]) -> Together:
+    by_weights = itertools.groupby(flights, key=lambda flight: id(flight[1]))
+    return tuple((held[0][1], tuple(ticket for ticket, _ in held)) for held in (list(group) for _, group in by_weights))
 
 
 def _check_span(post: Post, rollout: Rollout) -> None:

@@ -16,6 +16,7 @@ is a call to a role (`RoleCalls`), all waiting is on the `Board`, all counting i
     evaluate   evaluating.py    a snapshot       a score            an evaluation that is due   publish
     reanalyze  reanalyzing.py   old targets      newer ones         a newer version             publish
     push       collecting.py    a snapshot       (in a collector)   a newer version             publish
+    moving     moving.py        notices          roles elsewhere    a place that goes away      the runtime
 
 Stopping: the learn loop of the first line ends when the plan is reached or a stop is requested; the other lines learn
 from what is there; then all others are taken along. What is in flight then is returned to the ledgers and, with a
@@ -27,10 +28,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from headway.coordinate.best_weights import BestWeights
 from headway.coordinate.checkpoint import CheckpointStore, RunState
+from headway.coordinate.checkpointing import with_number_in_force
 from headway.coordinate.control import INTERRUPTED, RunControl
 from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.journal import Journal
@@ -38,10 +41,12 @@ from headway.coordinate.parts import wire
 from headway.coordinate.role_calls import RoleCalls, RunFailed
 from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, Stations, publisher_name, replay_name
 from headway.coordinate.run_result import LineResult, RunResult
+from headway.coordinate.scaling import CollectorChange
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board, Stalled
 from headway.core.events import Ended, EvaluationAbandoned, Failed, RoleBusy, RoleWaits, RunBegan, Stopped
 from headway.core.ledger import Ledger, LedgerError
+from headway.core.naming import learner_name
 from headway.core.opaque import JsonObject, SettingValue
 from headway.core.protocols import RoleError, RoleRaised, Runtime
 from headway.core.refusals import refusal
@@ -80,6 +85,7 @@ class Coordinator:
                 "an evaluator that shares a collector needs evaluations that pause the run and let what is in flight "
                 "land: evaluate_in_background=False, evaluation_waits_for='landed'"
             )
+        configured, settings = settings.collectors, with_number_in_force(settings, resume)
         self.settings = settings
         self.runtime = runtime
         self.board = Board(runtime.now, None if recorder is None else self._tell)
@@ -94,6 +100,8 @@ class Coordinator:
             calls,
             self._control,
             has_evaluator=stations.evaluator is not None,
+            rooted=(*map(learner_name, settings.all_lines), *self._replay_names()),
+            stop=self.request_stop,
             wall_s=lambda: self.wall_s,
             after_publish=self._after_publish,
             after_publish_of_others=self._wake_publishers,
@@ -102,9 +110,11 @@ class Coordinator:
             samples=samples,
         )
         self.lines = parts.lines
+        parts.scaling.stations = stations
         self._collecting, self._evaluating = parts.collecting, parts.evaluating
         self._evaluating.is_shared = stations.shares_collector
         self._checkpointing, self._reanalyzing = parts.checkpointing, parts.reanalyzing
+        self._checkpointing.configured_collectors = configured
 
     # -- for whoever runs it ------------------------------------------------------------------------
 
@@ -129,7 +139,9 @@ class Coordinator:
                 self._journal.write(Failed, why)
             raise
         finally:
+            self._parts.scaling.end()
             self.board.stop_checking()
+            await self._checkpointing.close()
             await self.runtime.close()
             self._journal.close()
 
@@ -154,6 +166,11 @@ class Coordinator:
         if reason.startswith(INTERRUPTED):
             self._evaluating.abandon()
             self.board.wake(LEARNER)
+
+    def scale(self, collectors: int, answer: Future[CollectorChange], ticket: int | None = None) -> None:
+        """Have so many collectors from now on, in a pinned run from `ticket` on if that is said; the answer may be
+        `ScaleRefused`. To be called in the run's thread."""
+        self._parts.scaling.ask(collectors, answer, ticket)
 
     def why(self) -> str:
         """Who does what or waits for what, since when, at which version."""
@@ -264,30 +281,38 @@ class Coordinator:
     # -- the loops ----------------------------------------------------------------------------------
 
     async def _run_loops(self) -> None:
-        settings = self.settings
         self._rest_on_call()
         try:
             async with asyncio.TaskGroup() as group:
-                loops = [group.create_task(self._collecting.loop(seat)) for seat in range(settings.seats)]
-                if settings.on_publish == "partial":
-                    loops += [group.create_task(self._collecting.push_loop(n)) for n in range(settings.collectors)]
-                if self._collecting.is_watched:
-                    loops += [group.create_task(self._collecting.watch_loop(n)) for n in range(settings.collectors)]
-                if self._evaluating.has_loop:
-                    loops.append(group.create_task(self._evaluating.loop()))
-                if self._stations.reanalyzer is not None and not self._reanalyzing.is_in_turn:
-                    loops.append(group.create_task(self._reanalyzing.loop()))
-                if settings.plan.wall_s is not None:
-                    loops.append(group.create_task(self._watch_the_clock(settings.plan.wall_s)))
-                await self._learn_in_all_lines(group)
-                if settings.evaluate_in_background:
-                    await self._evaluating.wait_for_all()
-                self.board.rest(self.board.roles, "ending", "the end of the run")
-                for loop in loops:
-                    loop.cancel()
+                self._parts.scaling.begin(group)
+                try:
+                    await self._run_beside_collectors(group)
+                finally:
+                    self._parts.scaling.end()
         except BaseExceptionGroup as failures:
-            first = failures.exceptions[0]
+            first: BaseException = failures
+            while isinstance(first, BaseExceptionGroup):  # the moving loop has a group of its own
+                first = first.exceptions[0]
             raise first from first.__cause__
+
+    async def _run_beside_collectors(self, group: asyncio.TaskGroup) -> None:
+        settings = self.settings
+        loops: list[asyncio.Task[None]] = []
+        if self._evaluating.has_loop:
+            loops.append(group.create_task(self._evaluating.loop()))
+        if self._stations.reanalyzer is not None and not self._reanalyzing.is_in_turn:
+            loops.append(group.create_task(self._reanalyzing.loop()))
+        if self._parts.moving.is_possible(self.runtime):
+            loops.append(group.create_task(self._parts.moving.loop()))
+        if settings.plan.wall_s is not None:
+            loops.append(group.create_task(self._watch_the_clock(settings.plan.wall_s)))
+        await self._learn_in_all_lines(group)
+        if settings.evaluate_in_background:
+            await self._evaluating.wait_for_all()
+        self.board.rest(self.board.roles, "ending", "the end of the run")
+        self._parts.scaling.end()
+        for loop in loops:
+            loop.cancel()
 
     async def _learn_in_all_lines(self, group: asyncio.TaskGroup) -> None:
         """Until the first line has reached the plan and the others have learned from what is there.
@@ -324,7 +349,7 @@ class Coordinator:
 
     async def _wake_publishers(self) -> None:
         if self.settings.on_publish == "partial":
-            for number in range(self.settings.collectors):
+            for number in range(self._parts.scaling.collectors):
                 self.board.wake(publisher_name(number))
 
     async def _watch_the_clock(self, wall_s: float) -> None:

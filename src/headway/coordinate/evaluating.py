@@ -55,7 +55,6 @@ class Evaluating:
         self._best = best
         self._samples = samples
         self._in_background = calls.settings.evaluate_in_background
-        self._patience_s = calls.settings.patience_s
         self._under_way: asyncio.Task[Score] | None = None
         self.is_shared = False
         """Does the first collector evaluate, in place of a role of its own?"""
@@ -121,7 +120,7 @@ class Evaluating:
         ledger = self._first.ledger
         while any(entry.phase is Phase.IN_FLIGHT for entry in ledger.live()) and not self._control.stop_reason:
             doing = "what is in flight to land before an evaluation"
-            await self._board.wait(LEARNER, "landing", doing, self._patience_s)
+            await self._board.wait(LEARNER, "landing", doing, self._calls.patience_s)
 
     async def _with_others_at_rest(self) -> None:
         """No learner of another line is in the middle of an update while a blocking evaluation runs."""
@@ -135,7 +134,7 @@ class Evaluating:
                 LEARNER,
                 "evaluation",
                 lambda: f"the evaluation of version {self.evaluations.unfinished[0]}",
-                self._patience_s,
+                self._calls.patience_s,
             )
 
     # -- evaluating ---------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class Evaluating:
         """The learner stands by until every version that is due has its score."""
         if self.evaluations.waiting:
             version = self.evaluations.waiting[0]
-            self._board.begin(LEARNER, "evaluation", f"the evaluation of version {version}", self._patience_s)
+            self._board.begin(LEARNER, "evaluation", f"the evaluation of version {version}", self._calls.patience_s)
             try:
                 while self.evaluations.waiting and not self._control.abandons_evaluations:
                     await self._evaluate()

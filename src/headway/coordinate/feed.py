@@ -50,7 +50,6 @@ class Feed:
         self._control = control
         self._ending = ending
         self._why_no_ticket = why_no_ticket
-        self._deadline_s = calls.settings.data_deadline_s
         self._now = calls.runtime.now
 
     @property
@@ -79,7 +78,7 @@ class Feed:
                 if self._ending.look_without_update():
                     return False
                 raise Stalled(f"no ticket is live and none may open: {self._why_no_ticket()}")
-        await self._line.turn.wait_outside("data", explain, self._deadline_s)
+        await self._line.turn.wait_outside("data", explain, self._calls.data_deadline_s)
         return True
 
     # -- what a queue has none of -------------------------------------------------------------------
@@ -110,7 +109,7 @@ class QueueFeed(Feed):
         """None when a stop was asked for instead."""
         line, ledger, flights = self._line, self._ledger, self._flights
         left = line.settings.publish_every - line.updates_in_version
-        gives_up_at = self._now() + self._deadline_s
+        gives_up_at = self._now() + self._calls.data_deadline_s
         while not self._is_over:
             now = self._now()
             choice = ledger.choose(line.version, left, now_s=now)
@@ -144,9 +143,10 @@ class QueueFeed(Feed):
         """Every landing ends the learner's wait; so what expires again and again needs a deadline of its own."""
         settings = self._line.settings
         return (
-            f"no batch of {settings.tickets_per_batch} rollouts came together within {self._deadline_s:g} s: "
-            f"each waited longer than max_age_s={settings.max_age_s:g} for the others; raise max_age_s or "
-            "collectors, or lower tickets_per_batch"
+            f"no batch of {settings.tickets_per_batch} rollouts came together within "
+            f"{self._calls.data_deadline_s:g} s: each waited longer than "
+            f"max_age_s={settings.max_age_s:g} for the others; raise max_age_s or collectors, or lower "
+            "tickets_per_batch"
         )
 
     async def learn(self, batch: Batch, publish_as: int | None) -> Learned:

@@ -75,7 +75,6 @@ class FlightCalls:
         self._tells = tells
         self._doing: dict[str, str] = {}  # collector -> what it said last
         self._limit_s = calls.settings.deadlines.collect_s
-        self._patience_s = calls.settings.patience_s
         self._clocks: dict[str, _Clock] = {}  # of who collects
         self._is_parked = False
         self._waiting: dict[str, None] = {}  # who would collect if nobody was parked
@@ -85,12 +84,12 @@ class FlightCalls:
         board, runtime, loop = self._calls.board, self._calls.runtime, asyncio.get_running_loop()
         while self._is_parked:
             self._waiting[name] = None
-            await board.wait(name, "parked", "the evaluation to finish", self._patience_s)
+            await board.wait(name, "parked", "the evaluation to finish", self._calls.patience_s)
         board.begin(name, "collect", partial(self._words, role, ticket), self._limit_s)
         try:
             async with asyncio.timeout(self._limit_s) as limit:
                 clock = self._clocks[name] = _Clock(role, ticket, limit, loop.time())
-                answer = await runtime.call(role, "collect", ticket, snapshot, deadline_s=self._patience_s)
+                answer = await runtime.call(role, "collect", ticket, snapshot, deadline_s=self._calls.patience_s)
                 if clock.is_over(loop.time()):
                     raise TimeoutError
                 return answer
@@ -109,7 +108,7 @@ class FlightCalls:
         now = asyncio.get_running_loop().time()
         for name, clock in self._clocks.items():
             clock.stop(now)
-            self._calls.board.begin(name, "parked", "the evaluation to finish", self._patience_s)
+            self._calls.board.begin(name, "parked", "the evaluation to finish", self._calls.patience_s)
         return await self._tell_all("pause")
 
     async def go_on(self) -> list[tuple[Post, RoleError]]:
@@ -134,7 +133,7 @@ class FlightCalls:
             if since is None or asyncio.get_running_loop().time() - since < ASKED_EVERY_S or not post.is_up:
                 self._doing.pop(post.role, None)
             else:
-                self._doing[post.role] = await self._ask(post.role, self._patience_s)
+                self._doing[post.role] = await self._ask(post.role, self._calls.patience_s)
 
     async def _ask(self, role: str, within_s: float) -> str:
         try:

@@ -57,6 +57,7 @@ class Flights:
         self.companions = Companions(lines[1:], is_pinned=calls.settings.is_pinned)
         self._flying: dict[int, tuple[int, Snapshot]] = {}
         """Of a run with several lines: ticket in flight -> its seat and the weights it flies with."""
+        self._last_span = Span(0, 0)
         self._admit_when_landed = [line for line in lines if line.settings.queue_bytes_limit is not None]
 
     # -- opening ------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ class Flights:
         index = ticket.index
         steps, size = int(rollout.steps), rollout.size or 0
         length = float(rollout.steps if rollout.length is None else rollout.length)
-        span, spans = rollout.span or Span(snapshot.version, snapshot.version), None
+        span, spans = rollout.span or self._span_of(snapshot.version), None
         parts = self.lines
         if self._others:
             parts = [line for line in self.lines if _is_in(line, index, Phase.IN_FLIGHT)]
@@ -194,6 +195,12 @@ class Flights:
         else:
             for line in self._admit_when_landed:
                 self.admit(line)  # how big it is may be news, or smaller than was expected
+
+    def _span_of(self, version: int) -> Span:
+        """Of what one version made: most rollouts that land one after another have the same."""
+        if self._last_span.newest != version:
+            self._last_span = Span(version, version)
+        return self._last_span
 
     def _land_with_others(self, index: int, snapshot: Snapshot) -> None:
         """Let go of what it flew with. In a pinned run what the first line was accompanied by stays until it settles:
@@ -242,6 +249,19 @@ class Flights:
         for seat in self.queue.idle_with_work():
             self._board.wake(self._seat_names[seat])
 
+    def are_settled_of(self, seat: int) -> bool:
+        """Of a pinned run: are all tickets settled that this seat has, or had before it was taken away?"""
+        since = self.first.ledger.seats.since
+        return all(
+            line.ledger.next_index >= since and all(entry.ticket.collector != seat for entry in line.ledger.live())
+            for line in self.lines
+        )
+
+    def _wake_leaving(self) -> None:
+        """Whoever is to leave when its tickets are settled looks again."""
+        for seat in self.queue.leaving:
+            self._board.wake(self._seat_names[seat])
+
     # -- with the learners ----------------------------------------------------------------------------
 
     def take(self, line: Line, indices: Sequence[int], now: float) -> Batch:
@@ -259,6 +279,7 @@ class Flights:
             self._let_go_of(index)
         if settled:
             self._journal.write(Settled, settled, line.name)
+            self._wake_leaving()
 
     def expire(self, line: Line, index: int, now: float) -> None:
         """A rollout is too old to be taken."""
@@ -283,6 +304,7 @@ class Flights:
         self._let_go_of(index)
         self._journal.write(Dropped, index, reason.value, why, line.name)
         self.admit(line)
+        self._wake_leaving()
 
     def _let_go_of(self, index: int) -> None:
         """A line is done with this rollout; the last one gives its memory back."""

@@ -23,6 +23,10 @@ class LineLead:
     def current(self) -> float:
         return self.rule.max_lead
 
+    def expect_from(self, seats: int) -> None:
+        """So many tickets are collected at once from now on."""
+        self._watch.seats = seats
+
     def note(self, effective_sample_size: float | None) -> None:
         """What an update said about its batch."""
         self._watch.note(effective_sample_size)
@@ -53,7 +57,7 @@ class _LeadWatch:
 
     def __init__(self, every: int, seats: int, learner: str) -> None:
         self._every = every
-        self._seats = seats
+        self.seats = seats
         self._learner = learner
         self._since = 0.0
         self._idle = self._blocked = 0.0
@@ -73,7 +77,7 @@ class _LeadWatch:
         elapsed = max(now - self._since, 1e-9)
         interval = Interval(
             learner_idle=(idle - self._idle) / elapsed,
-            collectors_blocked=(blocked - self._blocked) / elapsed / self._seats,
+            collectors_blocked=(blocked - self._blocked) / elapsed / self.seats,
             effective_sample_size=sum(self._sizes) / len(self._sizes) if self._sizes else None,
         )
         self._since, self._idle, self._blocked = now, idle, blocked

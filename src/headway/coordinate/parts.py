@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from headway.coordinate.best_weights import BestWeights
@@ -18,8 +18,10 @@ from headway.coordinate.feed import feed_for
 from headway.coordinate.flights import Flights
 from headway.coordinate.learning import Learning
 from headway.coordinate.line import Line
+from headway.coordinate.moving import Moving
 from headway.coordinate.reanalyzing import Reanalyzing
 from headway.coordinate.role_calls import RoleCalls
+from headway.coordinate.scaling import Scaling
 from headway.coordinate.ticket_queue import TicketQueue
 from headway.observe.samples import SampleLog
 
@@ -31,11 +33,13 @@ class Parts:
     lines: Sequence[Line]
     flights: Flights
     collecting: Collecting
+    scaling: Scaling
     learnings: Sequence[Learning]
     """One a line."""
     evaluating: Evaluating
     reanalyzing: Reanalyzing
     checkpointing: Checkpointing
+    moving: Moving
 
 
 def wire(
@@ -43,6 +47,8 @@ def wire(
     control: RunControl,
     *,
     has_evaluator: bool,
+    rooted: Collection[str],
+    stop: Callable[[str], None],
     wall_s: Callable[[], float],
     after_publish: Callable[[], Awaitable[None]],
     after_publish_of_others: Callable[[], Awaitable[None]],
@@ -50,7 +56,8 @@ def wire(
     best: BestWeights | None,
     samples: SampleLog | None,
 ) -> Parts:
-    """Build them, one line per edge. `after_publish` is what follows a version of the first line."""
+    """Build them, one line per edge. `rooted` are the roles that cannot move, `after_publish` is what follows a version
+    of the first line."""
     settings = calls.settings
     lines = [Line(name, calls) for name in settings.all_lines]
     first = lines[0]
@@ -79,5 +86,7 @@ def wire(
         for line in lines
     ]
     reanalyzing = Reanalyzing(first, feeds[first.name], calls)
-    checkpointing = Checkpointing(store, feeds, flights, collectors, evaluating, calls, wall_s)
-    return Parts(lines, flights, collecting, learnings, evaluating, reanalyzing, checkpointing)
+    scaling = Scaling(collecting, collectors, calls, control)
+    checkpointing = Checkpointing(store, feeds, flights, collectors, evaluating, calls, wall_s, scaling.bring_back)
+    moving = Moving(calls, collectors, rooted, stop)
+    return Parts(lines, flights, collecting, scaling, learnings, evaluating, reanalyzing, checkpointing, moving)

@@ -7,7 +7,7 @@ A version that was lost with the node that held it is staged again by the learne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from headway.coordinate.learner_calls import LearnerCalls
@@ -95,6 +95,14 @@ class Publishing:
             if snapshot.version not in weights and self.snapshots.has(snapshot.version):
                 weights[snapshot.version] = await self.weights_of(snapshot, role, folder)
         return weights
+
+    def hold_all(self) -> list[Snapshot]:
+        """Everything that somebody needs, held until `let_go_of` it."""
+        return [self.snapshots.hold(snapshot.version) for snapshot in self.snapshots.all()]
+
+    def let_go_of(self, held: Iterable[Snapshot]) -> None:
+        for snapshot in held:
+            self.snapshots.let_go(snapshot.version)
 
     async def stage_last(self, version: int, role: str, folder: FolderFor) -> tuple[Snapshot | None, Weights]:
         """The version a run ends with, and its weights as a checkpoint keeps them; nothing if they were lost on the

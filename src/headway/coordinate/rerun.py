@@ -8,6 +8,7 @@ timing, and it is in the event log. Everything else follows from seeds. So the l
     start k, c, v ticket k takes off on seat c (with one lane each: collector c) with version v
     land k        it is collected now
     anew k, c, a  ticket k was dropped as failed, and its collector begins new episodes
+    leave r       collector r has ended: one that has its name later begins with nothing
     learn [k..]   these rollouts are trained on (none: what was drawn for it)
     insert [k..]  these go into the replay
     draw v        the replay with a role of its own draws for an update
@@ -59,6 +60,10 @@ def replay(
     gap = next((event for event in script if isinstance(event, ev.GapFound)), None)
     if gap is not None:
         raise ReplayError(f"a part of the log is missing: {gap.why}")
+    if script and isinstance(script[0], ev.PartBegan):
+        raise ReplayError(
+            "the oldest parts of the log were let go (log_limit_mb): the run cannot be replayed from its beginning"
+        )
     if not script or not isinstance(script[0], ev.RunBegan):
         raise ReplayError("the log does not begin with a run")
     make = (lambda config: stations) if isinstance(stations, Stations) else stations
@@ -114,7 +119,7 @@ class _Rerun:
         return self._lines[name]
 
     def _begin_session(self, event: ev.RunBegan) -> None:
-        self._collectors.num = event.settings["collectors"]
+        self._collectors.places = event.settings["collectors"], event.settings.get("lanes", 1)
         if event.config == self._config:
             return
         self._config = event.config
@@ -150,6 +155,9 @@ class _Rerun:
 
     def _begin_anew(self, event: ev.BegunAnew) -> None:
         self._collectors.begin_anew(event)
+
+    def _leave(self, event: ev.Left) -> None:
+        self._collectors.leave(event)
 
     def _give_work(self, event: ev.WorkGiven) -> None:
         line = self._lines[FIRST_LINE]
@@ -187,6 +195,7 @@ _IN_THE_RUN: dict[type[object], Callable[[_Rerun, Any], None]] = {
     ev.Reissued: _Rerun._reissue,
     ev.Landed: _Rerun._land,
     ev.BegunAnew: _Rerun._begin_anew,
+    ev.Left: _Rerun._leave,
     ev.WorkGiven: _Rerun._give_work,
     ev.Refreshed: _Rerun._refresh,
     ev.Resumed: _Rerun._resume,

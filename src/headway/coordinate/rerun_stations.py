@@ -17,6 +17,7 @@ from headway.coordinate.lanes import Versions
 from headway.coordinate.roles import CollectorRole, LearnerRole, ReplayRole, Stations
 from headway.core import events as ev
 from headway.core.lent import Lent, taken
+from headway.core.naming import place_of
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, anew_seed, derive_seed
 
 FIRST_LINE = ""
@@ -157,7 +158,7 @@ class CollectorsAgain:
     def __init__(self, stations: Stations, seed: int) -> None:
         self._stations = stations
         self._seed = seed
-        self.num = 1
+        self.places = (1, 1)  # of the seats: collectors, lanes
         self._roles: dict[int, CollectorRole] = {}
         self._applied: dict[int, Versions] = {}  # collector -> version of each line, for those that hold weights
         self._flights: dict[int, tuple[int, int, Snapshot | None]] = {}  # ticket -> (seat, version, its weights)
@@ -191,7 +192,7 @@ class CollectorsAgain:
                 "log, so a run with on_publish=partial cannot be replayed"
             )
         ticket = Ticket(index, derive_seed(self._seed, "ticket", index), version, seat, attempt)
-        number = seat % self.num
+        number, _ = place_of(seat, *self.places)
         collector = self._role(number)
         if collector.traits().holds_weights and self._applied.get(number) != versions_of(snapshot):
             collector.apply(snapshot)
@@ -204,7 +205,13 @@ class CollectorsAgain:
             )
         return rollout
 
+    def leave(self, event: ev.Left) -> None:
+        """A collector has ended; whoever has its number later begins with nothing."""
+        number = int(event.role.partition("-")[2])
+        self._roles.pop(number, None)
+        self._applied.pop(number, None)
+
     def begin_anew(self, event: ev.BegunAnew) -> None:
-        number = event.seat % self.num
+        number, _ = place_of(event.seat, *self.places)
         self._role(number).begin_anew(anew_seed(derive_seed(self._seed, "ticket", event.ticket), event.attempt))
         self._applied.pop(number, None)

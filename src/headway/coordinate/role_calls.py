@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from headway.coordinate.evaluations import evaluation_seed
@@ -19,9 +20,9 @@ from headway.coordinate.journal import Journal
 from headway.coordinate.roles import EVALUATOR, REANALYZER
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board
-from headway.core.events import PublishRetried, Restarted
+from headway.core.events import Moved, PublishRetried, Restarted
 from headway.core.opaque import RoleAnswer
-from headway.core.protocols import Reserves, Role, RoleError, RoleLate, RoleRaised, Runtime
+from headway.core.protocols import GivesNotice, Reserves, Role, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Rollout, Score, Snapshot
 
 
@@ -58,6 +59,15 @@ class RoleCalls:
         """Role -> how often it was built anew in this session."""
         self.publish_retries = 0
         """Attempts to hand a version on that failed, in this session."""
+        self.patience_s = settings.patience_s
+        """The longest a healthy run can keep anyone waiting, with as many collectors as it has."""
+        self.data_deadline_s = settings.data_deadline_s
+        """How long a learner may wait for a batch."""
+
+    def expect_from(self, collectors: int) -> None:
+        """So many collectors share the tickets from now on."""
+        settings = replace(self.settings, collectors=collectors)
+        self.patience_s, self.data_deadline_s = settings.patience_s, settings.data_deadline_s
 
     async def start_all(self, roles: Iterable[Role]) -> None:
         """Build every role, all at once; where a runtime can, there is room for all of them first."""
@@ -107,14 +117,27 @@ class RoleCalls:
             finally:
                 self.board.end(name)
 
+    async def move(self, role: str) -> bool:
+        """Let what was prepared for a role take over. False if there is nothing any more."""
+        assert isinstance(self.runtime, GivesNotice)
+        is_moved = await self.runtime.move(role)
+        if is_moved:
+            self.journal.write(Moved, role)
+        return is_moved
+
     def note_retry(self, role: str, version: int, why: str) -> None:
         """Handing on a version failed once."""
         self.publish_retries += 1
         self.journal.write(PublishRetried, role, version, why)
 
     async def pause_before_retry(self, name: str) -> None:
+        """Between two attempts to hand a version on."""
         delay_s = self.settings.retries.publish_delay_s
-        self.board.begin(name, "retry", f"its next attempt (publish_delay_s={delay_s:g})", delay_s)
+        await self.pause(name, f"its next attempt (publish_delay_s={delay_s:g})", delay_s)
+
+    async def pause(self, name: str, what: str, delay_s: float) -> None:
+        """Before something is tried again."""
+        self.board.begin(name, "retry", what, delay_s)
         try:
             await asyncio.sleep(delay_s)
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import numbers
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +25,7 @@ from headway.core.protocols import (
     OffersTargets,
     Pausable,
     Placement,
+    Problem,
     Reanalyzer,
     ReplayLearner,
     Role,
@@ -32,6 +34,7 @@ from headway.core.protocols import (
     Stateful,
     TakesSnapshots,
     Tells,
+    explain,
 )
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket, size_of
 
@@ -52,8 +55,8 @@ class LineStations:
 class Stations:
     """How to build each station, and where. Factories are called in the place where the role runs.
 
-    `collector` gets the collector's number, 0 to collectors - 1. `replay` is for a replay with a role of its own; one
-    that lives inside the learner needs none.
+    `collector` gets the collector's number, 0 to collectors - 1, or a later one if some are added. `replay` is for a
+    replay with a role of its own; one that lives inside the learner needs none.
     """
 
     collector: Callable[[int], Collector]
@@ -71,6 +74,10 @@ class Stations:
     """In place of a role of its own: evaluations take place in the first collector's, with what it has (its engine).
     Only where they pause the run and what is in flight lands first. `evaluator` still builds one by itself."""
 
+    most_collectors: int | None = None
+    """Where something has a place for each collector (a replay with a stream for each): more than these cannot be added
+    to a run that goes on."""
+
     @property
     def shares_collector(self) -> bool:
         """Is the first collector the evaluator too?"""
@@ -85,18 +92,23 @@ class Stations:
             roles.append(Role(learner_name(name), partial(LearnerRole, line.learner), line.learner_placement))
             if line.replay is not None:
                 roles.append(Role(replay_name(name), partial(ReplayRole, line.replay), line.replay_placement))
-        for number in range(num_collectors):
-            lent = self.evaluator_of if self.shares_collector and number == 0 else None
-            factory = partial(CollectorRole, partial(self.collector, number), lent)
-            roles.append(Role(collector_name(number), factory, self.collector_placement, lanes))
+        roles += [self.collector_role(number, lanes) for number in range(num_collectors)]
         if self.evaluator is not None and not self.shares_collector:
             roles.append(Role(EVALUATOR, partial(EvaluatorRole, self.evaluator), self.evaluator_placement))
         if self.reanalyzer is not None:
             roles.append(Role(REANALYZER, partial(ReanalyzerRole, self.reanalyzer), self.evaluator_placement))
         return roles
 
+    def collector_role(self, number: int, lanes: int = 1) -> Role:
+        """One of the collectors."""
+        lent = self.evaluator_of if self.shares_collector and number == 0 else None
+        factory = partial(CollectorRole, partial(self.collector, number), lent)
+        return Role(collector_name(number), factory, self.collector_placement, lanes)
+
 
 LEARNER, EVALUATOR, REANALYZER, REPLAY = "learner", "evaluator", "reanalyzer", "replay"
+WRITER = "writer"
+"""On the board: what writes a checkpoint beside a learner that goes on."""
 STATISTICS = "replay_statistics"  # in the info of a draw
 
 
@@ -125,6 +137,13 @@ class Traits(NamedTuple):
     can_pause: bool
     tells: bool
     """It can say what it is doing."""
+
+
+Together = tuple[tuple[Snapshot, tuple[Ticket, ...]], ...]
+"""The tickets of one call in their order: those that follow each other with the same weights share them on the way."""
+
+SeveralCollected = tuple[tuple[Rollout, ...], SavedState, Problem | None, float]
+"""What the tickets of one call made, the state after that, why the next one failed, if it did, and the seconds."""
 
 
 class CollectorRole:
@@ -172,6 +191,24 @@ class CollectorRole:
             rollout.spans,
         )
         return stamped, None if self._stateful is None else self.state()
+
+    def collect_several(self, flights: Together, within_s: float) -> SeveralCollected:
+        """One after the other, up to the first that fails: what was made before it is not lost. When `within_s` have
+        passed, what is left is not begun."""
+        made: list[Rollout] = []
+        state: SavedState = None
+        problem: Problem | None = None
+        began = time.perf_counter()
+        for ticket, snapshot in ((ticket, snapshot) for snapshot, tickets in flights for ticket in tickets):
+            if made and time.perf_counter() - began > within_s:
+                break
+            try:
+                rollout, state = self.collect(ticket, snapshot)
+            except Exception as error:
+                problem = explain(error)
+                break
+            made.append(rollout)
+        return tuple(made), state, problem, time.perf_counter() - began
 
     def state(self) -> SavedState:
         return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())

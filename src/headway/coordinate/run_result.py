@@ -25,7 +25,7 @@ class LineResult:
     metrics: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
     """What a run came to."""
 
@@ -54,3 +54,10 @@ class RunResult:
     def is_complete(self) -> bool:
         """False if the run was interrupted and waits to be resumed."""
         return not self.stop_reason.startswith(INTERRUPTED)
+
+    def __repr__(self) -> str:
+        """One line: a result is often the last thing in a cell of a notebook, and weights would fill the screen."""
+        scored = [score for score in self.scores if score.value is not None]
+        score = f", score {scored[-1].value:.6g} (version {scored[-1].version})" if scored else ""
+        ages = f"staleness at most {self.ledger.max_staleness}"
+        return f"<result of a run: {self.stop_reason}; version {self.version}{score}, {ages}, {self.wall_s:.1f} s>"

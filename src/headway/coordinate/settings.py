@@ -146,6 +146,9 @@ class Settings(LineSettings):
     free: newest snapshot, first idle collector. Default: pinned where the other settings allow it."""
     pacing_s: float = 0.0
     """Each collector, in each of its lanes, starts at most one ticket per this many seconds."""
+    tickets_per_call: int | Literal["auto"] = "auto"
+    """Tickets that one call brings to a collector, and rollouts that one answer brings back, where as many wait. auto:
+    as many as are collected while the call is on its way, on runtimes where it has one (`call_sizes.py`)."""
     evaluate_in_background: bool = False
     """False: collection and learning pause for an evaluation. True: it runs beside them."""
     evaluation_waits_for: Literal["landed", "parked"] = "landed"
@@ -161,6 +164,15 @@ class Settings(LineSettings):
         require(self.collectors >= 1, f"collectors must be >= 1, received {self.collectors!r}")
         require(self.lanes >= 1, f"lanes must be >= 1, received {self.lanes!r}")
         require(self.pacing_s >= 0, f"pacing_s must be >= 0, received {self.pacing_s!r}")
+        require(
+            self.tickets_per_call == "auto" or self.tickets_per_call >= 1,
+            f"tickets_per_call must be >= 1 or 'auto', received {self.tickets_per_call!r}",
+        )
+        require(
+            self.tickets_per_call in ("auto", 1) or (self.lanes == 1 and not self.pacing_s),
+            f"tickets_per_call={self.tickets_per_call} is for collectors with one lane and without pacing_s: with "
+            "lanes each ticket has a call of its own",
+        )
         LineSettings.__post_init__(self)
         require(
             self.dispatch in (None, "pinned", "free"),
@@ -299,6 +311,7 @@ class Settings(LineSettings):
             "lanes": self.lanes,
             "on_publish": self.on_publish,
             "pacing_s": self.pacing_s,
+            "tickets_per_call": self.tickets_per_call,
             "warmup_s": self.plan.warmup_s,
             "target_score": self.plan.target_score,
             "evaluate_every": self.plan.evaluate_every,

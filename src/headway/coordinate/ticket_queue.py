@@ -2,13 +2,15 @@
 
 In a free run there is one line of tickets and whoever is idle takes the first. In a pinned run every
 collector has a line of its own. Matching is immediate on both sides, so an open ticket waits only while no
-collector may have it.
+collector may have it. A collector that leaves is never matched again.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import deque
 
+from headway.coordinate.idle_seats import IdleSeats
+from headway.core.naming import place_of
 from headway.core.types import Ticket
 
 
@@ -17,10 +19,13 @@ class TicketQueue:
 
     def __init__(self, num_collectors: int, *, pinned: bool, lanes: int = 1) -> None:
         self._pinned = pinned
-        self._num_collectors = num_collectors
-        self._has_lanes = lanes > 1
+        self.num_collectors = num_collectors
+        """How many share the tickets now."""
+        self.leaving: set[int] = set()
+        """Those that get no further ticket, until they have left."""
+        self._places = (num_collectors, lanes)  # of the seats, as they were at the beginning
         self._lines: list[deque[Ticket]] = [deque() for _ in range(lanes * num_collectors if pinned else 1)]
-        self._idle: OrderedDict[int, None] = OrderedDict()  # waiting for a ticket, longest first
+        self._idle = IdleSeats(self._collector_of if lanes > 1 and not pinned else None)
 
     def put(self, ticket: Ticket, *, first: bool = False) -> int | None:
         """Add a ticket; returns the idle collector to wake for it, if there is one.
@@ -33,10 +38,10 @@ class TicketQueue:
         else:
             line.append(ticket)
         if not self._pinned:
-            return self._pop_idle()
+            return self._idle.pop()
         assert ticket.collector is not None
         if ticket.collector in self._idle:
-            del self._idle[ticket.collector]
+            self._idle.remove(ticket.collector)
             return ticket.collector
         return None
 
@@ -48,6 +53,11 @@ class TicketQueue:
         self.note_idle(collector)
         return None
 
+    def num_for(self, collector: int) -> int:
+        """How many tickets wait for this collector: in a free run, its share of those that wait for all."""
+        line = self._line(collector)
+        return len(line) if self._pinned else len(line) // self.num_collectors
+
     def first(self, collector: int) -> Ticket | None:
         """The ticket this collector would take, which stays where it is."""
         line = self._line(collector)
@@ -58,11 +68,28 @@ class TicketQueue:
 
         In a pinned run nobody else may.
         """
-        return None if self._pinned or not self._lines[0] else self._pop_idle()
+        return None if self._pinned or not self._lines[0] else self._idle.pop()
 
     def note_idle(self, collector: int) -> None:
         """This collector waits; it may be woken for a ticket."""
-        self._idle[collector] = None
+        if self._pinned or collector not in self.leaving:
+            self._idle.add(collector)
+
+    def leave(self, collector: int) -> None:
+        """This collector gets no further ticket; in a pinned run, none but its own."""
+        self.leaving.add(collector)
+        if not self._pinned:
+            self._no_longer_idle(collector)
+
+    def forget(self, collector: int) -> None:
+        """This collector has left."""
+        self.leaving.discard(collector)
+        self._no_longer_idle(collector)
+
+    def join(self, collector: int) -> None:
+        """This collector may have tickets, from now on or again."""
+        while self._pinned and len(self._lines) <= collector:
+            self._lines.append(deque())
 
     def idle_with_work(self) -> list[int]:
         """Idle collectors that could go on (after a pause), no longer noted as idle."""
@@ -71,19 +98,15 @@ class TicketQueue:
         else:
             ready = list(self._idle)[: len(self._lines[0])]
         for collector in ready:
-            del self._idle[collector]
+            self._idle.remove(collector)
         return ready
 
-    def _pop_idle(self) -> int | None:
-        """Who has been idle longest; with lanes, on the collector that has the most lanes idle."""
-        if not self._idle:
-            return None
-        if not self._has_lanes:
-            return self._idle.popitem(last=False)[0]
-        lanes = Counter(seat % self._num_collectors for seat in self._idle)
-        seat = max(self._idle, key=lambda seat: lanes[seat % self._num_collectors])
-        del self._idle[seat]
-        return seat
+    def _no_longer_idle(self, collector: int) -> None:
+        if collector in self._idle:
+            self._idle.remove(collector)
+
+    def _collector_of(self, seat: int) -> int:
+        return place_of(seat, *self._places)[0]
 
     def _line(self, collector: int | None) -> deque[Ticket]:
         if not self._pinned:

@@ -99,6 +99,8 @@ class Board:
         self._now = now
         self._tell = tell
         self._activities: dict[str, _Activity] = {}
+        self._gone: dict[str, dict[str, list[float]]] = {}
+        """What roles did that are no more, as in `spent`; one of that name may come back."""
         self._checked_at = math.inf  # when the waits will next be checked against their deadlines
         self._check: asyncio.TimerHandle | None = None
 
@@ -106,13 +108,16 @@ class Board:
         """The role starts a piece of work; `end` must follow."""
         activity = self._activities.get(role)
         if activity is None:
-            activity = self._activities[role] = _Activity(role, self._now())
+            activity = self._join(role)
         elif activity.future is not None and not activity.future.done():
             raise RuntimeError(f"{role} cannot begin with {name}: it waits for {activity.name}")
         self._enter(activity, name, explain, deadline_s, None)
 
-    def end(self, role: str) -> None:
+    def end(self, role: str, *, times: int = 1) -> None:
+        """The work is done; it was `times` pieces at once."""
         activity = self._activities[role]
+        if times > 1:
+            activity.spent.setdefault(activity.name, [0.0, 0])[1] += times - 1
         activity.answered = self._enter(activity, *activity.rest, math.inf, None)
 
     def rest(self, roles: Iterable[str], name: str = BETWEEN, explain: str = "") -> None:
@@ -120,11 +125,24 @@ class Board:
         for role in roles:
             activity = self._activities.get(role)
             if activity is None:
-                activity = self._activities[role] = _Activity(role, self._now())
+                activity = self._join(role)
             is_at_rest = activity.name == activity.rest[0] and activity.future is None
             activity.rest = (name, explain)
             if is_at_rest:
                 self._enter(activity, name, explain, math.inf, None)
+
+    def leave(self, roles: Iterable[str]) -> None:
+        """These roles are no more: what they did is remembered. None of them waits."""
+        for role in roles:
+            activity = self._activities.pop(role, None)
+            if activity is not None:
+                self._enter(activity, BETWEEN, "", math.inf, None)
+                self._gone[role] = activity.spent
+
+    def _join(self, role: str) -> _Activity:
+        activity = self._activities[role] = _Activity(role, self._now())
+        activity.spent = self._gone.pop(role, {})
+        return activity
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -147,7 +165,7 @@ class Board:
         future: asyncio.Future[None] = loop.create_future()
         activity = self._activities.get(role)
         if activity is None:
-            activity = self._activities[role] = _Activity(role, self._now())
+            activity = self._join(role)
         now = self._enter(activity, cause, explain, deadline_s, future)
         if now + deadline_s < self._checked_at:
             self._check_at(now + deadline_s, loop)
@@ -176,10 +194,12 @@ class Board:
         now = self._now()
         seconds: dict[str, dict[str, float]] = {}
         counts: dict[str, dict[str, int]] = {}
+        for role, activities in [*self._gone.items(), *((role, one.spent) for role, one in self._activities.items())]:
+            seconds[role] = {name: spent[0] for name, spent in activities.items()}
+            counts[role] = {name: int(spent[1]) for name, spent in activities.items()}
         for role, activity in self._activities.items():
-            by = seconds[role] = {name: spent[0] for name, spent in activity.spent.items()}
+            by = seconds[role]
             by[activity.name] = by.get(activity.name, 0.0) + now - activity.since
-            counts[role] = {name: int(spent[1]) for name, spent in activity.spent.items()}
         return TimeSpent(seconds, counts)
 
     def stop_checking(self) -> None:

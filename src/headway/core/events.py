@@ -275,6 +275,39 @@ class Restarted(NamedTuple):
     why: str
 
 
+class Scaled(NamedTuple):
+    """From here on the run has so many collectors: those that were added are built, those that are taken away get no
+    further ticket; in a pinned run, none from `ticket` on."""
+
+    time_s: float
+    collectors: int
+    before: int
+    ticket: int | None = None
+
+
+class Left(NamedTuple):
+    """A collector that was taken away has ended, and what it carried is gone; `why` says what went wrong with that."""
+
+    time_s: float
+    role: str
+    why: str = ""
+
+
+class Noticed(NamedTuple):
+    """The place where a role runs is going away."""
+
+    time_s: float
+    role: str
+    why: str
+
+
+class Moved(NamedTuple):
+    """A role was built a second time in another place, and goes on there."""
+
+    time_s: float
+    role: str
+
+
 # -- the run ------------------------------------------------------------------------------------------
 
 
@@ -294,7 +327,7 @@ class GapFound(NamedTuple):
 
 
 class PartBegan(NamedTuple):
-    """A new part of a long log begins; `run` is the last line of a session's beginning, as it was written."""
+    """A new part of a long log begins; `run` is the last line of a session's beginning, as it was written then."""
 
     time_s: float
     run: Mapping[str, Any]
@@ -311,6 +344,13 @@ class Resumed(NamedTuple):
 
 class Saved(NamedTuple):
     """A checkpoint is on disk."""
+
+    time_s: float
+    version: int
+
+
+class SaveSkipped(NamedTuple):
+    """This version was to be saved while an earlier one was still being written."""
 
     time_s: float
     version: int
@@ -398,11 +438,16 @@ Event = (
     | RoleBusy
     | RoleWaits
     | Restarted
+    | Scaled
+    | Left
+    | Noticed
+    | Moved
     | RunBegan
     | GapFound
     | PartBegan
     | Resumed
     | Saved
+    | SaveSkipped
     | Looked
     | Alarmed
     | Stopped
@@ -439,11 +484,16 @@ WRITTEN: dict[type[Any], tuple[str, ...]] = {
     RoleBusy: ("busy", "r", "w"),
     RoleWaits: ("wait", "r", "w"),
     Restarted: ("restart", "role", "why"),
+    Scaled: ("scale", "collectors", "before", "k"),
+    Left: ("leave", "role", "why"),
+    Noticed: ("notice", "role", "why"),
+    Moved: ("move", "role"),
     RunBegan: ("run",),
     GapFound: ("gap", "why"),
     PartBegan: ("part", "run"),
     Resumed: ("resume", "v", "updates"),
     Saved: ("save", "v"),
+    SaveSkipped: ("skip_save", "v"),
     Looked: ("look", "lead", "spent", "rss", "memory", "cpu"),
     Alarmed: ("alarm", "name", "on", "value", "threshold"),
     Stopped: ("stop", "reason"),

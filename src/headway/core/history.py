@@ -125,6 +125,18 @@ class RunHistory:
         for line in self.lines.values():
             line.is_whole = False
 
+    def _scale(self, event: ev.Scaled) -> None:
+        if self.session is not None:
+            self.session.settings["collectors"] = event.collectors
+
+    def _begin_part(self, event: ev.PartBegan) -> None:
+        """A part says again which session it is of. Whoever has not seen that begins here, in the middle."""
+        if self.session is None:
+            self._miss(ev.GapFound(event.time_s, ""))
+            began = ev.as_event(event.run)
+            assert isinstance(began, ev.RunBegan)
+            self._begin(began._replace(time_s=event.time_s))
+
     def _look(self, event: ev.Looked) -> None:
         self.first.note_lead(event.time_s, event.lead)
         for name, lead in (event.others or {}).items():
@@ -184,7 +196,9 @@ _OF_THE_RUN: dict[type[object], _Step] = {
     ev.Lost: RunHistory._lose,
     ev.RunBegan: RunHistory._begin,
     ev.Resumed: RunHistory._resume,
+    ev.Scaled: RunHistory._scale,
     ev.GapFound: RunHistory._miss,
+    ev.PartBegan: RunHistory._begin_part,
     ev.Looked: RunHistory._look,
     ev.EvaluationBegan: RunHistory._evaluate,
     ev.EvaluationEnded: RunHistory._score,
@@ -201,6 +215,7 @@ _OF_A_ROLE: dict[type[object], _Step] = {
     ev.Dropped: RoleHistory.end_flight,
     ev.UpdateBegan: RoleHistory.begin_update,
     ev.Updated: RoleHistory.update,
+    ev.Left: RoleHistory.end_role,
     ev.EvaluationBegan: RoleHistory.begin_evaluation,
     ev.EvaluationEnded: RoleHistory.end_evaluation,
 }

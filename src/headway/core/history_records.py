@@ -103,6 +103,8 @@ class FinishedUpdate:
     """It was trained while this one was the newest."""
     tickets: list[int]
     metrics: JsonObject
+    steps: int = 0
+    """Environment steps (or tokens) behind it: all that its line had trained on or thrown away by then."""
 
     @property
     def seconds(self) -> float:
@@ -122,6 +124,8 @@ class Version:
     first_used: float | None = None
     first_ticket: int | None = None
     """The first rollout that took off with it."""
+    steps: int = 0
+    """Environment steps (or tokens) behind it, as behind the last update that went into it."""
 
     @property
     def lag_s(self) -> float | None:
@@ -148,7 +152,7 @@ class RunSession:
     begin: float
     end: float
     settings: JsonObject
-    """What the `run` event says."""
+    """What the `run` event says, with as many collectors as there are since."""
     how: str = ""
     """`end`, `fail`, or nothing: it was killed, or it is still running."""
     why: str = ""

@@ -13,7 +13,6 @@ payload. Every change goes through one of its methods, each of which refuses a t
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -21,7 +20,9 @@ from typing import Any
 
 from headway.core.ledger_counts import LedgerCounts, LedgerStatistics
 from headway.core.order import OLDEST, Expiry, OnStale, Order, required_by_age
+from headway.core.ready_prefix import ReadyPrefix
 from headway.core.rules import MaxLead, Rule, Tally
+from headway.core.seat_plan import SeatPlan
 from headway.core.types import DropReason, Phase, Span, Ticket, derive_seed
 
 
@@ -78,8 +79,9 @@ class Ledger:
 
     `updates_per_version` is how many learn calls make one published version. With `pinned_collectors` the
     version and the collector of a ticket are fixed when it opens (ticket k goes to collector
-    k mod pinned_collectors; with lanes these are seats, and a resumed run may have more or fewer of them): as
-    openings happen only at points fixed by the order of learning, the whole run is then determined by its seed.
+    k mod pinned_collectors, unless collectors came and went, which `seats` knows; with lanes these are seats, and a
+    resumed run may have more or fewer of them): as openings happen only at points fixed by the order of learning,
+    the whole run is then determined by its seed.
     With `every` only the tickets 0, every, 2 * every, ... are opened: those of a line that takes part of the rollouts.
     """
 
@@ -109,6 +111,8 @@ class Ledger:
             order, expiry or Expiry(), tickets_per_batch, updates_per_version, pinned_collectors, every
         )
         self.seed = seed
+        self.seats = SeatPlan(pinned_collectors or 1)
+        """Of a pinned run."""
         self.tally = Tally()
         self.counts = LedgerCounts()
         self._next_index = 0
@@ -117,6 +121,7 @@ class Ledger:
         self._arrived: dict[int, Entry] = {}  # ready, in order of arrival
         self._taken: list[int] = []  # with the learner
         self._births: Counter[int] = Counter()  # untaken tickets that have taken off, by birth version
+        self._prefix = ReadyPrefix(every)
 
     @property
     def order(self) -> Order:
@@ -152,8 +157,7 @@ class Ledger:
         if self.terms.pinned_collectors is None:
             ticket = Ticket(index, derive_seed(self.seed, "ticket", index))
         else:
-            collector = index % self.terms.pinned_collectors
-            ticket = Ticket(index, derive_seed(self.seed, "ticket", index), version, collector)
+            ticket = Ticket(index, derive_seed(self.seed, "ticket", index), version, self.seats.seat(index))
         entry = Entry(ticket)
         self._entries[index] = self._untaken[index] = entry
         self.tally.opened += 1
@@ -234,10 +238,7 @@ class Ledger:
             return False
         if self.terms.order.window != 1:
             return True
-        for entry in itertools.islice(self._untaken.values(), self.terms.tickets_per_batch):
-            if entry.phase is not Phase.READY:
-                return False
-        return True
+        return self._prefix.reaches(self.terms.tickets_per_batch, self._untaken, self._next_index)
 
     def choose(self, version: int, updates_left: int = 1, *, now_s: float = 0.0) -> Choice:
         """What the learner should do next at `version`, with `updates_left` updates until it is published.
@@ -321,6 +322,7 @@ class Ledger:
             self._leave_buffer(entry)
             self._forget_birth(entry)
             del self._untaken[index]
+            self._prefix.leave(index)
             entry.phase = Phase.TAKEN
             self._taken.append(index)
             self.tally.taken += 1
@@ -355,6 +357,7 @@ class Ledger:
         back = {entry.ticket.index: entry for entry in entries}
         self._arrived = back | self._arrived  # they were chosen before those that wait now
         self._untaken = dict(sorted((back | self._untaken).items()))
+        self._prefix.begin_anew()
 
     def count_samples(self, samples: float) -> None:
         """The learner says how many samples an update trained on (for the replay ratio)."""
@@ -396,6 +399,7 @@ class Ledger:
             if entry.phase is not Phase.OPEN:
                 self._forget_birth(entry)
             del self._untaken[index]
+            self._prefix.leave(index)
         del self._entries[index]
         entry.phase = Phase.DROPPED
         self.tally.live -= 1
@@ -434,6 +438,7 @@ class Ledger:
         self._arrived.clear()
         self._taken.clear()
         self._births.clear()
+        self._prefix.begin_anew()
         self.tally.live = self.tally.ready = self.tally.taken = self.tally.waiting_bytes = 0
         self.tally.waiting_steps = 0.0
         return returned
@@ -450,6 +455,11 @@ class Ledger:
 
     def is_live(self, index: int) -> bool:
         return index in self._entries
+
+    @property
+    def next_index(self) -> int:
+        """Of the ticket that opens next."""
+        return self._next_index
 
     def has_opened(self, index: int) -> bool:
         """Was this ticket opened, whatever became of it?"""
@@ -472,6 +482,7 @@ class Ledger:
         arrival = {index: place for place, index in enumerate(self._arrived)}
         return {
             "next_index": self._next_index,
+            "seats": self.seats.state(),
             "seed": self.seed,
             "learned": self.tally.learned,
             "inserted": self.tally.inserted,
@@ -512,15 +523,17 @@ class Ledger:
         tally.sampled = state["sampled"]
         tally.trained = state.get("trained", tally.inserted)  # of earlier versions: nobody said
         tally.dropped = sum(self.counts.drops.values())
-        pinned = self.terms.pinned_collectors
+        pinned = self.terms.pinned_collectors is not None
+        if pinned:
+            self.seats.restore(state.get("seats"))
         for saved in state["live"]:
             landed = saved["span"] is not None
-            known = pinned is not None or landed
+            known = pinned or landed
             ticket = Ticket(
                 saved["index"],
                 saved["seed"],
                 saved["version"] if known else None,
-                saved["index"] % pinned if pinned else saved["collector"] if known else None,
+                self.seats.seat(saved["index"]) if pinned else saved["collector"] if known else None,
                 saved["attempt"],
             )
             entry = Entry(ticket)
@@ -564,6 +577,7 @@ class Ledger:
         self.counts.offered_length -= entry.length
         self._leave_buffer(entry)
         self._forget_birth(entry)
+        self._prefix.begin_anew()
 
     def _reopen(self, entry: Entry, attempt: int, version: int | None) -> Ticket:
         """Back to the start. With `version` a pinned ticket is born anew, without it keeps its birth."""

@@ -60,6 +60,9 @@ class LineHistory:
         self.updates = 0
         self.learned_s: float | None = None
         """When the last update ended."""
+        self.steps = 0
+        """Environment steps (or tokens) behind the newest update: those of every rollout that was trained on or thrown
+        away. What waits for the learner has taught nothing yet."""
         self.lead: float | None = None
         self.is_whole = is_whole
         """Every ticket has its beginning in the log; where that is not so, one that is not known is met on the way."""
@@ -153,6 +156,7 @@ class LineHistory:
     def _withdraw(self, time_s: float, index: int, reason: str) -> None:
         ticket = self.ticket(index, time_s)
         self._listener.rollout_withdrawn(ticket, reason)
+        self.steps += ticket.steps
         ticket.ended = ticket.waits_since = None
         self._move(time_s, ticket, OPEN)
 
@@ -160,6 +164,8 @@ class LineHistory:
         ticket = self.ticket(event.ticket, event.time_s)
         ticket.outcome, ticket.reason, ticket.why = "dropped", event.reason, event.why
         self.counts["dropped"] += 1
+        if ticket.waits_since is not None:  # its rollout was here and is thrown away
+            self.steps += ticket.steps
         self._settle(event.time_s, ticket)
 
     def settle(self, event: ev.Settled) -> None:
@@ -193,7 +199,15 @@ class LineHistory:
         self.learned_s, self.updates = event.time_s, event.update
         self._take(begin, event.time_s, event.tickets, event.version, event.update)
         self._listener.update_ended(
-            FinishedUpdate(event.update, begin, event.time_s, event.version, list(event.tickets), dict(event.metrics))
+            FinishedUpdate(
+                event.update,
+                begin,
+                event.time_s,
+                event.version,
+                list(event.tickets),
+                dict(event.metrics),
+                self.steps,
+            )
         )
 
     def insert(self, event: ev.Inserted) -> None:
@@ -212,6 +226,7 @@ class LineHistory:
                 ticket.stale_in_queue = version - landed_at
                 ticket.landed_at = None
             self.counts["taken"] += 1
+            self.steps += ticket.steps
             since = begin if ticket.waits_since is None else ticket.waits_since
             self._listener.rollout_taken(ticket, max(0.0, begin - since))
             ticket.waits_since = None
@@ -219,7 +234,7 @@ class LineHistory:
 
     def publish(self, event: ev.Published) -> None:
         self.version = event.version
-        version = Version(event.version, event.time_s, None, 0.0)
+        version = Version(event.version, event.time_s, None, 0.0, steps=self.steps)
         if event.version and self.learned_s is not None:
             version.update, version.publish_s = self.updates, event.time_s - self.learned_s
         self._unused[event.version] = version

@@ -53,7 +53,8 @@ class SavesBeside(Protocol):
         ...
 
     def save_beside(self, folder: str) -> SavedBeside:
-        """Write into this folder, which no checkpoint has yet. Returns when the files are on the disk."""
+        """Write into this folder, which no checkpoint has yet. Returns when the files are on the disk, or, with a
+        `SavedSoon`, before that: then it goes on writing while it learns."""
         ...
 
 
@@ -278,6 +279,11 @@ class PayloadLost(RoleRaised):
         return type(self), (self.role, self.method, self.what, self.details, self.tickets, self.versions)
 
 
+class NoRoom(RoleRaised):
+    """There is no memory for what the method returned, or for what it was to be given. Nobody is to blame, and when
+    others have let theirs go there may be."""
+
+
 class RoleDied(RoleError):
     """The place where the role ran is gone. `never_began`: it was gone before this call, which changed nothing."""
 
@@ -299,6 +305,48 @@ class Reserves(Protocol):
     place. It refuses at once what can never have room."""
 
     async def reserve(self, roles: Sequence[Role]) -> None: ...
+
+
+@runtime_checkable
+class EndsRoles(Protocol):
+    """A runtime in which a role can end while the others go on. What it made stays until it is released."""
+
+    async def end(self, role: str) -> None:
+        """Whatever runs the role is gone, or will be once it is idle; the name is free. No call to it is under way. A
+        role that is not there, or was never built, is no error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The place where these roles run is going away."""
+
+    roles: tuple[str, ...]
+    why: str
+
+
+@runtime_checkable
+class GivesNotice(Protocol):
+    """A runtime that hears beforehand that a place is going away, and can build a role a second time in another one
+    while the first goes on.
+
+    `prepare` does that, and says whether it could. `move` lets the second take over for all calls made from then on,
+    and ends the first when its calls under way have ended; False if there is no second by then. Nothing is carried
+    over. If the first dies before, `restart` takes the second.
+    """
+
+    async def wait_for_notice(self) -> Notice: ...
+
+    async def prepare(self, role: str) -> bool: ...
+
+    async def move(self, role: str) -> bool: ...
+
+
+@runtime_checkable
+class SendsCalls(Protocol):
+    """A runtime whose calls leave this process. There a call has a way to go, which several tickets may share."""
+
+    sends_calls: bool
 
 
 class Runtime(Protocol):

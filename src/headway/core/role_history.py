@@ -83,6 +83,11 @@ class RoleHistory:
             if interval is not None and interval.ticket == event.ticket:
                 self.leave(role, event.time_s)
 
+    def end_role(self, event: ev.Left) -> None:
+        """A collector, or each of its lanes, does nothing any more."""
+        for role in [role for role in self.under_way if role.partition("/")[0] == event.role]:
+            self.leave(role, event.time_s)
+
     def begin_update(self, event: ev.UpdateBegan) -> None:
         interval = self.enter(learner_name(event.line), event.time_s, "learn", "busy", event.version)
         interval.update = event.update

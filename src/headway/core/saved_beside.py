@@ -1,10 +1,13 @@
 """A state whose large part lies in files: what is pickled with a checkpoint is small, and says where they are.
 
 learner's processes --write--> folder beside the checkpoint --moved into it--> checkpoint, renamed as a whole
+
+Processes that write while they go on leave a note each behind their last file: `SavedSoon` becomes `SavedBeside` then.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +33,35 @@ class SavedBeside:
             if found != size:
                 return f"{path} has {'no' if found is None else found} bytes of {size}"
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSoon(SavedBeside):
+    """The same while some files are still being written: `notes` are the names of files that say who is done."""
+
+    notes: tuple[str, ...] = ()
+
+    def missing(self) -> str:
+        return f"{self.folder} is still being written"
+
+    def when_written(self) -> SavedBeside | None:
+        """What there is in the end; None while somebody still writes. OSError: what one of them could not write."""
+        files = dict(self.files)
+        paths = [Path(self.folder) / note for note in self.notes]
+        if not all(path.is_file() for path in paths):
+            return None
+        for path in paths:
+            said = json.loads(path.read_text())
+            if "error" in said:
+                raise OSError(said["errno"], said["error"], said["path"])
+            files |= said["files"]
+        for path in paths:
+            path.unlink()
+        return SavedBeside(self.folder, files, self.rest)
+
+    def unwritten(self) -> str:
+        """The notes that are not there."""
+        return ", ".join(note for note in self.notes if not (Path(self.folder) / note).is_file())
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,9 @@ class Span:
         if not 0 <= self.oldest <= self.newest:
             raise ValueError(f"a span needs 0 <= oldest <= newest, received {self.oldest}..{self.newest}")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return Span, (self.oldest, self.newest)
+
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
@@ -84,6 +87,10 @@ class Ticket:
         attempt = "" if not self.attempt else f" (attempt {self.attempt + 1})"
         return f"ticket {self.index}{version}{attempt}"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """As with rollouts and snapshots: a third of the time that the way of all dataclasses takes."""
+        return Ticket, (self.index, self.seed, self.version, self.collector, self.attempt)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -93,6 +100,9 @@ class Snapshot:
     version: int
     payload: Payload
     others: Mapping[str, Snapshot] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Snapshot, (self.version, self.payload, *((self.others,) if self.others else ()))
 
 
 State = dict[str, Any]
@@ -130,6 +140,26 @@ class Rollout:
     size: int | None = None
     spans: Mapping[str, Span] = field(default_factory=dict)
     """Those of the other lines of a run, where weights may change in the middle."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Rollout, self._values(self.payload)
+
+    def with_payload(self, payload: Payload) -> Rollout:
+        """The same with another payload: `replace`, at a tenth of its time."""
+        return Rollout(*self._values(payload))
+
+    def _values(self, payload: Payload) -> tuple[Any, ...]:
+        return (
+            payload,
+            self.steps,
+            self.length,
+            self.span,
+            self.info,
+            self.filtered,
+            self.ticket,
+            self.size,
+            self.spans,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +220,8 @@ def size_of(payload: object) -> int:
     """Bytes of the arrays, tensors, strings and numbers in a payload; of what else there is, nothing is known."""
     if type(payload) is dict:  # what most payloads are, and every rollout comes by here
         return sum([size_of(value) for value in payload.values()])
+    if payload is None:
+        return 0
     size = getattr(payload, "nbytes", None)
     if size is not None:
         return int(size)
@@ -223,15 +255,16 @@ def map_payloads(value: RoleAnswer, change: Callable[[Payload], Payload]) -> Rol
     This is how runtimes put references in place of big values and back, without knowing the stations. What is lent is
     a reference already and stays as it is.
     """
-    if isinstance(value, Snapshot) and value.others:
-        others = {name: map_payloads(other, change) for name, other in value.others.items()}
-        return replace(map_payloads(Snapshot(value.version, value.payload), change), others=others)
-    if isinstance(value, Rollout | Snapshot):
-        return value if isinstance(value.payload, Lent) else replace(value, payload=change(value.payload))
-    if isinstance(value, Batch):
-        return replace(value, rollouts=tuple(map_payloads(r, change) for r in value.rollouts))
     if type(value) is tuple:
-        return tuple(map_payloads(item, change) for item in value)
+        return tuple([map_payloads(item, change) for item in value])
+    if isinstance(value, Rollout):
+        return value if isinstance(value.payload, Lent) else value.with_payload(change(value.payload))
+    if isinstance(value, Snapshot):
+        others = {name: map_payloads(other, change) for name, other in value.others.items()}
+        payload = value.payload if isinstance(value.payload, Lent) else change(value.payload)
+        return Snapshot(value.version, payload, others)
+    if isinstance(value, Batch):
+        return Batch(value.version, tuple([map_payloads(r, change) for r in value.rollouts]))
     if isinstance(value, LearnReport) and value.feedback is not None:
         return replace(value, feedback=change(value.feedback))
     return value

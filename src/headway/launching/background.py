@@ -3,7 +3,7 @@
     caller's thread                            a daemon thread
     start(...)   ------ starts ------------->  launch(...): coordinator, files, sinks
       run.scores, run.status()  <-- looks ---
-      run.why(), run.stop()     --- asks -->   answered between two steps of the coordinator
+      run.why(), run.scale(), run.stop()  --->  answered between two steps of the coordinator
       run.wait(), await run     <-- result or exception ---
 
     starting --> going on --> over (a result, or what it raised)
@@ -26,6 +26,7 @@ from headway.children.daemon_thread import daemon_thread
 from headway.coordinate.control import INTERRUPTED
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
+from headway.coordinate.scaling import CollectorChange, ScaleRefused
 from headway.coordinate.waits import Stalled
 from headway.core.types import Score
 from headway.launching.run_status import status_of
@@ -36,6 +37,8 @@ from headway.runtime.own_thread import awaitable, result_of
 T = TypeVar("T")
 ANSWER_S = 10.0
 """How long a question may wait for the coordinator. With the runtime `inline` it answers between two calls of yours."""
+SCALE_S = 150.0
+"""How long a change of the collectors may take: longer than a role may take to start, by default."""
 Attach = Callable[[Coordinator], None]
 
 
@@ -98,6 +101,21 @@ class Run:
             return said
         error = self._ended.exception()
         return f"failed: {error}" if error is not None else f"over: {self._ended.result().stop_reason}"
+
+    # -- changing -----------------------------------------------------------------------------------
+
+    def scale(self, collectors: int, *, timeout_s: float = SCALE_S) -> CollectorChange:
+        """Have so many collectors from now on. It returns when those that were added work, or when those that are taken
+        away (the ones with the highest numbers) get no further ticket. ScaleRefused: the number stays, and why."""
+        coordinator = self._coordinator
+        answer: Future[CollectorChange] = Future()
+        coordinator.call_soon(lambda: coordinator.scale(collectors, answer))
+        _first_of(answer, self._ended, timeout_s)
+        if answer.done():
+            return answer.result()
+        if self.is_over:
+            raise ScaleRefused("the run is over")
+        raise Stalled(f"the number of collectors has not changed within {timeout_s:g} s: {self.status().line()}")
 
     # -- ending -------------------------------------------------------------------------------------
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Literal
 
+from headway.core.this_machine import is_loopback
 from headway.observe.folder import RunFolder
 from headway.observe.sinks import Sink
 
@@ -16,6 +19,18 @@ def has_tensorboard() -> bool:
     return find_spec("tensorboard") is not None
 
 
+def run_token(folder: RunFolder) -> str:
+    """What others have to show to be answered by the run: the variable HEADWAY_TOKEN, or what the run's file `token`
+    says, which is made up the first time and which only its owner may read."""
+    said = os.environ.get("HEADWAY_TOKEN", "").strip()
+    if said:
+        return said
+    if not folder.token.exists():
+        with os.fdopen(os.open(folder.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    return folder.token.read_text().strip()
+
+
 def build_sinks(
     folder: RunFolder,
     *,
@@ -23,6 +38,8 @@ def build_sinks(
     use_wandb: bool = False,
     wandb_project: str = "headway",
     wandb_mode: Literal["online", "offline", "disabled"] = "online",
+    wandb_group: str | None = None,
+    wandb_job_type: str | None = None,
     prometheus_port: int | None = None,
     prometheus_host: str = "127.0.0.1",
     config: Mapping[str, object] | None = None,
@@ -37,7 +54,8 @@ def build_sinks(
             if prometheus_port is not None:
                 from headway.observe.prometheus_sink import PrometheusSink
 
-                sinks.append(PrometheusSink(prometheus_port, host=prometheus_host, run=folder.path.name))
+                token = "" if is_loopback(prometheus_host) else run_token(folder)
+                sinks.append(PrometheusSink(prometheus_port, host=prometheus_host, run=folder.path.name, token=token))
                 unless_all_are_built.callback(sinks[-1].close)
             if tensorboard or (tensorboard is None and has_tensorboard()):
                 from headway.observe.tensorboard_sink import TensorBoardSink
@@ -47,7 +65,16 @@ def build_sinks(
                 extra, setting = "wandb", "use_wandb"
                 from headway.observe.wandb_sink import WandbSink
 
-                sinks.append(WandbSink(folder.path, project=wandb_project, mode=wandb_mode, config=config, name=name))
+                sink = WandbSink(
+                    folder.path,
+                    project=wandb_project,
+                    mode=wandb_mode,
+                    config=config,
+                    name=name,
+                    group=wandb_group,
+                    job_type=wandb_job_type,
+                )
+                sinks.append(sink)
         except ModuleNotFoundError as error:
             missing = (error.name or extra).partition(".")[0]
             raise ValueError(f"{setting}=true needs {missing}: pip install 'headway[{extra}]'") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headway.observe.log_file import LOG_LIMIT_MB, wrong_log_limit
 from headway.observe.monitor import Monitor
 from headway.observe.sinks import INTERVAL_S
 
@@ -15,6 +16,8 @@ class Recording:
 
     keep_checkpoints: int = 2
     """How many checkpoints to keep."""
+    log_limit_mb: int = LOG_LIMIT_MB
+    """What the event log may have on the disk, in MiB; beyond it the oldest parts go. 0: whatever it comes to."""
     keep_best: bool = True
     """Keep the weights with the best score of an evaluation as well."""
     metrics_interval_s: float = INTERVAL_S
@@ -31,6 +34,9 @@ class Recording:
     """Write these statistics into run.log so often; 0: never."""
 
     def __post_init__(self) -> None:
+        wrong = wrong_log_limit(self.log_limit_mb)
+        if wrong:
+            raise ValueError(wrong)
         if self.monitor_every_s <= 0 or self.statistics_every_s < 0:
             wanted = f"received {self.monitor_every_s!r} and {self.statistics_every_s!r}"
             raise ValueError(f"monitor_every_s must be > 0 and statistics_every_s >= 0, {wanted}")

@@ -2,7 +2,8 @@
 
     hold the folder --> checkpoints, best weights --> the state to go on from --> samples, event log, metrics so far
 
-However the session ends, its log is closed, a trace is written, and a run that got to its end leaves its summary.
+However the session ends, its log is closed, a trace is written, and a run that got to its end leaves its summary. A
+disk that does not answer keeps none of that waiting for long: it is said, and left out.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from headway.children.daemon_thread import in_daemon_thread
 from headway.coordinate.best_weights import FILE, BestWeights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
-from headway.coordinate.checkpointing import check_same_run
+from headway.coordinate.checkpointing import check_same_run, with_number_in_force
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
 from headway.coordinate.system_failures import way_back
@@ -26,6 +29,7 @@ from headway.launching.recording import Recording
 from headway.launching.run_summary import summary_of
 from headway.observe.environment import describe_environment
 from headway.observe.folder import RunFolder
+from headway.observe.log_file import CLOSE_WITHIN_S
 from headway.observe.log_parts import go_on_at, log_size
 from headway.observe.messages import to_stderr
 from headway.observe.metrics import Metrics, load_metrics
@@ -91,7 +95,7 @@ def open_files(
         position, check = (state.events_position, state.events_check) if state else (0, None)
         missing = go_on_at(folder.events, position, check)
     metrics = Metrics() if state is None else _metrics_so_far(state, folder.events)
-    events = EventLog(folder.events)
+    events = EventLog(folder.events, limit_bytes=recording.log_limit_mb << 20)
     stack.callback(_leave_trace, folder)
     stack.callback(events.close)
     if missing:
@@ -108,7 +112,7 @@ def _state_to_go_on_from(
     begin = None if checkpoint is None else store.find(checkpoint)
     state = _newest_state(folder, store) if begin is None else store.load(begin)
     if state is not None:
-        check_same_run(state, settings)  # before anything of the run is touched
+        check_same_run(state, with_number_in_force(settings, state))  # before anything of the run is touched
     for aside in store.set_aside_after(begin) if begin is not None else ():
         to_stderr(f"set aside, as the run goes on before it: {aside}")
     return state
@@ -158,6 +162,11 @@ def _metrics_so_far(state: RunState, events: Path) -> Metrics:
     return metrics
 
 
+def _within(seconds: float, work: Callable[[], object]) -> None:
+    """TimeoutError: the disk is not heard of; whoever speaks to it is left behind."""
+    in_daemon_thread(work, "ends the run's files").result(seconds)
+
+
 def _leave_trace(folder: RunFolder) -> None:
     """However the run ended. A log that takes long to read is left to `headway trace`."""
     failing = sys.exc_info()[1]
@@ -166,7 +175,9 @@ def _leave_trace(folder: RunFolder) -> None:
         if log_size(folder.events) > TRACE_UP_TO_BYTES:
             to_stderr(f"a long run; to write its trace: headway trace {folder.path}")
             return
-        write_trace(folder)
+        _within(CLOSE_WITHIN_S, lambda: write_trace(folder))
+    except TimeoutError:
+        to_stderr(f"no trace: the disk has not answered within {CLOSE_WITHIN_S:g} s; headway trace {folder.path}")
     except ValueError as error:
         to_stderr(f"no trace: {error}")
     except (OSError, MemoryError) as error:
@@ -178,6 +189,8 @@ def _leave_summary(folder: RunFolder, ended: Sequence[RunResult]) -> None:
     """A run that got to its end has its result, also where there is no room to write it down."""
     try:
         for result in ended:
-            folder.write_summary(summary_of(result))
+            _within(CLOSE_WITHIN_S, partial(folder.write_summary, summary_of(result)))
+    except TimeoutError:
+        to_stderr(f"no summary: the disk has not answered within {CLOSE_WITHIN_S:g} s")
     except OSError as error:
         to_stderr(f"no summary: {refusal(error)}{way_back(folder.path)}")

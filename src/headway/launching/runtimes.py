@@ -9,8 +9,9 @@ from headway.core.protocols import Runtime
 RUNTIMES = ("inline", "threads", "processes", "ray")
 
 
-def build_runtime(name: str, **ray_options: SettingValue) -> Runtime:
-    """A runtime by name. `RayActors` says what `ray_options` there are; no other runtime has any."""
+def build_runtime(name: str, *, start_s: float | None = None, **ray_options: SettingValue) -> Runtime:
+    """A runtime by name. `start_s` is how long the coordinator lets a role be built: no runtime gives up much earlier.
+    `RayActors` says what `ray_options` there are; no other runtime has any."""
     if ray_options and name != "ray":
         raise ValueError(f"{', '.join(ray_options)}: for the runtime 'ray' only, received {name!r}")
     if name == "inline":
@@ -24,11 +25,13 @@ def build_runtime(name: str, **ray_options: SettingValue) -> Runtime:
     if name == "processes":
         from headway.runtime.processes import Processes
 
-        return Processes()
+        return Processes() if start_s is None else Processes(start_s)
     if name == "ray":
         try:
             from headway.runtime.ray_actors import RayActors
         except ModuleNotFoundError as error:
             raise ValueError(f"the runtime 'ray' needs {error.name}: pip install 'headway[ray]'") from None
+        if start_s is not None:  # before the coordinator gives up: it can say what was lacking
+            ray_options["start_s"] = 5 / 6 * start_s
         return RayActors(**ray_options)
     raise ValueError(unknown("runtime", name, RUNTIMES))

@@ -23,6 +23,7 @@ from headway.core.opaque import CoroutineOf, SettingValue
 from headway.core.protocols import Runtime
 from headway.launching.recording import Recording
 from headway.launching.run_files import RecipeConfig, RunFiles, keep_config, open_files
+from headway.launching.run_requests import listening
 from headway.launching.run_status import LatestStatus, look_at, look_by_the_clock
 from headway.launching.runtimes import build_runtime
 from headway.launching.signals import routed_signals
@@ -68,7 +69,7 @@ def launch(
     with ExitStack() as stack:
         stack.enter_context(_told_in_one_line(folder))
         deliveries = stack.enter_context(Deliveries(sinks))
-        place = build_runtime(runtime) if isinstance(runtime, str) else runtime
+        place = build_runtime(runtime, start_s=settings.deadlines.start_s) if isinstance(runtime, str) else runtime
         files = None
         if folder is not None:
             files = open_files(
@@ -98,6 +99,7 @@ def launch(
         log = None
         if folder is not None and place.name != "virtual":
             log = stack.enter_context(TextLog(folder.log))
+            stack.enter_context(listening(folder, coordinator))
         whole = _with_company(stack, coordinator, recorder, alarms, kept, log, show_status=show_status)
         if is_apart:
             ask = partial(coordinator.request_stop, f"{INTERRUPTED} by KeyboardInterrupt")

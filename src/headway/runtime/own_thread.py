@@ -42,21 +42,23 @@ def awaitable(done: Future[T]) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
-    def settle() -> None:
-        if answer.done():  # whoever asked has given up
-            return
-        error = done.exception()
-        if error is None:
-            answer.set_result(done.result())
-        else:
-            answer.set_exception(error)
-
-    def pass_on(_: Future[T]) -> None:
+    def pass_on(done: Future[T]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: whoever asked is gone
-            loop.call_soon_threadsafe(settle)
+            loop.call_soon_threadsafe(settle, answer, done)
 
     done.add_done_callback(pass_on)
     return answer
+
+
+def settle(answer: asyncio.Future[T], done: Future[T]) -> None:
+    """In the loop's thread: whoever waits for `answer` has what another thread has done."""
+    if answer.done():  # whoever asked has given up
+        return
+    error = done.exception()
+    if error is None:
+        answer.set_result(done.result())
+    else:
+        answer.set_exception(error)
 
 
 def has_running_loop() -> bool:

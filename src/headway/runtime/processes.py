@@ -36,6 +36,7 @@ from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
 from headway.runtime.arena import BlockKey, MemorySegment, SharedRef
+from headway.runtime.deadlines import Deadlines
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.own_thread import beside
 from headway.runtime.process_host import Call, HostReply, Start
@@ -50,6 +51,7 @@ class Processes:
     """The processes runtime. `start_s` bounds how long a role may take to be built, `grace_s` to stop."""
 
     name = "processes"
+    sends_calls = True
 
     def __init__(self, start_s: float = 120.0, grace_s: float = 1.0) -> None:
         if not start_s > 0:
@@ -61,6 +63,7 @@ class Processes:
         self._asked_for: set[str] = set()  # roles, whether or not they could be started
         self._owners = itertools.count(DRIVER + 1)
         self._loans = Loans()
+        self._deadlines = Deadlines()
         self._plain: dict[int, tuple[Payload, SharedRef]] = {}  # payloads that came from no role, by id, until released
 
     def run(self, main: CoroutineOf[T]) -> T:
@@ -97,6 +100,13 @@ class Processes:
         await self._kill([self._running[role]])
         await self._spawn(self._roles[role])
 
+    async def end(self, role: str) -> None:
+        self._roles.pop(role, None)
+        self._asked_for.discard(role)
+        process = self._running.pop(role, None)
+        if process is not None:
+            await self._end([process])
+
     async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer:
         process = self._running[role]
         if process.ended.done():
@@ -127,12 +137,8 @@ class Processes:
             self._loans.release(payload)
 
     async def close(self) -> None:
-        alive = [process for process in self._running.values() if not process.ended.done()]
-        for process in alive:
-            process.stop()
-        if alive:
-            await asyncio.wait([process.ended for process in alive], timeout=self._grace_s)
-        await self._kill(alive)
+        await self._end(list(self._running.values()))
+        self._deadlines.close()
         self._loans.close()
         self._plain.clear()
 
@@ -146,7 +152,7 @@ class Processes:
             ) from error
         owner = next(self._owners)
         try:
-            process = self._running[role.name] = RoleProcess(role, owner, self._loans, self._refused)
+            process = self._running[role.name] = RoleProcess(role, owner, self._loans, self._deadlines, self._refused)
         except OSError as error:
             await asyncio.sleep(0)  # all roles are asked for in one turn of the loop: then their number is known
             raise self._refused(error) from None
@@ -156,6 +162,15 @@ class Processes:
         except BaseException:  # cancelled, too: nothing would ever speak to this process again
             await self._kill([process])
             raise
+
+    async def _end(self, processes: Sequence[RoleProcess]) -> None:
+        """By themselves, if they are idle; else, or if that takes too long, they are killed."""
+        alive = [process for process in processes if not process.ended.done()]
+        for process in alive:
+            process.stop()
+        if alive:
+            await asyncio.wait([process.ended for process in alive], timeout=self._grace_s)
+        await self._kill(alive)
 
     async def _kill(self, processes: Sequence[RoleProcess]) -> None:
         for process in processes:
@@ -192,11 +207,14 @@ class _Pending:
 class RoleProcess:
     """The driver's end of one role's process: calls that wait for replies, until it has ended."""
 
-    def __init__(self, role: Role, owner: int, loans: Loans, refused: Callable[[OSError], OSError]) -> None:
+    def __init__(
+        self, role: Role, owner: int, loans: Loans, deadlines: Deadlines, refused: Callable[[OSError], OSError]
+    ) -> None:
         self.role = role.name
         self.owner = owner
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # how
         self._loans = loans
+        self._deadlines = deadlines
         self._refused = refused
         self._pending: dict[int, _Pending] = {}
         self._numbers = itertools.count(1)
@@ -219,7 +237,7 @@ class RoleProcess:
     async def _answer(self, number: int, pending: _Pending, deadline_s: float) -> RoleAnswer:
         self._pending[number] = pending
         future = pending.future
-        timer = asyncio.get_running_loop().call_later(deadline_s, self._expire, pending, deadline_s)
+        self._deadlines.watch(future, deadline_s, self._expire, pending, deadline_s)
         try:
             return await future
         except asyncio.CancelledError:
@@ -228,7 +246,7 @@ class RoleProcess:
                 self._discard(future.result())
             raise
         finally:
-            timer.cancel()
+            self._deadlines.forget(future)
 
     def stop(self) -> None:
         """Let it end by itself if it is idle."""

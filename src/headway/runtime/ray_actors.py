@@ -20,11 +20,9 @@ is never spoken to again; with `address` nothing but our own actors is ended, wi
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import pickle
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -32,30 +30,31 @@ from typing import TypeVar
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import GetTimeoutError, ObjectLostError
-from ray.experimental import get_local_object_locations
+from ray.exceptions import ObjectLostError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from headway.children.child import KILL_S
 from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
-from headway.core.protocols import PayloadLost, Role, RoleDied, RoleLate
+from headway.core.protocols import NoRoom, Notice, Role, RoleDied, RoleError, RoleLate
 from headway.core.types import map_payloads
+from headway.runtime.landings import Landings
 from headway.runtime.own_thread import beside
 from headway.runtime.ray_cluster import connect, lacking
-from headway.runtime.ray_payloads import Parts, RayRef, encode_parts
+from headway.runtime.ray_doubts import Doubts, rooms
+from headway.runtime.ray_notices import Notices
+from headway.runtime.ray_payloads import Parts
 from headway.runtime.ray_reservations import GpuReservations
-from headway.runtime.ray_role import SPREAD, RayReply, RoleActor, Strategy
-from headway.runtime.transport import INLINE_BYTES
+from headway.runtime.ray_role import FULL, SPREAD, RoleActor, Strategy, no_room
+from headway.runtime.ray_stored import StoredPayloads, places_of
 
 T = TypeVar("T")
 
 SHARE_AFTER_S = 10.0
 """A role that could not be placed by then shares the CPUs of others."""
+ASK_S = 5.0
+"""How long Ray's control store may take to say which nodes there are, when a role has died."""
 MAX_PULLS = 32
 """How many payloads of other nodes are waited for at the same time."""
-MAX_UNPLACED = 16
-"""How many released payloads are held because the driver does not know yet that a node stores them."""
-FETCH_S = 60.0
-"""How long the driver waits for a payload that is on its way, or whose node has not been found dead yet."""
 
 
 class RayActors:
@@ -75,6 +74,7 @@ class RayActors:
     """
 
     name = "ray"
+    sends_calls = True
 
     def __init__(
         self,
@@ -98,14 +98,13 @@ class RayActors:
         self._roles: dict[str, Role] = {}
         self._running: dict[str, RoleActor] = {}
         self._rooms = GpuReservations()
-        self._serials = itertools.count(1)
-        self._objects: dict[int, tuple[ray.ObjectRef, int]] = {}  # serial -> object and place in it, until released
-        self._plain: dict[int, tuple[Payload, RayRef]] = {}  # payloads that came from no role, by id, until released
-        self._released: deque[tuple[ray.ObjectRef, int]] = deque()  # held until the driver hears which node stores them
+        self._doubts = Doubts()
+        self._notices = Notices()
+        self._successors: dict[str, RoleActor] = {}  # built elsewhere, until they take over
+        self._leaving: set[RoleActor] = set()  # taken over from; they end with their last call
+        self._landings: Landings | None = None  # of the loop that the roles were started in
+        self._stored = StoredPayloads()
         self._pulls = ThreadPoolExecutor(MAX_PULLS, "headway ray pull")
-        self.driver_payload_bytes = 0
-        """Payload bytes that came to the driver with replies: tiny ones, and any that is in no node's store when it
-        is released. What `fetch` was asked for and what the driver itself sends is not among them."""
 
     def run(self, main: CoroutineOf[T]) -> T:
         return asyncio.run(main)
@@ -135,19 +134,71 @@ class RayActors:
         if role.name in self._roles:
             raise ValueError(f"role {role.name!r} is started already; restart() builds it anew")
         self._connect()
-        await self._spawn(role)
+        await self._spawn(role, self._running)
         self._roles[role.name] = role
 
     async def restart(self, role: str) -> None:
         await self._end([self._running[role]])
-        await self._spawn(self._roles[role])
+        if not self._take_over(role):
+            await self._wait_for_control_store(role)
+            await self._spawn(self._roles[role], self._running)
+
+    async def wait_for_notice(self) -> Notice:
+        return await self._notices.next(lambda: {role: actor.node for role, actor in self._running.items()})
+
+    async def prepare(self, role: str) -> bool:
+        if role not in self._roles:
+            return False  # it has ended since
+        if self._rooms.of(role) is not None:
+            return False  # its GPUs are where they are, until Ray finds others for them
+        try:
+            await self._spawn(self._roles[role], self._successors)
+        except RoleError:
+            return False
+        return True
+
+    async def move(self, role: str) -> bool:
+        before = self._running[role]
+        if not self._take_over(role):
+            return False
+        self._leaving.add(before)
+        await self._end_if_left(before)
+        return True
+
+    def _take_over(self, role: str) -> bool:
+        """What was prepared runs the role from here on, if anything was and it is well."""
+        second = self._successors.get(role)
+        if second is None or not second.is_ready:
+            return False
+        del self._successors[role]
+        if second.how_it_ended:
+            return False
+        self._running[role] = second
+        return True
+
+    async def _end_if_left(self, actor: RoleActor) -> None:
+        """After its last call: nobody will speak to it again."""
+        if actor in self._leaving and not actor.under_way:
+            self._leaving.discard(actor)
+            await self._end([actor])
+
+    async def end(self, role: str) -> None:
+        self._roles.pop(role, None)
+        actors = [among.pop(role) for among in (self._running, self._successors) if role in among]
+        if actors:
+            await self._end(actors)
+        self._rooms.give_back(role)
 
     async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer:
         actor = self._running[role]
         if actor.how_it_ended:
             raise RoleDied(role, method, actor.how_it_ended, never_began=True)
         given: list[tuple[ray.ObjectRef, int] | Parts] = []
-        packed = cloudpickle.dumps(map_payloads(args, lambda payload: self._give(payload, given)))
+        try:
+            packed = cloudpickle.dumps(map_payloads(args, lambda payload: self._stored.give(payload, given)))
+        except FULL as error:
+            raise NoRoom(role, method, no_room(error, "what it is given")) from error
+        actor.under_way += 1
         try:
             async with asyncio.timeout(deadline_s):
                 reply, stored = await actor.ask(method, packed, given)
@@ -155,55 +206,41 @@ class RayActors:
                     await self._pull(actor, method, stored)
         except TimeoutError:
             actor.kill(f"was given up: no answer to {method} within {deadline_s:g} s")
+            self._doubt(actor)
             raise RoleLate(role, method, f"no answer within {deadline_s:g} s") from None
         except RoleDied:
-            self._give_up_lost_nodes()
+            await self._give_up_lost_nodes()
             raise
-        return self._take(reply, stored)
+        finally:
+            actor.under_way -= 1
+            if self._leaving:
+                await self._end_if_left(actor)
+        if self._doubts:
+            self._doubts.end(actor.node)
+        return self._stored.take(reply, stored)
+
+    @property
+    def driver_payload_bytes(self) -> int:
+        """Payload bytes that came to the driver though nobody had fetched them."""
+        return self._stored.driver_bytes
 
     def fetch(self, payload: Payload) -> Payload:
         """A copy, in the driver."""
-        if not isinstance(payload, RayRef):
-            return payload
-        parts = payload.inline
-        if parts is None:
-            ref, index = self._find(payload)
-            try:
-                parts = ray.get(ref, timeout=FETCH_S)[index]
-            except ObjectLostError as error:
-                raise PayloadLost("driver", "fetch", "the payload was lost with the node that held it") from error
-            except GetTimeoutError as error:
-                raise PayloadLost("driver", "fetch", f"the payload did not come within {FETCH_S:g} s") from error
-        header, buffers = parts
-        return pickle.loads(header, buffers=[bytearray(buffer) for buffer in buffers])
+        return self._stored.fetch(payload)
 
     def release(self, payload: object) -> None:
-        if id(payload) in self._plain:
-            _, payload = self._plain.pop(id(payload))
-        if isinstance(payload, RayRef) and payload.serial in self._objects:
-            ref, _ = self._objects.pop(payload.serial)
-            self._released.append((ref, payload.size))
-            while self._released and (_places(self._released[0][0]) or len(self._released) > MAX_UNPLACED):
-                self._let_go(*self._released.popleft())
-
-    def _let_go(self, ref: ray.ObjectRef, size: int) -> None:
-        if not _places(ref):
-            self.driver_payload_bytes += size
+        self._stored.release(payload)
 
     async def close(self) -> None:
         if self._node is None:
             return
         try:
-            await self._end(list(self._running.values()))
+            await self._end([*self._running.values(), *self._successors.values(), *self._leaving])
         finally:
-            self._rooms.give_back()
-            for released in self._released:
-                self._let_go(*released)
-            self._released.clear()
-            self._objects.clear()
-            self._plain.clear()
+            self._rooms.give_all_back()
+            self._stored.forget_all()
             await beside(partial(self._pulls.shutdown, cancel_futures=True))
-            self._node = None
+            self._node = self._landings = None
             if self._disconnects:
                 ray.shutdown()
 
@@ -218,7 +255,7 @@ class RayActors:
     def _wishes(self, role: Role) -> dict[str, float]:
         """What Ray shall reserve for the role."""
         placement, total = role.placement, ray.cluster_resources()
-        reserved = sum(actor.wishes.get("CPU", 0.0) for actor in self._running.values() if not actor.how_it_ended)
+        reserved = sum(actor.wishes.get("CPU", 0.0) for actor in self._living())
         fits = reserved + placement.num_cpus <= total.get("CPU", 0.0)
         return {
             "CPU": placement.num_cpus if fits else 0.0,
@@ -228,7 +265,20 @@ class RayActors:
 
     # -- actors -------------------------------------------------------------------------------------
 
-    async def _spawn(self, role: Role) -> None:
+    async def _wait_for_control_store(self, role: str) -> None:
+        """What places an actor asks Ray's control store and blocks: it is asked beside the loop first."""
+        try:
+            async with asyncio.timeout(self._start_s):
+                await beside(ray.nodes)
+        except TimeoutError:
+            what = f"the control store of the Ray cluster (gcs_server) has not answered for {self._start_s:g} s"
+            raise RoleLate(role, "start", what) from None
+
+    def _living(self) -> list[RoleActor]:
+        actors = (*self._running.values(), *self._successors.values(), *self._leaving)
+        return [actor for actor in actors if not actor.how_it_ended]
+
+    async def _spawn(self, role: Role, among: dict[str, RoleActor]) -> None:
         try:
             factory = cloudpickle.dumps(role.factory)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -236,28 +286,38 @@ class RayActors:
         actor: RoleActor | None = None
         try:
             async with asyncio.timeout(self._start_s):
-                actor = await self._place(role)
+                actor = await self._place(role, among)
                 await actor.build(factory, role.placement.num_threads)
         except TimeoutError:
+            if actor:
+                self._doubt(actor)
             what = "not built" if actor else f"not placed ({lacking(role.placement)})"
             raise RoleLate(role.name, "start", f"{what} within {self._start_s:g} s") from None
         finally:
             if actor and not actor.is_ready:  # cancelled, too: nothing would ever speak to this actor again
                 actor.kill("could not be built")
 
-    async def _place(self, role: Role) -> RoleActor:
+    async def _place(self, role: Role, among: dict[str, RoleActor]) -> RoleActor:
         room = self._rooms.of(role.name)
         if room is not None:
-            return await self._settle(role, *room)
-        wishes = self._wishes(role)
+            return await self._settle(role, among, *room)
+        wishes, where = self._wishes(role), SPREAD
+        if self._doubts:
+            better = self._doubts.way_around(wishes, rooms(), [actor.node for actor in self._living()])
+            if better is not None:
+                where, wishes = NodeAffinitySchedulingStrategy(better[0], soft=True), better[1]
         try:
             async with asyncio.timeout(min(SHARE_AFTER_S, self._start_s / 2)):
-                return await self._settle(role, wishes)
+                return await self._settle(role, among, wishes, where)
         except TimeoutError:
-            return await self._settle(role, wishes | {"CPU": 0.0})
+            return await self._settle(role, among, wishes | {"CPU": 0.0})
 
-    async def _settle(self, role: Role, wishes: dict[str, float], where: Strategy = SPREAD) -> RoleActor:
-        actor = self._running[role.name] = RoleActor(role, wishes, where)
+    async def _settle(
+        self, role: Role, among: dict[str, RoleActor], wishes: dict[str, float], where: Strategy = SPREAD
+    ) -> RoleActor:
+        if self._landings is None:
+            self._landings = Landings()
+        actor = among[role.name] = RoleActor(role, wishes, self._landings, where)
         try:
             await actor.settle_in(self._node)
         finally:
@@ -265,10 +325,21 @@ class RayActors:
                 actor.kill("could not be placed")
         return actor
 
-    def _give_up_lost_nodes(self) -> None:
-        """Whoever died may have died with others, which shall not be asked in vain."""
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        for actor in self._running.values():
+    def _doubt(self, actor: RoleActor) -> None:
+        """It did not answer in time: perhaps its node is cut off. That of the driver is not."""
+        if actor.node and actor.node != self._node:
+            self._doubts.add(actor.node)
+
+    async def _give_up_lost_nodes(self) -> None:
+        """Whoever died may have died with others, which shall not be asked in vain. Who is there is not known while
+        Ray's control store is silent."""
+        try:
+            async with asyncio.timeout(ASK_S):
+                nodes = await beside(ray.nodes)
+        except TimeoutError:
+            return
+        alive = {node["NodeID"] for node in nodes if node["Alive"]}
+        for actor in self._living():
             if actor.pid and actor.node not in alive:
                 actor.kill("was lost with its node")
 
@@ -278,58 +349,19 @@ class RayActors:
         for actor in actors:
             await beside(partial(actor.wait_until_gone, KILL_S))
 
-    # -- payloads -----------------------------------------------------------------------------------
-
-    def _give(self, payload: object, given: list[tuple[ray.ObjectRef, int] | Parts]) -> int:
-        """Add what a payload stands for to what the call gives; returns its place there."""
-        ref = payload if isinstance(payload, RayRef) else self._refer_to_plain(payload)
-        given.append(self._find(ref) if ref.inline is None else ref.inline)
-        return len(given) - 1
-
-    def _find(self, ref: RayRef) -> tuple[ray.ObjectRef, int]:
-        if ref.serial not in self._objects:
-            raise ValueError(f"payload {ref.serial} was released: it cannot be used again")
-        return self._objects[ref.serial]
-
-    def _refer_to_plain(self, payload: object) -> RayRef:
-        if id(payload) in self._plain:
-            return self._plain[id(payload)][1]
-        parts, size = encode_parts(payload)
-        ref = RayRef(next(self._serials), size, parts if size <= INLINE_BYTES else None)
-        if ref.inline is None:
-            self._objects[ref.serial] = ray.put([parts]), 0
-        self._plain[id(payload)] = payload, ref
-        return ref
-
     async def _pull(self, actor: RoleActor, method: str, stored: ray.ObjectRef) -> None:
         """Wait until the store of the driver's node holds a copy."""
         loop = asyncio.get_running_loop()
         while not await loop.run_in_executor(self._pulls, _is_here, stored):
             pass
-        while not _places(stored):  # the driver may learn of it a moment after it has the answer
+        while not places_of(stored):  # the driver may learn of it a moment after it has the answer
             await asyncio.sleep(0.001)
-        if actor.node not in _places(stored):  # its node died meanwhile: ours may hold no more than the error
+        if actor.node not in places_of(stored):  # its node died meanwhile: ours may hold no more than the error
             try:
                 await loop.run_in_executor(self._pulls, ray.get, stored)
             except ObjectLostError:
                 actor.kill("was lost with its node")
                 raise RoleDied(actor.role, method, f"what it returned was lost with node {actor.node}") from None
-
-    def _take(self, reply: RayReply, stored: ray.ObjectRef) -> RoleAnswer:
-        """The result, with references in place of its payloads."""
-        refs = []
-        for index, size in enumerate(reply.sizes):
-            refs.append(RayRef(next(self._serials), size, reply.inline[index] if reply.inline else None))
-            if reply.is_stored:
-                self._objects[refs[-1].serial] = stored, index
-        if not reply.is_stored:
-            self.driver_payload_bytes += sum(reply.sizes)
-        return map_payloads(reply.value, refs.__getitem__)
-
-
-def _places(stored: ray.ObjectRef) -> list[str]:
-    """The nodes whose stores hold the object, as far as the driver knows; none if it came with the reply."""
-    return get_local_object_locations([stored])[stored]["node_ids"]
 
 
 def _is_here(stored: ray.ObjectRef) -> bool:

@@ -83,7 +83,8 @@ class GpuReservations:
             for role in sorted(wanted, key=lambda role: _size(role.placement), reverse=True):
                 await self._reserve(role, with_cpus, ends_at)
         except BaseException:
-            self.give_back()
+            for role in wanted:
+                self.give_back(role.name)
             raise
 
     def of(self, role: str) -> tuple[dict[str, float], PlacementGroupSchedulingStrategy] | None:
@@ -91,10 +92,14 @@ class GpuReservations:
         group = self._groups.get(role)
         return None if group is None else place_in(group, 0)
 
-    def give_back(self) -> None:
-        for group in self._groups.values():
+    def give_back(self, role: str) -> None:
+        group = self._groups.pop(role, None)
+        if group is not None:
             remove_placement_group(group)
-        self._groups.clear()
+
+    def give_all_back(self) -> None:
+        for role in list(self._groups):
+            self.give_back(role)
 
     async def _reserve(self, role: Role, with_cpus: bool, ends_at: float) -> None:
         placement = role.placement

@@ -6,6 +6,7 @@ call(method, arguments, payloads) --> views over the store --> object.method(...
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pickle
@@ -14,26 +15,30 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Literal
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import ObjectLostError, RayError, RayTaskError
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.exceptions import ObjectLostError, ObjectStoreFullError, OutOfDiskError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from headway.children.child import thread_limits
 from headway.children.ray_errors import how_it_died
 from headway.core.one_line import first_line
 from headway.core.opaque import RoleAnswer, Station
-from headway.core.protocols import PayloadLost, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
+from headway.core.protocols import NoRoom, PayloadLost, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
 from headway.core.types import Rollout, Snapshot, carriers, map_payloads
-from headway.runtime.own_thread import awaitable
+from headway.runtime.landings import Landings
+from headway.runtime.own_thread import settle
 from headway.runtime.ray_payloads import Parts, decode_parts, encode_parts
 from headway.runtime.transport import INLINE_BYTES
 
-Strategy = Literal["SPREAD"] | PlacementGroupSchedulingStrategy
+Strategy = Literal["SPREAD"] | PlacementGroupSchedulingStrategy | NodeAffinitySchedulingStrategy
 SPREAD: Strategy = "SPREAD"
 """So that a node takes as few roles as possible with it."""
+FULL = (ObjectStoreFullError, OutOfDiskError)
+"""What Ray raises when neither its object store nor the disk behind that has room."""
 GRACE_S = 1.0
 """Ray ends a process that listens much sooner, and one that does not (stopped, say) after five seconds."""
 COLLECT, OTHER = "collect", "other"
@@ -57,31 +62,48 @@ class RayReply:
         return bool(self.sizes) and not self.inline
 
 
+@cache
+def _actor_class(lanes: int) -> Any:
+    """What Ray makes actors of. Ray keeps every one of them for as long as the process lives: it is made once."""
+    if lanes == 1:
+        return ray.remote(RoleHost)
+    groups = {COLLECT: lanes, OTHER: 1}
+    return ray.remote(concurrency_groups=groups)(RoleHost)  # type: ignore[call-overload]
+
+
 class RoleActor:
     """The driver's end of one role's actor."""
 
-    def __init__(self, role: Role, wishes: dict[str, float], where: Strategy = SPREAD) -> None:
+    def __init__(self, role: Role, wishes: dict[str, float], landings: Landings, where: Strategy = SPREAD) -> None:
         self.role = role.name
+        self._landings = landings
         self.wishes = wishes
         self.pid = 0
-        self.node = ""
+        self.node = where.node_id if isinstance(where, NodeAffinitySchedulingStrategy) else ""
+        """Where it is, or is meant to be."""
         self.is_ready = False
         self.how_it_ended = ""
+        self.under_way = 0
+        """Calls without an answer yet."""
         self._process: int | None = None  # a descriptor, if it runs on this machine
         self._has_lanes = role.lanes > 1
-        host: Any = ray.remote(RoleHost)
+        self._host = (
+            _actor_class(role.lanes)
+            .options(
+                num_cpus=wishes.get("CPU", 0.0),
+                num_gpus=wishes.get("GPU", 0.0),
+                resources={name: amount for name, amount in wishes.items() if name not in ("CPU", "GPU")},
+                scheduling_strategy=where,
+                max_restarts=0,
+                max_task_retries=0,
+                max_concurrency=1,
+            )
+            .remote(self._has_lanes)
+        )
+        call = self._host.call
+        self._ask: dict[str | None, Any] = {None: call.options(num_returns=2)}
         if self._has_lanes:
-            groups = {COLLECT: role.lanes, OTHER: 1}
-            host = ray.remote(concurrency_groups=groups)(RoleHost)  # type: ignore[call-overload]
-        self._host = host.options(
-            num_cpus=wishes.get("CPU", 0.0),
-            num_gpus=wishes.get("GPU", 0.0),
-            resources={name: amount for name, amount in wishes.items() if name not in ("CPU", "GPU")},
-            scheduling_strategy=where,
-            max_restarts=0,
-            max_task_retries=0,
-            max_concurrency=1,
-        ).remote(self._has_lanes)
+            self._ask = {group: call.options(num_returns=2, concurrency_group=group) for group in (COLLECT, OTHER)}
 
     async def settle_in(self, driver_node: str | None) -> None:
         """Wait until it is placed."""
@@ -97,11 +119,14 @@ class RoleActor:
         self.is_ready = True
 
     async def ask(self, method: str, args: bytes, given: Sequence[object]) -> tuple[RayReply, ray.ObjectRef]:
-        ask = self._host.call.options(num_returns=2)
-        if self._has_lanes:
-            ask = self._host.call.options(num_returns=2, concurrency_group=COLLECT if method == COLLECT else OTHER)
-        stored, answer = ask.remote(method, args, given)
-        packed = await self._answer(method, answer)
+        group = None if not self._has_lanes else COLLECT if method == COLLECT else OTHER
+        stored, answer = self._ask[group].remote(method, args, given)
+        try:
+            packed = await self._answer(method, answer)
+        except NoRoom:
+            with contextlib.suppress(RayError):  # Ray prints an error that nobody has looked at
+                ray.get(stored, timeout=GRACE_S)
+            raise
         try:
             reply: RayReply = cloudpickle.loads(packed)
         except Exception as error:  # the class of a value may be known there and not here
@@ -116,12 +141,19 @@ class RoleActor:
 
     async def _answer(self, method: str, ref: ray.ObjectRef) -> RoleAnswer:
         try:
-            return await awaitable(ref.future())
+            return await self._landed(ref)
         except RayTaskError as error:  # not the station's own: the host could not even answer
+            if isinstance(error.cause, FULL):
+                raise NoRoom(self.role, method, no_room(error.cause, "what it returned")) from None
             raise RoleRaised(self.role, method, first_line(error.cause or error), str(error)) from None
         except RayError as error:
             self.kill(how_it_died(error))
             raise RoleDied(self.role, method, self.how_it_ended) from None
+
+    def _landed(self, ref: ray.ObjectRef) -> asyncio.Future[RoleAnswer]:
+        answer: asyncio.Future[RoleAnswer] = asyncio.get_running_loop().create_future()
+        ref.future().add_done_callback(partial(self._landings.put, settle, answer))
+        return answer
 
     def kill(self, how: str) -> None:
         if self.how_it_ended:
@@ -139,6 +171,10 @@ class RoleActor:
             raise RoleLate(self.role, "kill", f"process {self.pid} is still there after {timeout_s:g} s")
         os.close(self._process)
         self._process = None
+
+
+def no_room(error: BaseException, what: str) -> str:
+    return f"Ray's object store has no room for {what}, nor has the disk behind it ({first_line(error)})"
 
 
 def _is_over(process: int, timeout_s: float) -> bool:

@@ -2,7 +2,9 @@
 
     event loop                       role's thread
     call ----- inbox -------------->  method(...)
-         <---- call_soon_threadsafe -- result
+         <---- landings -----------  result
+
+What lands in one turn of the loop is settled together: the first of it wakes the loop, the others find it awake.
 
 Work that releases the interpreter lock (numpy, torch, waiting for an engine or a simulator) overlaps;
 snapshots and rollouts are passed without a copy. A thread that outlives its deadline cannot be killed: it
@@ -25,7 +27,9 @@ from typing import TypeVar
 from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.refusals import refusal
+from headway.runtime.deadlines import Deadlines
 from headway.runtime.freeze import PlainPayloads, freeze
+from headway.runtime.landings import Landings
 from headway.runtime.own_thread import beside
 
 T = TypeVar("T")
@@ -43,6 +47,8 @@ class Threads(PlainPayloads):
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
         self._hosts: dict[str, _Host] = {}
+        self._deadlines = Deadlines()
+        self._landings: Landings | None = None  # of the loop that the roles were started in
 
     def run(self, main: CoroutineOf[T]) -> T:
         with asyncio.Runner(loop_factory=_QueueLoop) as runner:
@@ -59,17 +65,27 @@ class Threads(PlainPayloads):
         if previous is not None:
             previous.leave()
             previous.dismiss()
-        host = _Host(self._roles[role]) if self._roles[role].lanes == 1 else _LaneHost(self._roles[role])
-        self._hosts[role] = host
+        if self._landings is None:
+            self._landings = Landings()
+        make = _Host if self._roles[role].lanes == 1 else _LaneHost
+        host = self._hosts[role] = make(self._roles[role], self._landings)
         await host.call("start", ())
+
+    async def end(self, role: str) -> None:
+        """A thread that is stuck is left behind, as on a restart."""
+        self._roles.pop(role, None)
+        host = self._hosts.pop(role, None)
+        if host is not None:
+            host.leave()
+            host.dismiss()
 
     async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer:
         answer = self._hosts[role].call(method, args)
-        timer = asyncio.get_running_loop().call_later(deadline_s, _give_up, answer, role, method, deadline_s)
+        self._deadlines.watch(answer, deadline_s, _give_up, answer, role, method, deadline_s)
         try:
             return await answer
         finally:
-            timer.cancel()
+            self._deadlines.forget(answer)
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await beside(work)
@@ -79,6 +95,8 @@ class Threads(PlainPayloads):
         a daemon and ends with the process, which is no clean end where it computes in C++."""
         hosts = list(self._hosts.values())
         self._hosts.clear()
+        self._deadlines.close()
+        self._landings = None
         for host in hosts:
             host.leave()
         ends_at = time.perf_counter() + CLOSE_GRACE_S
@@ -143,11 +161,12 @@ def _give_up(answer: asyncio.Future[RoleAnswer], role: str, method: str, deadlin
 class _Host:
     """The object of a role and the thread it lives in. Calls are answered in the order they were made."""
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: Role, landings: Landings) -> None:
         self._role = role.name
         self._factory = role.factory
         self._station: Station = None
         self._loop = asyncio.get_running_loop()
+        self._landings = landings
         self._inbox: Inbox = queue.SimpleQueue()
         self._threads = [self._begin(self._inbox, role.name)]
 
@@ -195,10 +214,8 @@ class _Host:
                 problem = RoleRaised.of(self._role, method, error)
             except BaseException as error:  # SystemExit and the like end the thread, not in silence
                 problem = RoleDied(self._role, method, f"{type(error).__name__}: {error}")
-            try:
-                self._loop.call_soon_threadsafe(self._settle, answer, result, problem)
-            except RuntimeError:  # the loop is closed: the run ended without waiting for this call
-                return
+            if not self._landings.put(self._settle, answer, result, problem):
+                return  # the loop is closed: the run ended without waiting for this call
             if isinstance(problem, RoleDied):
                 return
             del asked, answer, args, result, problem  # nothing of a finished call stays alive in this frame
@@ -218,8 +235,8 @@ class _LaneHost(_Host):
     It ends as a whole: if one thread leaves, or if the role is restarted, no call under way is answered any more.
     """
 
-    def __init__(self, role: Role) -> None:
-        super().__init__(role)
+    def __init__(self, role: Role, landings: Landings) -> None:
+        super().__init__(role, landings)
         self._collects: Inbox = queue.SimpleQueue()
         self._threads += [self._begin(self._collects, f"{role.name}/{lane}") for lane in range(role.lanes)]
         self._under_way: dict[

@@ -6,6 +6,9 @@
 
 Time moves only when everybody waits, and then at once to the next thing that is due. If nothing is due,
 nothing will ever happen again: that is a deadlock, and it is raised as one.
+
+With `ticket_s` the coordinator is as slow as a real one: it has one thread, and whatever that does for a ticket moves
+the clock on. What falls due meanwhile waits its turn.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ class Fault(enum.Enum):
 
     CRASH = "crash"
     """The role dies on the way."""
+    GONE = "gone"
+    """The role had died before it was called."""
     HANG = "hang"
     """The role never answers."""
     RAISE = "raise"
@@ -56,14 +61,21 @@ class Virtual(PlainPayloads):
 
     name = "virtual"
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, *, ticket_s: float = 0.0) -> None:
+        """`ticket_s` is what a ticket costs the coordinator: half when it goes out, half when its rollout is back."""
         self._workload = workload
+        self._half_ticket_s = ticket_s / 2
         self._loop = VirtualLoop()  # type: ignore[abstract]  # it does no input or output
         self._roles: dict[str, Role] = {}
         self._objects: dict[str, Station] = {}  # the living
         self._under_way: dict[str, dict[asyncio.Future[None], str]] = {}  # roles with lanes -> calls and their methods
         self._lost: set[tuple[type, int]] = set()  # rollouts by ticket and snapshots by version, until made again
         self.now: Callable[[], float] = self._loop.time
+
+    @property
+    def coordinator_s(self) -> float:
+        """How long the coordinator has worked on tickets."""
+        return self._loop.spent_s
 
     def run(self, main: CoroutineOf[T]) -> T:
         return self._loop.run(main)
@@ -76,10 +88,17 @@ class Virtual(PlainPayloads):
         self._end(role, "restarted")
         await self._build(role, "restart")
 
+    async def end(self, role: str) -> None:
+        self._end(role, "ended")
+        self._roles.pop(role, None)
+
     async def call(self, role: str, method: str, *args: object, deadline_s: float) -> RoleAnswer:
         station = self._objects.get(role)
         if station is None:
             raise RoleDied(role, method, "it is not running")
+        is_ticket = self._half_ticket_s > 0 and method == "collect"
+        if is_ticket:
+            self._loop.spend(self._half_ticket_s)
         duration_s = self._workload.duration_s(role, method, args)
         fault = self._workload.fault(role, method, args)
         if fault is Fault.LOSE or self._lost:
@@ -92,12 +111,17 @@ class Virtual(PlainPayloads):
                 await self._pass_time(duration_s)
             else:
                 await self._pass_time_in_lane(role, method, duration_s)
+        if is_ticket:
+            self._loop.spend(self._half_ticket_s)
         if is_late:
             self._end(role, f"given up: no answer to {method} within {deadline_s:g} s")
             raise RoleLate(role, method, f"no answer within {deadline_s:g} s")
         if fault is Fault.CRASH:
             self._end(role, "crashed")
             raise RoleDied(role, method, "crashed")
+        if fault is Fault.GONE:
+            self._end(role, "had died")
+            raise RoleDied(role, method, "had died", never_began=True)
         if fault is Fault.RAISE:
             raise RoleRaised(role, method, "injected error")
         try:
@@ -197,6 +221,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, _Handle]] = []
         self._sequence = 0
         self._is_running = False
+        self.spent_s = 0.0
+        """How long the thread has worked instead of waiting."""
+
+    def spend(self, seconds: float) -> None:
+        """The thread works for so long: the clock moves on, and what falls due meanwhile is late."""
+        self._clock += seconds
+        self.spent_s += seconds
 
     def run(self, main: CoroutineOf[T]) -> T:
         """Run to the end of `main`; tasks it leaves behind are cancelled."""
@@ -228,7 +259,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     heapq.heappop(timers)
                 if not timers:
                     raise Deadlock("everybody waits and nothing is due")
-                self._clock, _, handle = heapq.heappop(timers)
+                when, _, handle = heapq.heappop(timers)
+                if when > self._clock:
+                    self._clock = when
                 due.append(handle)
             while due:
                 handle = due.popleft()

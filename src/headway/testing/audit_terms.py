@@ -25,7 +25,8 @@ RULES = {
     "free slot": "a slot that is free is used before the next update",
     "newest snapshot": "in a free run a ticket takes off with the newest version",
     "pinned birth": "in a pinned run a ticket takes off with the version it was opened at, on the seat of its index",
-    "one ticket a seat": "a seat works on one ticket at a time",
+    "one ticket a seat": "a seat works on one ticket at a time, or on those of one call",
+    "scaling": "a run has the collectors that were counted last; those taken away get no ticket, land, and leave once",
     "one version a collector": "what drains flies with one version at a time on each collector",
     "span": "a rollout was made by versions from its birth to the newest, and by one unless weights may change",
     "attempts": "an attempt is counted once for a failure at most",
@@ -194,6 +195,25 @@ class LineTerms:
     @property
     def seats(self) -> int:
         return int(self.run["collectors"] * self.run["lanes"])
+
+    def collector_of(self, seat: int) -> int:
+        """Seats go round the collectors a session begins with; each later one has its lanes behind those."""
+        collectors, lanes = int(self.run["collectors"]), int(self.run["lanes"])
+        return seat % collectors if seat < collectors * lanes else seat // lanes
+
+    def seats_of(self, number: int) -> list[int]:
+        """The seats of a collector, lane by lane."""
+        lanes = int(self.run["lanes"])
+        most = (number + 1) * lanes + self.seats
+        return [seat for seat in range(most) if self.collector_of(seat) == number]
+
+    @property
+    def per_call(self) -> float:
+        """So many tickets a call may bring: one, in a log that does not say, and where auto meets no way to go."""
+        told: int | str = self.run.get("tickets_per_call", 1)
+        if told != "auto":
+            return int(told)
+        return 1 if self.run["runtime"] in ("inline", "threads", "virtual") else math.inf
 
     @property
     def window(self) -> float:

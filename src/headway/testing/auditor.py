@@ -16,7 +16,7 @@ A run with several lines is audited line by line. Whoever writes a runtime recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.core import events as ev
@@ -116,6 +116,69 @@ class EvaluationAuditor:
             self._find.wrong("last evaluation", f"version {newest} has no score")
 
 
+class ScalingAuditor:
+    """Follows which collectors a run has: how many are counted, who is still leaving, whose a pinned ticket is."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._find = findings
+        self._num = self._most = 0
+        self._leaving: set[int] = set()
+        self._parts: list[tuple[int, list[int]]] = []  # from this ticket on, of a pinned run, these seats take turns
+
+    def begin_session(self, terms: LineTerms) -> None:
+        self._num = self._most = int(terms["collectors"])
+        self._leaving.clear()
+        seats = list(range(terms.seats))
+        if not self._parts or self._parts[-1][1] != seats:
+            self._parts = [(0, seats)]
+
+    def seat_of(self, index: int) -> int:
+        """In a pinned run."""
+        seats = [seats for since, seats in self._parts if index >= since][-1]
+        return seats[index % len(seats)]
+
+    def resume(self, live: Iterable[int], terms: LineTerms) -> None:
+        """In a pinned run those are there again that were leaving and have tickets."""
+        if terms.is_pinned:
+            numbers = {terms.collector_of(self.seat_of(index)) for index in live}
+            self._leaving = {number for number in numbers if number >= self._num}
+            self._most = max(self._most, *(number + 1 for number in numbers), 0)
+
+    def scale(self, event: ev.Scaled, opened: int, terms: LineTerms) -> None:
+        """`opened` is the last ticket that is open or was."""
+        if event.before != self._num or event.collectors < 1 or event.collectors == self._num:
+            what = f"{event.before} collectors become {event.collectors}, and there are {self._num}"
+            self._find.wrong("scaling", what)
+        if terms.is_pinned != (event.ticket is not None) or (event.ticket is not None and event.ticket <= opened):
+            self._find.wrong("scaling", f"the collectors change at ticket {event.ticket}, {opened} was opened last")
+        if again := self._leaving.intersection(range(self._num, event.collectors)):
+            self._find.wrong("scaling", f"collectors {sorted(again)} are added before they have left")
+        self._leaving.update(range(event.collectors, self._num))
+        self._num = event.collectors
+        self._most = max(self._most, self._num)
+        if event.ticket is not None:
+            lanes = [terms.seats_of(number) for number in range(self._num)]
+            self._parts.append((event.ticket, [seat for lane in zip(*lanes, strict=True) for seat in lane]))
+
+    def leave(self, event: ev.Left, seats: Mapping[int, Sequence[int]], live: Iterable[int], terms: LineTerms) -> None:
+        """`seats` holds the tickets of each seat."""
+        number = int(event.role.rpartition("-")[2])
+        if number not in self._leaving:
+            self._find.wrong("scaling", f"{event.role} leaves, and {sorted(self._leaving)} are to leave")
+        self._leaving.discard(number)
+        left = [ticket for seat, call in seats.items() if terms.collector_of(seat) == number for ticket in call]
+        if terms.is_pinned:
+            left += [index for index in live if terms.collector_of(self.seat_of(index)) == number]
+        if left:
+            self._find.wrong("scaling", f"{event.role} leaves with tickets {left}")
+
+    def check_start(self, event: ev.Started, terms: LineTerms) -> None:
+        number = terms.collector_of(event.seat)
+        if not (0 <= number < self._num or (terms.is_pinned and number in self._leaving)):
+            what = f"ticket {event.ticket} takes off on seat {event.seat}, and there are {self._num} collectors"
+            self._find.wrong("scaling" if 0 <= number < self._most else "one ticket a seat", what)
+
+
 class Auditor:
     """Follows one log, event by event."""
 
@@ -127,9 +190,10 @@ class Auditor:
         self._settings: Logged = {}
         self._over = self._stop_reason = ""
         self._restarts = 0
-        self._seats: dict[int, int] = {}  # seat -> ticket
+        self._seats: dict[int, list[int]] = {}  # seat -> tickets of the call under way
         self._flights: dict[int, ev.Started] = {}  # ticket -> its last flight
         self._evaluations = EvaluationAuditor(self.findings)
+        self._scaling = ScalingAuditor(self.findings)
         self._lines: dict[str, LineAuditor] = {}
         self._first = self._line(FIRST_LINE)
 
@@ -179,6 +243,7 @@ class Auditor:
         told = self._told[min(self._sessions, len(self._told)) - 1]
         for name, line in self._lines.items():
             line.begin_session(LineTerms.of(event.settings, told, name))
+        self._scaling.begin_session(self._first.terms)
 
     def _resume(self, event: ev.Resumed) -> None:
         self._seats.clear()
@@ -187,9 +252,22 @@ class Auditor:
         for name, (version, updates) in (event.others or {}).items():
             self._line(name).resume(version, updates, waited_s)
         self._evaluations.resume(self._settings["evaluate_every"])
+        self._scaling.resume(self._live, self._first.terms)
 
     def _restart(self, event: ev.Restarted) -> None:
         self._restarts += 1
+
+    @property
+    def _live(self) -> set[int]:
+        """Tickets that are live in any line."""
+        return {index for line in self._lines.values() for index in line.live}
+
+    def _scale(self, event: ev.Scaled) -> None:
+        opened = max(line.opened_last for line in self._lines.values())
+        self._scaling.scale(event, opened, self._first.terms)
+
+    def _leave(self, event: ev.Left) -> None:
+        self._scaling.leave(event, self._seats, self._live, self._first.terms)
 
     def _fail(self, event: ev.Failed) -> None:
         """What fails for good has no event of its own, so its seat may have been taken just before."""
@@ -209,18 +287,24 @@ class Auditor:
     # -- flights ------------------------------------------------------------------------------------
 
     def _start(self, event: ev.Started) -> None:
-        index, seat, seats = event.ticket, event.seat, self._first.terms.seats
+        index, seat = event.ticket, event.seat
         self._evaluations.check_pause(f"ticket {index} takes off", self._first.terms)
-        if seat in self._seats:
-            what = f"ticket {index} takes off on seat {seat} beside {self._seats[seat]}"
+        beside = self._seats.get(seat, [])
+        if beside and not self._may_join(beside, event):
+            what = f"ticket {index} takes off on seat {seat} beside {', '.join(map(str, beside))}"
             self.findings.wrong("one ticket a seat", what)
-        if not 0 <= seat < seats:
-            self.findings.wrong("one ticket a seat", f"ticket {index} takes off on seat {seat} of {seats}")
+        self._scaling.check_start(event, self._first.terms)
         if any(index in line.live for line in self._lines.values()):
-            self._seats[seat] = index
+            self._seats[seat] = [*beside, index]
         self._flights[index] = event
         for line in self._lines_of(index, "open"):
-            line.start(event, self._seats)
+            line.start(event, self._seats, self._scaling.seat_of(index))
+
+    def _may_join(self, call: Sequence[int], event: ev.Started) -> bool:
+        """Tickets of one call take off one right after the other."""
+        before = self.findings.events[self.findings.at - 1]
+        follows = isinstance(before, ev.Started) and (before.ticket, before.seat) == (call[-1], event.seat)
+        return follows and len(call) < self._first.terms.per_call
 
     def _land(self, event: ev.Landed) -> None:
         for line in self._lines_of(event.ticket, "flying"):
@@ -242,7 +326,8 @@ class Auditor:
         """A seat is free when its ticket flies in no line."""
         index = event.ticket
         if not any(line.flies(index) for line in self._lines.values()):
-            self._seats = {seat: ticket for seat, ticket in self._seats.items() if ticket != index}
+            left = {seat: [other for other in call if other != index] for seat, call in self._seats.items()}
+            self._seats = {seat: call for seat, call in left.items() if call}
 
     # -- learning and evaluating --------------------------------------------------------------------
 
@@ -296,6 +381,8 @@ _IN_THE_RUN: dict[type[object], Callable[[Auditor, Any], None]] = {
     ev.RunBegan: Auditor._begin,
     ev.Resumed: Auditor._resume,
     ev.Restarted: Auditor._restart,
+    ev.Scaled: Auditor._scale,
+    ev.Left: Auditor._leave,
     ev.Failed: Auditor._fail,
     ev.Stopped: Auditor._stop,
     ev.Ended: Auditor._end,

@@ -24,6 +24,7 @@ class LineAuditor:
         self.terms = terms
         self.recount = Recount()
         self.live: dict[int, AuditedTicket] = {}  # in the order of the indices
+        self.opened_last = -1
         self.at = AuditedVersions(self._wrong)
         self.lead = self._largest_lead = 0.0
         self._find = findings
@@ -89,6 +90,7 @@ class LineAuditor:
             self._wrong("room", f"ticket {index} opens, and there is no room for it")
         if not self._admission.fits_ratio(self.at.updates):
             self._wrong("replay ratio", f"ticket {index} opens, and the learner is behind")
+        self.opened_last = index
         self.live[index] = AuditedTicket(frozenset([self.at.newest]))
         self.recount.opened += 1
 
@@ -113,8 +115,8 @@ class LineAuditor:
                 return frozenset()
         return frozenset(self._arrived)  # the log was cut off before it could be said
 
-    def start(self, event: ev.Started, seats: Mapping[int, int]) -> None:
-        """`seats` holds the ticket of each seat, this one's too."""
+    def start(self, event: ev.Started, seats: Mapping[int, Sequence[int]], own: int) -> None:
+        """`seats` holds the tickets of each seat, this one's too; in a pinned run its `own` seat is this one."""
         index, seat, newest = event.ticket, event.seat, self.at.newest
         version = self._version_in(event)
         ticket = self._ticket(index, "start", "open")
@@ -123,9 +125,8 @@ class LineAuditor:
         if not self.terms.is_pinned:
             if version != newest:
                 self._wrong("newest snapshot", f"ticket {index} takes off with {version}, {newest} is newest")
-        elif version not in ticket.pinned or seat != index % self.terms.seats:
+        elif version not in ticket.pinned or seat != own:
             allowed = " or ".join(map(str, sorted(ticket.pinned)))
-            own = index % self.terms.seats
             self._wrong(
                 "pinned birth", f"ticket {index} takes off with {version} on seat {seat}, not {allowed} on {own}"
             )
@@ -134,8 +135,9 @@ class LineAuditor:
         if told.holds_weights and self.terms["on_publish"] == "drain" and not told.may_lose_payloads:
             beside = {
                 self.live[other].born
-                for place, other in seats.items()
-                if (place - seat) % self.terms["collectors"] == 0 and other in self.live
+                for place, others in seats.items()
+                for other in others
+                if self.terms.collector_of(place) == self.terms.collector_of(seat) and other in self.live
             }
             if len(beside) > 1:
                 self._wrong("one version a collector", f"ticket {index} flies beside versions {sorted(beside)}")

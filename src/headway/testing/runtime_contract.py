@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from headway.core.opaque import RoleAnswer
-from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised, Runtime
+from headway.core.protocols import EndsRoles, Role, RoleDied, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, Rollout, Snapshot
 from headway.testing.fakes import Broken, Crossing, Echo
 
@@ -43,6 +43,9 @@ class RuntimeContract:
     """Can a call that never returns be given up?"""
     has_threads = True
     """Does the station's own code run in several threads, each of which may wait for another?"""
+
+    ends_roles = True
+    """Can a role end while the others go on?"""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -163,6 +166,20 @@ class RuntimeContract:
             assert await runtime.call("echo", "count", deadline_s=SOON_S) == 1
 
         self.run(main)
+
+    @_needs("ends_roles")
+    def test_a_role_ends_while_others_go_on_and_what_it_made_stays(self) -> None:
+        async def main(runtime: Runtime) -> None:
+            assert isinstance(runtime, EndsRoles)
+            made = await runtime.call("a", "rollout", 5000, 2.0, deadline_s=SOON_S)
+            await runtime.call("a", "count", deadline_s=SOON_S)
+            await runtime.end("a")
+            await runtime.end("a")  # it is gone already
+            assert await runtime.call("b", "total", Batch(0, (made,)), deadline_s=SOON_S) == 10000.0
+            await runtime.start(Role("a", Echo))
+            assert await runtime.call("a", "count", deadline_s=SOON_S) == 1
+
+        self.run(main, "a", "b")
 
     def test_a_role_that_cannot_be_built_says_why(self) -> None:
         async def main(runtime: Runtime) -> None:

@@ -1,0 +1,69 @@
+"""What Ray's control store says beforehand: which nodes are being drained; and that it says nothing any more.
+
+    every LOOK_S   which nodes are drained?  --> another one --> a notice for the roles there
+                   no answer for SILENT_S    --> a notice for all roles: Ray will end this process soon
+
+A node is drained by `ray drain-node`, by an autoscaler, and by SIGTERM to `ray start --block`, which then waits
+RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S (30 s by default) for it to be empty. Ray places nothing there from then on, and
+leaves what is there alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import ray
+from ray._private.state import state
+
+from headway.children.daemon_thread import in_daemon_thread
+from headway.core.protocols import Notice
+from headway.runtime.own_thread import awaitable
+
+LOOK_S = 1.0
+RECONNECT_S = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60"))  # noqa: SIM112 - Ray's own name
+"""After so long without its control store Ray ends the process."""
+SILENT_S = RECONNECT_S / 2
+
+
+def draining_nodes() -> dict[str, int]:
+    """Node -> when it goes, in milliseconds since 1970; 0: it was not said."""
+    found: dict[str, int] = state.get_draining_nodes()
+    return found
+
+
+class Notices:
+    """Asks, and tells each thing once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    async def next(self, places: Callable[[], Mapping[str, str]]) -> Notice:
+        """The next notice that concerns a role; `places` says on which node each one is."""
+        while True:
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    draining = await awaitable(in_daemon_thread(draining_nodes, "headway ray notices"))
+            except TimeoutError:
+                return Notice(
+                    tuple(places()),
+                    f"the control store of the Ray cluster (gcs_server) has not answered for {SILENT_S:g} s, and Ray "
+                    f"ends the driver after {RECONNECT_S:g} s",
+                )
+            for node, goes_at_ms in draining.items():
+                roles = tuple(role for role, place in places().items() if place == node)
+                if node not in self._told and roles:
+                    self._told.add(node)
+                    return Notice(
+                        roles, await awaitable(in_daemon_thread(partial(_why, node, goes_at_ms), "headway ray notices"))
+                    )
+            await asyncio.sleep(LOOK_S)
+
+
+def _why(node: str, goes_at_ms: int) -> str:
+    address = next((known["NodeManagerAddress"] for known in ray.nodes() if known["NodeID"] == node), node)
+    left_s = goes_at_ms / 1000 - time.time()
+    return f"node {address} is drained" + (f" and goes in {left_s:.0f} s" if goes_at_ms else "")

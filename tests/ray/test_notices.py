@@ -1,0 +1,151 @@
+"""What Ray says beforehand ends a run in time: it is saved, and says why."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray._raylet import GcsClient
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+from running_processes import all_children
+
+from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.roles import Stations
+from headway.coordinate.settings import Plan, Settings
+from headway.core.protocols import Placement
+from headway.observe.fingerprint import fingerprint
+from headway.observe.recorder import MemoryRecorder
+from headway.runtime.ray_actors import RayActors
+from headway.testing.fakes import Pause, ToyCollector, ToyLearner, pinned_loop
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150), pytest.mark.usefixtures("no_ray")]
+
+
+def collector(number: int) -> ToyCollector:
+    return ToyCollector(number, Pause(0.05))
+
+
+class Sabotage(MemoryRecorder):
+    """Does something at an update."""
+
+    def __init__(self, what: Callable[[], None]) -> None:
+        super().__init__()
+        self._what = what
+        self.at_s = 0.0
+
+    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+        super().record(time_s, kind, fields)
+        if kind == "learn" and fields["u"] >= 10 and not self.at_s:
+            self.at_s = time_s
+            self._what()
+
+
+def drain_this_node() -> None:
+    reason, goes_at_ms = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"), int((time.time() + 600) * 1000)
+    here = ray.get_runtime_context()
+    is_accepted, why = GcsClient(address=here.gcs_address).drain_node(here.get_node_id(), reason, "spot", goes_at_ms)
+    assert is_accepted, why
+
+
+def control_store() -> int:
+    for pid in all_children(os.getpid()):
+        if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+            return pid
+    raise AssertionError("Ray has no control store")
+
+
+def kill_the_control_store() -> None:
+    os.kill(control_store(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (
+            drain_this_node,
+            r"interrupted: node 127\.0\.0\.1 is drained and goes in \d+ s, and learner cannot go elsewhere",
+        ),
+        (kill_the_control_store, r"interrupted: the control store of the Ray cluster .* has not answered for 30 s"),
+    ],
+    ids=["drained", "control store gone"],
+)
+def test_a_learner_that_must_go_is_saved_before_it_does_and_the_run_goes_on_with_the_same_bits(
+    tmp_path: Path, what: Callable[[], None], why: str
+) -> None:
+    settings, store = Settings(plan=Plan(updates=100_000), collectors=2, max_lead=2), CheckpointStore(tmp_path)
+    stations = Stations(collector, ToyLearner, collector_placement=Placement(num_cpus=0.2))
+    log, runtime = Sabotage(what), RayActors()
+    result = runtime.run(Coordinator(stations, settings, runtime, recorder=log, checkpoints=store).run())
+
+    assert re.match(why, result.stop_reason)
+    notice = next(event for event in log.events if event["e"] == "notice")
+    assert notice["t"] - log.at_s < 60
+    assert store.load().updates == result.updates and result.ledger.closes and not result.restarts
+    so_far = Settings(plan=Plan(updates=result.updates), collectors=2, max_lead=2)
+    assert fingerprint(result.weights) == fingerprint(pinned_loop(so_far))
+
+
+class Restart:
+    """Kills the control store, and starts another one on the same port and storage a while later."""
+
+    def __init__(self) -> None:
+        self.second: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._start_again)
+
+    def __call__(self) -> None:
+        pid = control_store()
+        port = ray.get_runtime_context().gcs_address.rpartition(":")[2].encode()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        self._words = [word.replace(b"server_port=0", b"server_port=" + port) for word in words]
+        self._environment = dict(
+            pair.split(b"=", 1) for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in pair
+        )
+        self._folder = os.readlink(f"/proc/{pid}/cwd")
+        os.kill(pid, signal.SIGKILL)
+        self._thread.start()
+
+    def _start_again(self) -> None:
+        time.sleep(5.0)  # how long the control store is away
+        self.second = subprocess.Popen(
+            self._words,
+            env=self._environment,
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def end(self) -> None:
+        self._thread.join()
+        assert self.second is not None
+        self.second.kill()
+        self.second.wait()
+
+
+def test_a_control_store_with_storage_that_is_started_again_in_time_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_gcs_storage", "rocksdb")
+    monkeypatch.setenv("RAY_gcs_storage_path", str(tmp_path))
+    settings = Settings(plan=Plan(updates=600), collectors=2, max_lead=2)
+    stations = Stations(collector, ToyLearner, collector_placement=Placement(num_cpus=0.2))
+    restart = Restart()
+    log, runtime = Sabotage(restart), RayActors()
+    try:
+        result = runtime.run(Coordinator(stations, settings, runtime, recorder=log).run())
+        assert log.events[-1]["t"] - log.at_s > 5.0, "it was away while the run was under way"
+        assert restart.second is not None and restart.second.poll() is None
+        assert (result.stop_reason, result.restarts) == ("reached 600 updates", 0)
+        assert fingerprint(result.weights) == fingerprint(pinned_loop(settings))
+        assert not [event for event in log.events if event["e"] == "notice"]
+    finally:
+        restart.end()
