@@ -295,3 +295,10 @@ def test_a_slow_collector_stays_slow_where_tickets_may_go_elsewhere() -> None:
     even = fit(tell(record(Lognormal(1.0, 1.0), 0.2, max_lead=4, collectors=4, dispatch="free")[0]))
     assert isinstance(even.collect, RecordedFlights)
     assert even.collect._paces == [1.0] * 4  # what differs by chance does not count
+
+
+@pytest.mark.parametrize("per_call", [1, 4])
+def test_tickets_of_one_call_are_fitted_with_their_share_of_its_time(per_call: int) -> None:
+    events, _ = record(1.0, 0.1, updates=20, max_lead=2, tickets_per_batch=8, collectors=2, tickets_per_call=per_call)
+    shop = fit(tell(events))
+    assert [shop.collect.of(Ticket(index, 0)) for index in range(160)] == pytest.approx([1.0] * 160, abs=1e-4)

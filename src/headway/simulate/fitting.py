@@ -24,7 +24,7 @@ from headway.coordinate.line_settings import LineSettings
 from headway.core.history_records import TicketLife
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.rules import ReplayRatio
-from headway.observe.story_records import LEARNER, LineStory, Story
+from headway.observe.story_records import LEARNER, WRITER, LineStory, Story
 from headway.simulate.simulation import (
     NO_TIME,
     WORTH_A_VERSION,
@@ -246,12 +246,12 @@ def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bo
     """Every ticket up to the last that landed; for one that never did, what the one before it was like."""
     reactions = _clipped(_reactions(story, landed))
     collectors = story.settings["collectors"]
-    paces = _paces(landed, collectors) if is_free else [1.0]
+    durations = _durations(landed, story.settings.get("lanes", 1))
+    paces = _paces(landed, durations, collectors) if is_free else [1.0]
     known: dict[int, tuple[float, TicketLife]] = {}
     for ticket, reaction in zip(landed, reactions, strict=True):
-        assert ticket.ended is not None
         pace = paces[(ticket.collector or 0) % len(paces)]
-        known[ticket.index] = ((reaction + ticket.ended - _began(ticket)) / pace, ticket)
+        known[ticket.index] = ((reaction + durations[ticket.index]) / pace, ticket)
     here = known[min(known)]
     every = []
     for index in range(max(known) + 1):
@@ -287,11 +287,27 @@ def _began(ticket: TicketLife) -> float:
     return ticket.began
 
 
-def _paces(landed: Sequence[TicketLife], collectors: int) -> list[float]:
+def _durations(landed: Sequence[TicketLife], lanes: int) -> dict[int, float]:
+    """Seconds of each flight. Tickets of one call have equal shares of it: they begin and land together."""
+    if lanes > 1:
+        return {ticket.index: (ticket.ended or 0.0) - _began(ticket) for ticket in landed}
+    calls: dict[str | None, list[TicketLife]] = {}  # the last call of each collector
+    durations: dict[int, float] = {}
+    for ticket in sorted(landed, key=_began):
+        call = calls.setdefault(ticket.role, [])
+        if call and _began(ticket) >= (call[0].ended or 0.0):
+            call.clear()
+        call.append(ticket)
+        seconds = max(one.ended or 0.0 for one in call) - _began(call[0])
+        durations.update((one.index, seconds / len(call)) for one in call)
+    return durations
+
+
+def _paces(landed: Sequence[TicketLife], durations: Mapping[int, float], collectors: int) -> list[float]:
     """How slow each collector is, as a factor: 1 unless its flights differ from all by three standard errors."""
     logs: list[list[float]] = [[] for _ in range(collectors)]
     for ticket in landed:
-        seconds = (ticket.ended or 0.0) - _began(ticket)
+        seconds = durations[ticket.index]
         if seconds > 0:
             logs[(ticket.collector or 0) % collectors].append(math.log(seconds))
     if min(map(len, logs)) < 8:
@@ -306,7 +322,7 @@ def _paces(landed: Sequence[TicketLife], collectors: int) -> list[float]:
 def _learn_s(story: Story) -> list[float]:
     """Each update, and what passed between the moment everything for it was there and its beginning."""
     stops = [interval.end for interval in story.intervals if interval.role == LEARNER and interval.what not in OF_LEARN]
-    stops += [at for at, _ in story.saves]
+    stops += [] if _saves_beside(story) else [at for at, _ in story.saves]
     stops += [interval.end for interval in story.intervals if interval.what == "insert"]
     stops += [] if story.settings["evaluate_in_background"] else _evaluation_ends(story)
     stops.sort()
@@ -324,8 +340,14 @@ def _learn_s(story: Story) -> list[float]:
 OF_LEARN = ("learn", "data", "draw")  # the wait for a draw is part of an update, as its draw is not simulated
 
 
+def _saves_beside(story: Story) -> bool:
+    return any(interval.role == WRITER for interval in story.intervals)
+
+
 def _save_s(story: Story) -> list[float]:
-    """Checkpoints, from the end of what came before."""
+    """Checkpoints, from the end of what came before; of those written beside the learner, what it was asked for."""
+    if _saves_beside(story):
+        return [one.seconds for one in story.intervals if one.role == LEARNER and one.what == "state"]
     ends = sorted([update.end for update in story.updates] + _evaluation_ends(story))
     return [at - before for at, _ in story.saves if (before := _last(ends, at)) > 0]
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.roles import LEARNER, LineStations, Stations
 from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Settings
+from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.naming import learner_name
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Collector, Learner
 from headway.core.rules import ReplayRatio
 from headway.runtime.virtual import Virtual
+from headway.simulate.cluster import Cluster, ClusterCollector, ClusterWorkload, HoldingClusterCollector
+from headway.simulate.sessions import ClusterCosts, ForgottenCheckpoints, run_on_cluster
 from headway.simulate.workloads import (
     Constant,
     Duration,
@@ -33,6 +35,8 @@ from headway.simulate.workloads import (
 )
 
 NO_TIME = Constant(0.0)
+NO_DEADLINES = Deadlines(collect_s=1e9, learn_s=1e9, evaluate_s=1e9, start_s=1e9, publish_s=1e9)
+NO_BUDGETS = Retries(attempts_on_loss=10**6, max_restarts=10**6)
 WORTH_A_VERSION = 0.02  # a larger lead must bring at least this much more throughput
 
 
@@ -76,6 +80,10 @@ class Workshop:
     seed: int = 0
     lines: Mapping[str, SimulatedLine] = field(default_factory=dict)
     """Other lines than the first, by name: they keep their lead while that of the first is varied."""
+    save_every_s: float = 0.0
+    """Seconds between checkpoints; 0: not by the clock."""
+    cluster: Cluster | None = None
+    """What the run stands on, where that may fail or stand in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,8 @@ class Outcome:
     length_bias: float
     wall_s: float
     lines: Mapping[str, LineOutcome] = field(default_factory=dict)
+    cluster: ClusterCosts | None = None
+    """What the cluster cost, if there was one."""
 
 
 def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
@@ -122,7 +132,7 @@ def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
             evaluate_every=workshop.evaluate_every,
             target_score=1e300 if workshop.awaits_scores and workshop.evaluate_every else None,
             save_every=workshop.save_every,
-            save_every_s=0.0,
+            save_every_s=workshop.save_every_s,
             warmup_s=workshop.warmup_s,
         ),
         collectors=workshop.collectors,
@@ -144,37 +154,46 @@ def simulate(workshop: Workshop, max_lead: float | Literal["auto"]) -> Outcome:
         lead_interval=workshop.lead_interval,
         target_effective_sample_size=workshop.target_effective_sample_size,
         seed=workshop.seed,
-        deadlines=Deadlines(collect_s=1e9, learn_s=1e9, evaluate_s=1e9),
+        deadlines=NO_DEADLINES,
+        retries=Retries() if workshop.cluster is None else NO_BUDGETS,
         lines={name: line.settings for name, line in workshop.lines.items()},
     )
-    work = SteadyWorkload(
-        workshop.collect,
-        workshop.learn,
-        workshop.evaluate,
-        workshop.seed,
-        insert=workshop.insert,
-        save=workshop.save,
-        learners={learner_name(name): line.learn for name, line in workshop.lines.items()},
-    )
-    runtime = Virtual(work)
+    work = _workload(workshop)
+    runtime = Virtual(work, ticket_s=workshop.cluster.ticket_s if workshop.cluster else 0.0)
     stations = Stations(
-        collector=partial(_collector, workshop),
+        collector=partial(_collector, workshop, work),
         learner=partial(_learner, workshop.replay, workshop.decay),
         evaluator=SimulatedEvaluator if workshop.evaluate_every else None,
         lines={name: LineStations(partial(_learner, line.settings.replay)) for name, line in workshop.lines.items()},
     )
-    store = ForgottenCheckpoints() if workshop.save_every else None
-    return _outcome(runtime.run(Coordinator(stations, settings, runtime, checkpoints=store).run()))
+    store = ForgottenCheckpoints() if workshop.save_every or workshop.save_every_s else None
+    with _rare_collections():
+        if isinstance(work, ClusterWorkload):
+            return _outcome(*run_on_cluster(stations, settings, runtime, work, store))
+        return _outcome(runtime.run(Coordinator(stations, settings, runtime, checkpoints=store).run()), None)
 
 
-class ForgottenCheckpoints(CheckpointStore):
-    """Takes checkpoints and keeps none: the time is in the learner's call for its state."""
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """With ten thousand tasks alive, looking for cycles among them would take a third of the time."""
+    young, *older = gc.get_threshold()
+    gc.set_threshold(max(young, 100_000) if young else 0, *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)
 
-    def __init__(self) -> None:
-        super().__init__(Path("nowhere"))
 
-    def save(self, state: RunState) -> Path:
-        return self.folder
+def _workload(workshop: Workshop) -> SteadyWorkload:
+    durations = workshop.collect, workshop.learn, workshop.evaluate, workshop.seed
+    others: dict[str, Any] = {
+        "insert": workshop.insert,
+        "save": workshop.save,
+        "learners": {learner_name(name): line.learn for name, line in workshop.lines.items()},
+    }
+    if workshop.cluster is None:
+        return SteadyWorkload(*durations, **others)
+    return ClusterWorkload(workshop.cluster, workshop.collectors, *durations, **others)
 
 
 def compare(workshop: Workshop, leads: Sequence[float | Literal["auto"]]) -> list[Outcome]:
@@ -189,33 +208,44 @@ def recommend(outcomes: Sequence[Outcome]) -> Outcome:
     return min(good, key=lambda outcome: outcome.lead)
 
 
-def _collector(workshop: Workshop, number: int) -> Collector:
+def _collector(workshop: Workshop, work: SteadyWorkload, number: int) -> Collector:
+    collector: Collector
     if not isinstance(workshop.collect, RecordedFlights):
-        return SimulatedCollector(workshop.collect)
-    return (HoldingCollector if workshop.holds_weights else RecordedCollector)(workshop.collect)
+        collector = SimulatedCollector(workshop.collect)
+    else:
+        collector = (HoldingCollector if workshop.holds_weights else RecordedCollector)(workshop.collect)
+    if not isinstance(work, ClusterWorkload):
+        return collector
+    holds = workshop.holds_weights or work.cluster.broadcast is not None
+    return (HoldingClusterCollector if holds else ClusterCollector)(collector, work)
 
 
 def _learner(replay: ReplayRatio | None, decay: float = 0.0) -> Learner:
     return SimulatedLearner(decay) if replay is None else SimulatedReplayLearner(replay.samples_per_update)
 
 
-def _outcome(result: RunResult) -> Outcome:
-    ledger, spent = result.ledger, result.time_spent
-    wall = max(result.wall_s, 1e-12)
-    blocked = spent.total("collector", "slot") / wall / result.settings.seats
+def _outcome(result: RunResult, costs: ClusterCosts | None) -> Outcome:
+    ledger, settings = result.ledger, result.settings
+    if costs is None:
+        wall_s = max(result.wall_s, 1e-12)
+        learner_s = result.time_spent.total(LEARNER, "data")
+        blocked_s = result.time_spent.total("collector", "slot")
+    else:
+        wall_s, learner_s, blocked_s = costs.wall_s, costs.learner_idle_s, costs.collectors_idle_s
     return Outcome(
         lead=result.lead,
-        updates_per_s=result.updates / wall,
-        learner_idle=spent.total(LEARNER, "data") / wall,
-        collectors_idle=blocked,
+        updates_per_s=result.updates / wall_s,
+        learner_idle=learner_s / wall_s,
+        collectors_idle=blocked_s / wall_s / settings.seats,
         staleness_mean=ledger.mean_staleness,
         staleness_p99=ledger.staleness_quantile(0.99),
         staleness_max=ledger.max_staleness,
         dropped=sum(ledger.dropped.values()),
         length_bias=ledger.length_bias,
-        wall_s=result.wall_s,
+        wall_s=wall_s if costs else result.wall_s,
         lines={
-            name: LineOutcome(line.lead, line.updates / wall, line.ledger.mean_staleness, line.ledger.max_staleness)
+            name: LineOutcome(line.lead, line.updates / wall_s, line.ledger.mean_staleness, line.ledger.max_staleness)
             for name, line in result.lines.items()
         },
+        cluster=costs,
     )

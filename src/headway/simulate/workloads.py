@@ -184,6 +184,8 @@ class SteadyWorkload:
         self._random = random.Random(seed)
 
     def duration_s(self, role: str, method: str, args: tuple[Any, ...]) -> float:
+        if method == "collect_several":
+            return sum(self.duration_s(role, "collect", (ticket,)) for _, tickets in args[0] for ticket in tickets)
         if method == "collect":
             if isinstance(self.collect, RecordedFlights):
                 return self.collect.of(args[0])
@@ -202,7 +204,8 @@ class SteadyWorkload:
         return None
 
 
-NEEDS_PAYLOADS = ("learn", "insert", "collect", "apply", "evaluate", "reanalyze", "reanalyze_work", "refresh")
+COLLECTING = ("collect", "collect_several")
+NEEDS_PAYLOADS = (*COLLECTING, "learn", "insert", "apply", "evaluate", "reanalyze", "reanalyze_work", "refresh")
 
 
 class FaultyWorkload(SteadyWorkload):
@@ -235,7 +238,7 @@ class FaultyWorkload(SteadyWorkload):
     def fault(self, role: str, method: str, args: tuple[object, ...]) -> Fault | None:
         if self._lose and method in NEEDS_PAYLOADS and self._faults.random() < self._lose:
             return Fault.LOSE
-        if method not in ("collect", "evaluate", "apply"):
+        if method not in (*COLLECTING, "evaluate", "apply"):
             return None
         draw = self._faults.random()
         for fault, chance in self._chances:
