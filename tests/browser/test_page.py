@@ -455,6 +455,41 @@ def test_runs_that_report_different_things_have_a_chart_for_each(
         assert figure.locator("path").evaluate_all("all => all.map(one => one.dataset.series)") == [name]
 
 
+def test_learning_is_drawn_against_environment_steps_with_lengths_and_failed_evaluations(
+    show: Callable[..., Any], tmp_path: Path, known: Events
+) -> None:
+    events, failed = [], 0
+    for event in known:
+        if event["e"] == "learn":
+            event = {**event, "m": {"return": 1.5, "length": 30.0 + event["u"]}}
+        if event["e"] == "land":
+            event = {**event, "n": 16}
+        if event["e"] == "score" and event["v"] == 20:
+            event, failed = {**event, "value": None, "error": "the simulator is gone"}, failed + 1
+        elif event["e"] == "score":
+            event = {**event, "m": {"length": 5.0 * event["v"]}}
+        events.append(event)
+    assert failed == 1
+    page = show(write_report([write_log(tmp_path / "run", events)]))
+    page.locator("#axis").select_option("step")
+    assert page.locator("#axis option:checked").inner_text() == "steps", "of functions of your own nobody knows what"
+    for chart, rows in {
+        "scores": ["160\t10", "480\t30", "640\t40"],
+        "score-lengths": ["160\t50", "480\t150", "640\t200"],
+    }.items():
+        figure = page.locator(f"figure:has(svg#{chart})")
+        figure.locator("summary").click()
+        figure.locator("tbody tr").first.wait_for()
+        assert [row.partition("\t")[2] for row in figure.locator("tbody tr").all_inner_texts()] == rows
+    figure = page.locator("figure:has(svg#training-lengths)")
+    figure.locator("summary").click()
+    figure.locator("tbody tr").first.wait_for()
+    assert figure.locator("tbody tr").nth(0).inner_text().split("\t")[1:] == ["16", "31"]
+    crosses = page.locator("svg#scores path.cross title").evaluate_all("all => all.map(one => one.textContent)")
+    assert crosses == ["the evaluation of version 20 gave no score: the simulator is gone"]
+    assert "An evaluation gave no score" in page.locator("#learning .notice").inner_text()
+
+
 LEVELS = """async () => {
     const canvas = document.getElementById("tracks"), pen = CanvasRenderingContext2D.prototype, line = pen.lineTo;
     const bottom = canvas.clientHeight, found = [];

@@ -86,9 +86,9 @@ def test_segments_side_by_side_are_one_of_more_environments() -> None:
 def test_the_mean_return_is_over_the_last_hundred_episodes() -> None:
     returns = RecentReturns()
     assert returns.as_metric() == {}
-    returns.see(Rollout(None, info={"episodes": [(float(number), 1) for number in range(150)]}))
+    returns.see(Rollout(None, info={"episodes": [(float(number), 2 * number) for number in range(150)]}))
     returns.see(Rollout(None))
-    assert returns.as_metric() == {"return": np.mean(np.arange(50, 150))}
+    assert returns.as_metric() == {"return": np.mean(np.arange(50, 150)), "length": 2 * np.mean(np.arange(50, 150))}
     other = RecentReturns()
     other.restore(returns.state())
     assert other.as_metric() == returns.as_metric()

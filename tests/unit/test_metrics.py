@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import random
 import re
 from collections import Counter
@@ -32,6 +33,7 @@ from headway.observe.metrics import (
     Moment,
     Point,
     as_number,
+    load_metrics,
     metrics_of,
     with_aliases,
 )
@@ -122,7 +124,7 @@ def test_a_point_says_what_happened_since_the_look_before() -> None:
         look(4.0),
     )
     values = point.values
-    assert point.moment == Moment(4.0, 2, 2)
+    assert point.moment == Moment(4.0, 2, 2, env_steps=10)
     assert values["throughput/updates_per_s"] == 2 / 4
     assert values["throughput/rollouts_per_s"] == 2 / 4
     assert values["throughput/steps_per_s"] == 10 / 4
@@ -211,6 +213,58 @@ def test_a_score_stands_where_its_version_was_made_however_late_it_comes() -> No
     assert point.values == values
 
 
+def test_the_environment_steps_behind_an_update_are_those_trained_on_and_those_thrown_away() -> None:
+    points = told(
+        RUN,
+        *life(0, start=0.0, land=1.0, born=0, steps=10),
+        *life(1, start=0.0, land=1.0, born=0, steps=7),
+        *life(2, start=0.0, land=1.0, born=0, steps=5),
+        *learned(2.0, 1, 0),
+        look(2.5),  # two rollouts wait: they have taught nothing yet
+        (3.0, "drop", {"k": 1, "reason": "stale", "why": ""}),
+        look(3.5),
+        (4.0, "requeue", {"k": 2, "reason": "stale"}),  # collected again: both times count
+        (4.0, "start", {"k": 2, "c": 0, "v": 1}),
+        (5.0, "land", {"k": 2, "v": [1, 1], "n": 6, "l": 6.0}),
+        *learned(6.0, 2, 2),
+        look(7.0),
+    )
+    assert [point.moment.env_steps for point in points] == [10, 17, 28]
+    assert [point.values["run/env_steps"] for point in points] == [10, 17, 28]
+    assert [point.values["run/steps"] for point in points] == [10, 10, 16], "those that were trained on"
+
+
+def test_a_flight_that_ends_in_a_drop_costs_no_steps_that_are_known() -> None:
+    points = told(
+        RUN,
+        (0.0, "open", {"k": 0}),
+        (0.0, "start", {"k": 0, "c": 0, "v": 0}),
+        (1.0, "drop", {"k": 0, "reason": "failed", "why": ""}),
+        look(2.0),
+    )
+    assert points[-1].moment.env_steps == 0
+
+
+def test_a_late_score_stands_at_the_environment_steps_behind_its_version() -> None:
+    score = told(
+        RUN,
+        *life(0, start=0.0, land=1.0, born=0, steps=10),
+        *life(1, start=0.0, land=1.0, born=0, steps=20),
+        *learned(1.0, 1, 0),
+        (1.0, "evaluate", {"v": 1}),
+        *learned(2.0, 2, 1),
+        (3.0, "score", {"v": 1, "value": 0.5, "m": {}, "error": None}),
+    )[-1]
+    assert (score.moment.version, score.moment.env_steps) == (1, 10)
+
+
+def test_metrics_in_a_checkpoint_of_an_earlier_release_are_left_to_the_log() -> None:
+    metrics = Metrics()
+    assert load_metrics(pickle.dumps(metrics)) is not None
+    del metrics._history.first.steps
+    assert load_metrics(pickle.dumps(metrics)) is None
+
+
 def test_the_score_of_a_last_short_version_stands_at_the_last_update() -> None:
     updates = [(1.0, "learn", {"u": u, "v": 0, "k": [], "d": 0.1, "m": {}}) for u in (1, 2)]
     score = (2.0, "score", {"v": 1, "value": 0.0, "m": {}, "error": None})
@@ -234,7 +288,7 @@ def test_a_resumed_run_says_where_it_goes_on_and_flies_again_what_was_in_flight(
         (5.0, "resume", {"v": 1, "updates": 1}),
         look(6.0),
     )
-    assert (resumed.moment, resumed.values) == (Moment(5.0, 1, 1), {"run/updates": 1.0, "run/version": 1.0})
+    assert (resumed.moment, resumed.values) == (Moment(5.0, 1, 1, 4), {"run/updates": 1.0, "run/version": 1.0})
     assert (point.values["queue/open"], point.values["queue/in_flight"]) == (1, 0)
     assert point.values["throughput/rollouts_per_s"] == 0, "what came in before belongs to the session before"
 

@@ -28,7 +28,7 @@ from waiting import patient
 import headway
 from headway.cli import main
 from headway.cli.doctor import examine
-from headway.cli.report_page import UP_TO_BYTES, leave_report, look, see, write_report
+from headway.cli.report_page import leave_report, look, see, write_report
 from headway.cli.report_server import LiveReport, ReportServer
 from headway.core.events import Looked
 from headway.core.types import Ticket
@@ -159,6 +159,30 @@ def test_a_run_without_a_lead_is_told_what_one_would_bring() -> None:
     assert "This run had no lead. With max_lead=1 the same work would be 1.98 times as fast" in said
 
 
+@pytest.mark.parametrize(
+    ("recipe", "config", "title", "steps"),
+    [
+        ("ppo", {"env": "LunarLander-v3"}, " on LunarLander-v3", "environment steps"),
+        (
+            "ppo",
+            {"env": "/home/me/games.py:Maze", "frame_skip": 4},
+            " on games.py:Maze",
+            "environment steps of 4 frames",
+        ),
+        ("colorlines", {}, " on Colour Lines", "environment steps"),
+        ("agent", {"env": "lights", "model": "made:lights"}, " on lights", "tokens"),
+        ("", {}, "", "steps"),
+    ],
+)
+def test_the_title_names_the_environment_and_the_axis_what_a_step_is(
+    recipe: str, config: dict[str, Any], title: str, steps: str
+) -> None:
+    story = tell([{"t": 0.0, "e": "run", "max_lead": 1}], recipe=recipe, config=config)
+    data = document([Seen(name="one", story=story, accounts=account(story))])
+    assert data["title"] == f"Headway report: one{title}"
+    assert data["runs"][0]["steps"] == steps
+
+
 def test_the_data_of_the_page_are_the_numbers_of_the_run(run: Path) -> None:
     data = data_in(write_report([run]))
     (told,) = data["runs"]
@@ -166,6 +190,7 @@ def test_the_data_of_the_page_are_the_numbers_of_the_run(run: Path) -> None:
     assert told["scores"] == {
         "t": [14.0, 27.0, 40.0, 53.0],
         "u": [10.0, 20.0, 30.0, 40.0],
+        "s": [10.0, 20.0, 30.0, 40.0],  # a step a rollout
         "v": [10.0, 20.0, 30.0, 40.0],
         "y": [10.0, 20.0, 30.0, 40.0],
     }
@@ -571,7 +596,7 @@ def test_the_command_writes_the_page_beside_the_run_or_where_it_is_told(
         (["report", "corrupt"], "corrupt/events.jsonl, line 2: not an event"),
         (
             ["report", "run", "--outptu", "x"],
-            "unknown option 'outptu'; did you mean 'output'? allowed: output, port, serve",
+            "unknown option 'outptu'; did you mean 'output'? allowed: output, port, serve, whole",
         ),
         (["report", "run", "--output", "no/where.html"], "cannot write no/where.html: No such file or directory"),
         (["report", "run", "--port", "8000"], "--port is for --serve"),
@@ -634,12 +659,9 @@ def test_the_doctor_says_what_to_change(tmp_path: Path, capsys: Output) -> None:
     assert examine(well).splitlines()[-1] == "nothing to change"
 
 
-def test_the_end_of_a_run_leaves_a_page_or_a_reason(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_run_leaves_a_page_or_a_reason(run: Path, tmp_path: Path) -> None:
     assert leave_report(RunFolder(run)) == f"report: {run / 'report.html'}"
     assert leave_report(RunFolder(tmp_path)) == f"no report: {tmp_path} is not a run folder: it has no events.jsonl"
-    monkeypatch.setattr("headway.cli.report_page.UP_TO_BYTES", 100)
-    assert leave_report(RunFolder(run)) == f"a long run; to write its report: headway report {run}"
-    assert UP_TO_BYTES > 1e6
 
 
 def test_a_run_writes_its_report_unless_it_is_told_not_to(tmp_path: Path, capsys: Output) -> None:

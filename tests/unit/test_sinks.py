@@ -15,7 +15,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,10 +196,10 @@ def test_memory_is_that_of_this_process() -> None:
 
 def test_a_line_is_a_point_and_what_is_not_finite_is_null(tmp_path: Path) -> None:
     sink = JsonLines(tmp_path / "metrics.jsonl")
-    sink.write(Moment(1.5, 3, 2), {"learn/loss": 0.1, "learn/bad": math.nan, "learn/worse": -math.inf})
+    sink.write(Moment(1.5, 3, 2, 40), {"learn/loss": 0.1, "learn/bad": math.nan, "learn/worse": -math.inf})
     sink.close()
-    line = {"time_s": 1.5, "update": 3, "version": 2, "learn/loss": 0.1, "learn/bad": None, "learn/worse": None}
-    assert lines(tmp_path / "metrics.jsonl") == [line]
+    where = {"time_s": 1.5, "update": 3, "version": 2, "env_steps": 40}
+    assert lines(tmp_path / "metrics.jsonl") == [where | {"learn/loss": 0.1, "learn/bad": None, "learn/worse": None}]
 
 
 def test_a_point_is_on_disk_as_soon_as_it_is_written(tmp_path: Path) -> None:
@@ -240,10 +240,7 @@ def test_a_resumed_run_continues_its_numbers(tmp_path: Path) -> None:
     assert times == sorted(times)
     last = seen[-1]
     assert (last["run/updates"], last["tickets/learned"], last["run/steps"]) == (20, 20, 20)
-    kept = [
-        {"time_s": p.moment.time_s, "update": p.moment.update, "version": p.moment.version, **p.values}
-        for p in metrics_of(read_events(tmp_path / "events.jsonl"))
-    ]
+    kept = [{**asdict(p.moment), **p.values} for p in metrics_of(read_events(tmp_path / "events.jsonl"))]
     assert kept == seen
 
 
@@ -334,7 +331,7 @@ def test_tensorboard_gets_every_number_at_its_update(tmp_path: Path) -> None:
     for line in lines(tmp_path / "metrics.jsonl"):
         update = line.pop("update")
         for name, value in line.items():
-            if name not in ("time_s", "version"):
+            if name not in ("time_s", "version", "env_steps"):
                 told.setdefault(name, []).append((update, pytest.approx(value, rel=1e-6)))
     assert scalars_in(tmp_path / "tensorboard") == told
     assert told["evaluate/score"] == [(4, 4.0), (8, 8.0)]
@@ -353,6 +350,39 @@ def test_tensorboard_forgets_what_a_resumed_run_does_again(tmp_path: Path) -> No
     second.write(Moment(0.8, 8, 8), {"x": 800.0})
     second.close()
     assert scalars_in(folder)["x"] == [*((update, float(update)) for update in range(1, 6)), (8, 800.0)]
+
+
+def test_tensorboard_has_returns_lengths_and_scores_by_environment_step_too(tmp_path: Path) -> None:
+    folder = tmp_path / "tensorboard"
+    first = TensorBoardSink(folder)
+    first.write(Moment(1.0, 1, 1, 100), {"learn/return": 20.0, "learn/length": 25.0, "learn/loss": 0.5})
+    first.write(Moment(2.0, 2, 2, 200), {"learn/return": 30.0, "learn/length": 35.0})
+    first.write(Moment(3.0, 3, 3, 300), {"learn/return": 40.0})
+    first.write(Moment(3.5, 2, 2, 200), {"evaluate/score": 7.0, "evaluate/length": 9.0})  # it comes late
+    first.close()
+    assert scalars_in(folder / "by_env_step") == {
+        "by_env_step/return": [(100, 20.0), (200, 30.0), (300, 40.0)],
+        "by_env_step/length": [(100, 25.0), (200, 35.0)],
+        "by_env_step/score": [(200, 7.0)],
+        "by_env_step/score_length": [(200, 9.0)],
+    }
+    second = TensorBoardSink(folder)  # a resume from update 2
+    second.write(Moment(2.0, 2, 2, 200), {"run/updates": 2.0})
+    second.write(Moment(2.8, 3, 3, 310), {"learn/return": 41.0})
+    second.close()
+    assert scalars_in(folder / "by_env_step")["by_env_step/return"] == [(100, 20.0), (310, 41.0)]
+    assert [step for step, _ in scalars_in(folder)["learn/return"]] == [1, 3]
+
+
+def test_tensorboard_has_one_clock_that_of_the_run(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    for time_s in (1.0, 5.0):
+        sink.write(Moment(time_s, int(time_s), 1, 10), {"learn/return": time_s})
+    sink.close()
+    accumulator = EventAccumulator(str(tmp_path))
+    accumulator.Reload()
+    first, second = (event.wall_time for event in accumulator.Scalars("learn/return"))
+    assert second - first == pytest.approx(4.0)
 
 
 class OneStep:
@@ -494,9 +524,9 @@ def test_a_port_in_use_is_refused_in_one_line_and_leaves_nothing(tmp_path: Path,
 
 def test_an_address_that_is_not_ours_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"^prometheus_port=0 on 192.0.2.1: Cannot assign requested address$"):
-        PrometheusSink(0, host="192.0.2.1")
+        PrometheusSink(0, host="192.0.2.1", token="x")
     with pytest.raises(ValueError, match=r"^prometheus_port=0 on no.such.host.invalid: "):
-        PrometheusSink(0, host="no.such.host.invalid")
+        PrometheusSink(0, host="no.such.host.invalid", token="x")
 
 
 # -- Weights & Biases -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def command(words: list[str]) -> int:
 
 def examine(folder: Path) -> str:
     """What is wrong with a run, and what to do about it."""
-    run = look(read_story(folder), folder.resolve().name)
+    run = look(read_story(folder, whole=False), folder.resolve().name)
     last = run.story.sessions[-1] if run.story.sessions else None
     lines = [f"the run failed: {last.why}"] if last is not None and last.how == "fail" else []
     numbered = list(enumerate(run.findings, 1))

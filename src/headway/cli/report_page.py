@@ -1,6 +1,7 @@
 """A page about runs, for people.
 
     run folder --read_story--> story --account--> accounts --advise--> findings
+               --metrics.jsonl, of a long run--> totals and curves of all of it
                                      --what_if--> the simulator, fitted to it
                                      all together --page--> report.html
 
@@ -19,13 +20,13 @@ from headway.observe.advice import advise, bottleneck
 from headway.observe.agent_report import newest_groups
 from headway.observe.environment import process_is_alive
 from headway.observe.folder import RunFolder
-from headway.observe.log_parts import log_size
 from headway.observe.report import Seen, Setting, Simulated, document, page
-from headway.observe.run_history import read_story
+from headway.observe.run_history import ONLY_ITS_END, read_story
 from headway.observe.samples import EVAL, TRAIN, Sample, choose, read_samples
 from headway.observe.story_records import Story
 from headway.observe.time_report import Accounts, account
 from headway.observe.whole_files import write_whole
+from headway.observe.whole_run import WholeRun, read_points, whole_of_points
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig
 from headway.simulate.fitting import LEFT_OUT, WhatIf, what_if
@@ -33,16 +34,17 @@ from headway.simulate.simulation import WORTH_A_VERSION
 
 REPORT = "report.html"
 ENOUGH_UPDATES = 10
-UP_TO_BYTES = 100_000_000  # of a log that is read at the end of a run
 NUM_SAMPLES = 3
+NOT_SIMULATED = "A long run is not simulated here, so that its page comes at once: headway doctor RUN does it."
 SHARED_THREADS = 0.5  # cores
 SHARED_MACHINE = 0.8  # of all cores
 
 
-def write_report(folders: Sequence[Path], output: Path | None = None) -> Path:
-    """One page about these runs, side by side; in the folder of the first unless `output` says where."""
+def write_report(folders: Sequence[Path], output: Path | None = None, *, whole: bool = False) -> Path:
+    """One page about these runs, side by side; in the folder of the first unless `output` says where. With `whole` all
+    of a long log is read."""
     path = output or folders[0] / REPORT
-    text = page(document(see(folders)))
+    text = page(document(see(folders, whole=whole)))
     try:
         write_whole(path, text)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -52,8 +54,6 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> Path:
 
 def leave_report(folder: RunFolder) -> str:
     """The page at the end of a run, however it ended: a line that names it, or says why there is none."""
-    if folder.events.is_file() and log_size(folder.events) > UP_TO_BYTES:
-        return f"a long run; to write its report: headway report {folder.path}"
     try:
         return f"report: {write_report([folder.path])}"
     except ValueError as error:
@@ -62,9 +62,12 @@ def leave_report(folder: RunFolder) -> str:
         return f"no report: {refusal(error)}; to write it: headway report {folder.path}"
 
 
-def see(folders: Sequence[Path]) -> list[Seen]:
-    """Everything about these runs."""
-    return [look(read_story(folder), name) for folder, name in zip(folders, names_of(folders), strict=True)]
+def see(folders: Sequence[Path], *, whole: bool = False) -> list[Seen]:
+    """Everything about these runs. Long ones are told by their end and their numbers, and not simulated, unless it is
+    to be the `whole`: so they take as long whatever their length."""
+    stories = [read_story(folder, whole=whole) for folder in folders]
+    named = zip(stories, names_of(folders), strict=True)
+    return [look(story, name, unsimulated=NOT_SIMULATED if is_only_end(story) else "") for story, name in named]
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
@@ -73,11 +76,12 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
 
 
-def look(story: Story, name: str) -> Seen:
-    """One run with everything that follows from its story."""
+def look(story: Story, name: str, *, unsimulated: str = "") -> Seen:
+    """One run with everything that follows from its story. The simulator takes seconds: with `unsimulated`, which says
+    why, it is left out."""
     called = story.config.get("name")
     accounts = account(story)
-    simulated, recommended = _simulate(story, accounts)
+    simulated, recommended = (Simulated(note=unsimulated), None) if unsimulated else _simulate(story, accounts)
     samples = _samples(story)
     return Seen(
         name=f"{called} ({name})" if called else name,
@@ -90,7 +94,20 @@ def look(story: Story, name: str) -> Seen:
         is_alive=is_alive(story),
         samples=[one for split in (EVAL, TRAIN) for one in choose(samples, at_most=NUM_SAMPLES, split=split)],
         groups=newest_groups(samples),
+        whole=_whole(story),
     )
+
+
+def is_only_end(story: Story) -> bool:
+    """Whether it was told from the end of a long log."""
+    return story.gap == ONLY_ITS_END
+
+
+def _whole(story: Story) -> WholeRun | None:
+    """Of a long run: what its numbers say, where there are any."""
+    if not is_only_end(story) or story.folder is None:
+        return None
+    return whole_of_points(read_points(RunFolder(story.folder).metrics), story)
 
 
 def _samples(story: Story) -> list[Sample]:

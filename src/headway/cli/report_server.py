@@ -10,7 +10,7 @@ from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from headway.cli.report_page import is_alive, look, names_of
+from headway.cli.report_page import is_alive, is_only_end, look, names_of
 from headway.core.opaque import JsonObject
 from headway.core.this_machine import NAMES, is_of_this_machine
 from headway.observe.folder import RunFolder
@@ -20,17 +20,19 @@ from headway.observe.run_history import StoryReader
 from headway.observe.story_records import Story
 
 REFRESH_S = 2.0
+SIMULATING = "The run is being simulated under other leads."
 REST = 10.0  # how many times as long as it took to make a page is left to the run before it is made again
 
 
 class LiveReport:
     """The newest document about runs that go on. It is made again when a log has grown or a process is gone, and not
-    more often than leaves the machine to the run. Of a log only what is new is read."""
+    more often than leaves the machine to the run. Of a log only what is new is read, of a long one its end: then
+    the first document comes at once, without the simulation, which takes seconds, and the next one has it."""
 
     def __init__(self, folders: Sequence[Path], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._names = names_of(folders)
         self._logs = [RunFolder(folder).events for folder in folders]
-        self._readers = [StoryReader(folder) for folder in folders]
+        self._readers = [StoryReader(folder, whole=False) for folder in folders]
         self._stories: list[Story] = []
         self._clock = clock
         self._lock = threading.Lock()
@@ -48,13 +50,15 @@ class LiveReport:
             sizes = [log_size(log) if log.is_file() else -1 for log in self._logs]  # before they are read
             if not self._document or ((sizes, self._lives()) != self._seen and began >= self._good_until):
                 self._stories = [reader.read() for reader in self._readers]
-                runs = [look(story, name) for story, name in zip(self._stories, self._names, strict=True)]
-                self._seen = sizes, [run.is_alive for run in runs]
-                is_live = any(run.may_go_on for run in runs)
+                at_once = not self._document and any(map(is_only_end, self._stories))
+                pairs = zip(self._stories, self._names, strict=True)
+                runs = [look(story, name, unsimulated=SIMULATING if at_once else "") for story, name in pairs]
+                self._seen = ([], []) if at_once else (sizes, [run.is_alive for run in runs])
+                is_live = at_once or any(run.may_go_on for run in runs)
                 self._document = document(runs, is_live=is_live, refresh_s=REFRESH_S)
                 self._text = json.dumps(self._document, separators=(",", ":"), allow_nan=False).encode()
                 self._tag = f'"{blake2b(self._text, digest_size=8).hexdigest()}"'
-                self._good_until = began + REST * (self._clock() - began)
+                self._good_until = began + (0.0 if at_once else REST * (self._clock() - began))
             return self._document, self._text, self._tag
 
     def _lives(self) -> list[bool | None]:

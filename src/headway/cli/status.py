@@ -1,16 +1,27 @@
-"""headway status RUN: how far a run is and what each role does, from its folder, while it goes on or afterwards."""
+"""headway status RUN: how far a run is and what each role does, from its folder, while it goes on or afterwards.
+
+Of a sweep (headway status SWEEP) how far each of its runs is.
+"""
 
 from __future__ import annotations
 
 from headway.cli import output
 from headway.cli.output import say
+from headway.cli.sweep_table import table_of
 from headway.cli.words import one_run
 from headway.observe.status import read_status
+from headway.sweeping.folder import SweepFolder
 
 
 def command(words: list[str]) -> int:
     """The command."""
-    seen = read_status(one_run("status", words))
+    path = one_run("status", words)
+    if SweepFolder.is_one(path):
+        folder = SweepFolder(path)
+        sweep = folder.read_plan()
+        output.OUT.print(table_of(folder, sweep, folder.live_states(sweep)))
+        return 0
+    seen = read_status(path)
     say(seen.headline)
     say(seen.status.line())
     output.OUT.print(seen.status.block_of_roles())

@@ -1,4 +1,4 @@
-"""The returns of the episodes that ended lately."""
+"""The returns and lengths of the episodes that ended lately."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ EPISODES_AVERAGED = 100
 
 
 class RecentReturns:
-    """Takes the finished episodes out of rollouts; `mean` is over the last hundred of them."""
+    """Takes the finished episodes out of rollouts, and averages over the last hundred of them."""
 
     def __init__(self) -> None:
         self._returns: deque[float] = deque(maxlen=EPISODES_AVERAGED)
+        self._lengths: deque[float] = deque(maxlen=EPISODES_AVERAGED)
 
     def see(self, rollout: Rollout) -> None:
         """Collectors list the finished episodes as (return, length) under `episodes` in the info of a rollout."""
-        self._returns.extend(episode[0] for episode in rollout.info.get("episodes", ()))
+        for total, length in rollout.info.get("episodes", ()):
+            self._returns.append(total)
+            self._lengths.append(length)
 
     def as_metric(self) -> dict[str, float]:
-        """The mean under the name `return`; nothing before the first episode has ended."""
-        return {"return": float(np.mean(self._returns))} if self._returns else {}
+        """The means under the names `return` and `length`; nothing before the first episode has ended."""
+        means: dict[str, deque[float]] = {"return": self._returns, "length": self._lengths}
+        return {name: float(np.mean(values)) for name, values in means.items() if values}
 
-    def state(self) -> list[float]:
-        return list(self._returns)
+    def state(self) -> dict[str, list[float]]:
+        return {"returns": list(self._returns), "lengths": list(self._lengths)}
 
-    def restore(self, state: list[float]) -> None:
-        self._returns = deque(state, maxlen=EPISODES_AVERAGED)
+    def restore(self, state: dict[str, list[float]] | list[float]) -> None:
+        """A list has the returns alone: checkpoints of earlier releases hold no lengths."""
+        known = {"returns": state, "lengths": []} if isinstance(state, list) else state
+        self._returns = deque(known["returns"], maxlen=EPISODES_AVERAGED)
+        self._lengths = deque(known["lengths"], maxlen=EPISODES_AVERAGED)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headway.experience.records import arrays_of
+from headway.experience.records import arrays_of, restore_fields
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -27,6 +27,10 @@ class Segment:
     truncated: Bools  # [T, N]: the episode was cut, its last observation still has a value
     valid: Bools  # [T, N]: False where the step only reset an environment and is no experience
     masks: Bools | None = None  # [T, N, A]: which actions were legal, where some are not
+    state: Floats | None = None  # [1, N, S]: what a policy with a memory remembered before the first step
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        restore_fields(self, state)
 
     @property
     def num_steps(self) -> int:

@@ -73,6 +73,7 @@ RULES: tuple[Callable[[Signs], Finding | None], ...] = (
     advice_on_lines.other_line_drops,
     advice_on_time.failures,
     advice_on_time.saving_blocks,
+    advice_on_time.saves_skipped,
     advice_on_time.tickets_too_small,
     advice_on_time.paced,
     advice_on_data.lead_too_large,

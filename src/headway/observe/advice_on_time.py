@@ -241,6 +241,20 @@ def saving_blocks(signs: Signs) -> Finding | None:
     )
 
 
+def saves_skipped(signs: Signs) -> Finding | None:
+    done, skipped = len(signs.story.saves), len(signs.story.saves_skipped)
+    if skipped <= max(1, done):
+        return None
+    every = signs.story.settings.get("save_every") or 1
+    return Finding(
+        "saves skipped",
+        "Checkpoints take longer to write than they come due",
+        f"{skipped} of {done + skipped} checkpoints were not made because the one before was still being written.",
+        f"--save_every {every * math.ceil((done + skipped) / max(1, done))}",
+        0.0,
+    )
+
+
 def tickets_too_small(signs: Signs) -> Finding | None:
     """What is left is the coordinator's, and the hand-over between roles."""
     if signs.between <= 0.1 or signs.accounts.learn_s.mean > 0.02:

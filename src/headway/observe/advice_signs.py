@@ -86,7 +86,8 @@ def read_signs(story: Story, accounts: Accounts, recommended_lead: float | None)
     active = learner.wall_s - learner.blocked.get("starting", 0.0) - learner.blocked.get("ending", 0.0)
     active = max(active, 1e-9)
     collectors = [account for role, account in accounts.roles.items() if role.startswith("collector")]
-    seconds = active * max(1, len(collectors))
+    there = sum(one.wall_s for one in collectors) / learner.wall_s if story.scaled else len(collectors)
+    seconds = active * max(1, there)
 
     def of_learner(names: Sequence[str]) -> float:
         return sum(learner.busy.get(name, 0.0) + learner.blocked.get(name, 0.0) for name in names) / active

@@ -14,6 +14,7 @@ runs/functions-20260401-101500/     with --name warm-start: functions-20260401-1
     summary.json      how it ended: scores, counts, times, the weights' fingerprint
     error.txt         the traceback, if a station raised
     run.lock          held for as long as a run lives, with the number of its process
+    requests/         there for as long as it listens to `headway scale`; its owner's alone
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.summary = path / "summary.json"
         self.error = path / "error.txt"
+        self.token = path / "token"
+        self.requests = path / "requests"
         self._lock = path / "run.lock"
         self._is_held = False
 

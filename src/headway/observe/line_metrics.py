@@ -13,6 +13,8 @@ from headway.observe.metric_names import MEANINGS
 
 COUNTED = ("opened", "landed", "taken", "learned", "reissued", "requeued", "lost")
 DROPS = [name.removeprefix("drops/") for name in MEANINGS if name.startswith("drops/")]
+VERSIONS_KEPT = 4096
+"""So far a score may come behind the newest version and still stand at its environment steps."""
 QUEUE = ("queue/open", "queue/in_flight", "queue/ready", "queue/taken")
 
 
@@ -107,6 +109,7 @@ class LineMetrics(LineListener):
         self._session_began_s = 0.0
         self._first_version: int | None = None  # that this session has published
         self._steps = 0.0  # trained on
+        self._steps_behind = {0: 0}  # version -> environment steps; of the newest ones
         self._bytes = 0  # of the rollouts that wait for the learner
         self._drops: Counter[str] = Counter(dict.fromkeys(DROPS, 0))
         self._offered = [0.0, 0.0]  # rollouts, the sum of their lengths
@@ -190,6 +193,9 @@ class LineMetrics(LineListener):
         self._updates.add(update.seconds, update.metrics)
 
     def version_published(self, version: Version) -> None:
+        self._steps_behind[version.number] = version.steps
+        if len(self._steps_behind) > VERSIONS_KEPT:
+            del self._steps_behind[min(self._steps_behind)]
         if self._first_version is None:
             self._first_version = version.number
 
@@ -200,12 +206,18 @@ class LineMetrics(LineListener):
 
     # -- numbers --------------------------------------------------------------------------------------
 
+    def steps_behind(self, version: int) -> int:
+        """The environment steps that went into a version; of one that is long gone, into the oldest that is known."""
+        behind = self._steps_behind
+        return behind[version if version in behind else min(behind)]
+
     def values(self, time_s: float, line: LineHistory) -> dict[str, float]:
         """Totals of the line, and what happened since the look before."""
         elapsed_s = time_s - self._since_s
         values = place(line) | {f"tickets/{name}": float(line.counts[name]) for name in COUNTED}
         values |= {f"drops/{reason}": float(count) for reason, count in self._drops.items()}
         values["run/steps"] = self._steps
+        values["run/env_steps"] = float(line.steps)
         values["run/lead"] = line.lead or 0.0
         values["run/since_update_s"] = max(0.0, time_s - max(line.learned_s or 0.0, self._session_began_s))
         values |= dict(zip(QUEUE, map(float, line.sizes), strict=True))

@@ -13,6 +13,7 @@ from headway.observe.report_texts import Seen, share_of_role
 from headway.observe.statistics import seconds
 from headway.observe.story_records import LineStory, Story
 from headway.observe.time_report import Ages, Distribution, length_bias_of, taken_in
+from headway.observe.whole_run import tickets_of
 
 MAX_AGES = 24  # bars in the histogram
 FIRST_LINE_TITLE = "first line"
@@ -52,19 +53,6 @@ def _line(run: Seen, name: str, line: LineStory, age_step: int) -> JsonObject:
         "length_bias": series.finite(length_bias_of(line)),
         "learn": learn if name else {},  # those of the first line are the run's
         "diagnostics": diagnostics if name else [],
-    }
-
-
-def tickets_of(line: LineStory) -> dict[str, int]:
-    """What became of the tickets of a line."""
-    ended = [ticket.how for ticket in line.tickets.values()]
-    learned, dropped = ended.count("learned"), ended.count("dropped")
-    return {
-        "opened": len(ended),
-        "learned": learned,
-        "dropped": dropped,
-        "live": len(ended) - learned - dropped,
-        "reissued": len(line.requeued),
     }
 
 

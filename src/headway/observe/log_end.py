@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import orjson
+
 from headway.core.naming import learner_name, seat_name
 from headway.core.opaque import JsonObject
 from headway.observe.recorder import parse_event
@@ -45,10 +47,10 @@ def read_numbers(path: Path) -> Numbers:
         for line in file:
             if not line.endswith(b"\n"):
                 break
-            point = json.loads(line)
+            point = orjson.loads(line)
             if point.get("evaluate/score") is not None:
                 numbers.score, numbers.score_version = point["evaluate/score"], int(point["evaluate/version"])
-            if "run/updates" not in point:
+            if "tickets/taken" not in point:  # no look: a score, an alarm, a resume
                 continue
             count = _since(numbers.last, point, "tickets/taken")
             if count and point.get("staleness/mean") is not None:
@@ -80,13 +82,14 @@ def read_end(path: Path, *, tail_bytes: int = TAIL_BYTES) -> Story | None:
             return None
         head = _line_at(log, path, last_run)
         run = head.get("run", head)  # a part of a log begins with the settings of its session
-        places = {_begin_of(log, last_run)}
-        places |= {_begin_of(log, at) for at in _last_mentions(log, run, last_run, begin)}
+        begin_of_run = _begin_of(log, last_run)
+        places = {_begin_of(log, at) for at in _last_mentions(log, run, last_run, begin)}
         places |= {_begin_of(log, at) for at in _last_alarms(log, begin)}
-        heads = [_line_at(log, path, at) for at in sorted(places) if at < begin]
+        heads = [_line_at(log, path, at) for at in sorted(places - {begin_of_run}) if at < begin]
+        if begin_of_run >= begin:  # a session that has just begun: what was before it is over
+            begin = log.find(b"\n", begin_of_run) + 1
         tail = log[begin:end].splitlines()
-    told = [*heads, *(parse_event(line, path, 0) for line in tail)]
-    return tell_end(told if run is head else [run, *told])
+    return tell_end([run, *heads, *(parse_event(line, path, 0) for line in tail)])
 
 
 def _begin_of(log: mmap.mmap, place: int) -> int:
@@ -101,7 +104,11 @@ def _line_at(log: mmap.mmap, path: Path, place: int) -> JsonObject:
 def _last_mentions(log: mmap.mmap, run: JsonObject, since: int, until: int) -> Iterator[int]:
     """The last line before the tail about each role; none where its flight has ended since."""
     collectors, lanes = run.get("collectors", 1), run.get("lanes", 1)
-    seats = {seat_name(seat, collectors, lanes): seat for seat in range(collectors * lanes)}
+    changes = list(_changes(log, since, until))
+    yield from changes
+    told = [json.loads(log[_begin_of(log, at) : log.find(b"\n", at)]) for at in changes]
+    most = max([collectors, *(change.get("collectors", 0) for change in told)])
+    seats = {seat_name(seat, collectors, lanes): seat for seat in range(most * lanes)}
     learners = map(learner_name, run.get("lines", ()))
     for role in (*OTHERS, *learners, *seats):
         at = log.rfind(f'"r":{json.dumps(role)}'.encode(), since, until)
@@ -113,6 +120,15 @@ def _last_mentions(log: mmap.mmap, run: JsonObject, since: int, until: int) -> I
         has_landed = ticket is not None and log.find(f'"e":"land","k":{ticket},'.encode(), at, until) >= 0
         if not has_landed:
             yield at
+
+
+def _changes(log: mmap.mmap, since: int, until: int) -> Iterator[int]:
+    """Where collectors were added, were taken away, and left."""
+    for kind in (b'"e":"scale"', b'"e":"leave"'):
+        at = log.find(kind, since, until)
+        while at >= 0:
+            yield at
+            at = log.find(kind, at + 1, until)
 
 
 def _last_alarms(log: mmap.mmap, until: int) -> Iterator[int]:

@@ -9,28 +9,93 @@
 
 Being held back and being off is said once each. What waits is kept in memory, up to `hold_bytes`. A log that is off
 ends somewhere, at most with one line that is not whole, and the run goes on without it.
+
+A log may have a limit: then its oldest parts are let go, which is said when the first of them goes. A log of text has
+two parts at most, the one that is being written and the one before (`run.log`, `run.before.log`).
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import zlib
 from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
+from typing import Protocol
 
-from headway.observe.log_parts import KNOWN_BY_BYTES, begin_of_last_part, close_part, closed_parts, compress
+from headway.observe.log_parts import (
+    KNOWN_BY_BYTES,
+    begin_of_last_part,
+    close_part,
+    closed_parts,
+    compress,
+    let_oldest_go,
+    log_begin,
+)
 from headway.observe.messages import Say, to_stderr
 from headway.observe.worker import Worker
 
-PART_BYTES = 64 * 2**20
+PART_BYTES = 16 * 2**20
+LEAST_PARTS = 4
+"""That a limit has room for: the one being written, one being compressed, and others."""
+TEXT_BYTES = 16 * 2**20
+LOG_LIMIT_MB = 10 * 1024
+"""Of an event log, unless it is said: with 50 bytes a ticket, compressed, some 2 * 10^8 of them."""
 HOLD_BYTES = 64 * 2**20
 AGAIN_EVERY_S = 1.0
 SILENT_S = 60.0
 CLOSE_WITHIN_S = 30.0
+
+
+def wrong_log_limit(limit_mb: int) -> str:
+    """What is wrong with a limit in MiB, or nothing. 0 is none."""
+    least = LEAST_PARTS * PART_BYTES >> 20
+    if limit_mb == 0 or limit_mb >= least:
+        return ""
+    return f"log_limit_mb must be 0 (no limit) or at least {least}, received {limit_mb!r}"
+
+
+class FullParts(Protocol):
+    """What becomes of a part that is full. Both are called by the thread that writes, and may be called again."""
+
+    def close(self, path: Path) -> None:
+        """The file at `path` is full: afterwards there is none."""
+
+    def tidy(self, path: Path) -> None:
+        """The next part is being written."""
+
+
+class Compressed:
+    """Compresses parts that are full, and lets the oldest go where there is a limit in bytes."""
+
+    def __init__(self, limit_bytes: int = 0, part_bytes: int = PART_BYTES, *, say: Say = to_stderr) -> None:
+        if limit_bytes and limit_bytes < LEAST_PARTS * part_bytes:
+            raise ValueError(f"a limit must have room for {LEAST_PARTS} parts of {part_bytes} bytes: {limit_bytes}")
+        self._closed_bytes = limit_bytes and limit_bytes - 2 * part_bytes
+        self._say = say
+
+    def close(self, path: Path) -> None:
+        close_part(path)
+
+    def tidy(self, path: Path) -> None:
+        compress(closed_parts(path)[-1].path)
+        was_whole = log_begin(path) == 0
+        if self._closed_bytes and let_oldest_go(path, self._closed_bytes) and was_whole:
+            self._say(
+                f"{path} has come to its limit (log_limit_mb): from now on its oldest part is let go whenever a new "
+                "one begins. The run goes on, and cannot be replayed from its beginning"
+            )
+
+
+class OneBefore:
+    """Keeps the last part that was full, beside."""
+
+    def close(self, path: Path) -> None:
+        os.replace(path, path.with_name(f"{path.stem}.before{path.suffix}"))
+
+    def tidy(self, path: Path) -> None: ...
 
 
 class Mark:
@@ -75,11 +140,13 @@ class LogFile:
         part_bytes: int = PART_BYTES,
         hold_bytes: int = HOLD_BYTES,
         silent_s: float = SILENT_S,
+        parts: FullParts | None = None,
     ) -> None:
-        """`head` makes the first line of every part but the first."""
+        """`head` makes the first line of every part but the first; `parts` has those that are full."""
         self.path = path
         self._say = say
         self._head = head
+        self._parts = parts or Compressed(say=say)
         self._limits = (part_bytes, hold_bytes, silent_s)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         begin, size = begin_of_last_part(path), os.fstat(self._file).st_size
@@ -210,14 +277,14 @@ class LogFile:
         """May be called again if it failed on the way."""
         os.fsync(self._file)
         if self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._file)):
-            close_part(self.path)
+            self._parts.close(self.path)
         after = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         os.close(self._file)
         self._file = after
         try:
-            compress(closed_parts(self.path)[-1].path)
+            self._parts.tidy(self.path)
         except OSError:
-            pass  # a part that is not compressed is read as well
+            pass  # a part that is not compressed is read as well; one that should have gone does so the next time
 
 
 def _last_bytes(path: Path, size: int) -> bytes:
@@ -229,12 +296,12 @@ def _last_bytes(path: Path, size: int) -> bytes:
 
 
 class TextLog:
-    """A log of text for people, written the same way; in one part, however long."""
+    """A log of text for people, written the same way. Of one that has become long only the part before is kept."""
 
-    def __init__(self, path: Path, *, say: Say = to_stderr) -> None:
+    def __init__(self, path: Path, *, say: Say = to_stderr, part_bytes: int = TEXT_BYTES) -> None:
         self._file: LogFile | None = None
         try:
-            self._file = LogFile(path, say=say, part_bytes=sys.maxsize)
+            self._file = LogFile(path, say=say, part_bytes=part_bytes, parts=OneBefore())
         except OSError as error:
             say(f"{path} is off, the run goes on without it: {error.strerror}")
 

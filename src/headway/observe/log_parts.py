@@ -6,6 +6,9 @@
 A position counts the bytes of all parts, uncompressed. Closed parts carry theirs in their names, so the part that is
 being written begins where the last of them ends. A part is compressed beside and renamed, then the plain file goes:
 after a crash in between both are there and hold the same, and the plain one is read.
+
+The oldest parts may be let go (`let_oldest_go`). Positions stay what they were; the newest closed part stays, as it
+says where the one that is being written begins.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from typing import BinaryIO, cast
 KNOWN_BY_BYTES = 4096
 """How many bytes before a position are compared."""
 PART = re.compile(r"-(\d+)-(\d+)\.jsonl(\.gz)?$")
+DISCARDED = re.compile(r"\.discarded-(\d+)\.jsonl$")
+KEEP_DISCARDED = 8
+"""How many of the tails that resumes have set aside stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,19 @@ def closed_parts(path: Path) -> list[Part]:
     return [found[begin] for begin in sorted(found)]
 
 
+def all_parts(path: Path) -> list[Part]:
+    """Those that are closed and, the last one, the file at `path`, as far as it is written now."""
+    closed = closed_parts(path)
+    begin = closed[-1].end if closed else 0
+    return [*closed, Part(path, begin, begin + (path.stat().st_size if path.is_file() else 0))]
+
+
+def log_begin(path: Path) -> int:
+    """The position of the first byte that is there; more than 0 where parts were let go."""
+    parts = closed_parts(path)
+    return parts[0].begin if parts else 0
+
+
 def begin_of_last_part(path: Path) -> int:
     """The position at which the part that is being written begins."""
     parts = closed_parts(path)
@@ -59,9 +78,8 @@ def begin_of_last_part(path: Path) -> int:
 
 
 def log_size(path: Path) -> int:
-    """The bytes of the whole log; 0 where there is none."""
-    size = path.stat().st_size if path.is_file() else 0
-    return begin_of_last_part(path) + size
+    """The bytes of the whole log, with those that were let go; 0 where there is none."""
+    return all_parts(path)[-1].end
 
 
 def close_part(path: Path) -> None:
@@ -83,6 +101,17 @@ def compress(part: Path) -> None:
         beside.unlink(missing_ok=True)
         raise
     part.unlink()
+
+
+def let_oldest_go(path: Path, limit_bytes: int) -> int:
+    """Remove the oldest closed parts until those that stay have at most so many bytes on the disk; how many went."""
+    parts = closed_parts(path)
+    sizes = [part.path.stat().st_size for part in parts]
+    gone = 0
+    while gone < len(parts) - 1 and sum(sizes[gone:]) > limit_bytes:
+        parts[gone].path.unlink()
+        gone += 1
+    return gone
 
 
 def whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:
@@ -112,16 +141,16 @@ def cut(path: Path, position: int) -> None:
     """End the log at a position. What lay behind it is moved to `<name>.discarded-<n>.jsonl`."""
     parts = closed_parts(path)
     begin = parts[-1].end if parts else 0
-    aside = _aside(path)
     later = [part for part in parts if part.end > position]
     if not later:
         with open(path, "r+b") as file:
             file.seek(position - begin)
             tail = file.read()
             if tail:
-                aside.write_bytes(tail)
+                _aside(path).write_bytes(tail)
                 file.truncate(position - begin)
         return
+    aside = _aside(path)
     opened = path.with_name(f".{path.name}.writing")
     with open(aside, "wb") as discarded, open(opened, "wb") as kept:
         for part in later:
@@ -142,6 +171,9 @@ def go_on_at(path: Path, position: int | None, check: int | None) -> str:
     log at all, is set aside.
     """
     size = log_size(path)
+    if position and position <= log_begin(path):
+        aside = set_aside(path)
+        return f"the parts of {path.name} from before the checkpoint were let go; what came after it is in {aside.name}"
     if position is not None and size >= position and (check is None or crc_before(path, position) == check):
         if path.exists():
             cut(path, position)
@@ -162,8 +194,7 @@ def go_on_at(path: Path, position: int | None, check: int | None) -> str:
 
 def crc_before(path: Path, position: int) -> int:
     """CRC-32 of the last bytes before a position, as far as they are in the part that ends with them or goes on."""
-    parts = [*closed_parts(path), Part(path, begin_of_last_part(path), log_size(path))]
-    part = next((part for part in parts if part.begin < position <= part.end), None)
+    part = next((part for part in all_parts(path) if part.begin < position <= part.end), None)
     if part is None:
         return 0
     with part.open() as file:
@@ -188,7 +219,10 @@ def set_aside(path: Path) -> Path:
 
 
 def _aside(path: Path) -> Path:
-    number = 0
-    while (aside := path.with_suffix(f".discarded-{number}.jsonl")).exists():
-        number += 1
-    return aside
+    """Where what is cut off goes. Only the newest of those files stay."""
+    others = ((DISCARDED.search(other.name), other) for other in path.parent.glob(f"{path.stem}.discarded-*.jsonl"))
+    found = sorted((int(name[1]), other) for name, other in others if name is not None)
+    for _, other in found[: max(0, len(found) + 1 - KEEP_DISCARDED)]:
+        other.unlink()
+    number = found[-1][0] + 1 if found else 0
+    return path.with_suffix(f".discarded-{number}.jsonl")

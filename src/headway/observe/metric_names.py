@@ -13,11 +13,14 @@ MEANINGS = {
     "run/updates": "learn calls so far",
     "run/version": "the newest version",
     "run/steps": "environment steps (or tokens) trained on so far",
+    "run/env_steps": "environment steps (or tokens) behind the newest update: trained on, and thrown away, so far",
     "run/lead": "how far collection may run ahead now, in versions",
+    "run/collectors": "collectors there are, without those that are leaving",
     "run/restarts": "roles that were built anew so far",
     "run/publish_retries": "attempts to hand a version on that failed so far",
     "run/evaluations_failed": "evaluations that ended without a score so far",
     "run/evaluations_skipped": "evaluations that a later version took the place of so far",
+    "run/saves_skipped": "checkpoints that were not made because one before was still being written, so far",
     "run/memory_mb": "resident memory of the coordinator's process, in MiB",
     "run/cpu_cores": "processor cores in use since the look before, by the processes of the run on this machine",
     "run/error_rate": "share of the flights since the look before that failed, or whose rollout was lost",
@@ -118,6 +121,22 @@ def with_aliases(values: Mapping[str, float]) -> dict[str, float]:
         if all(name in values for name in names)
     }
     return {**values, **known}
+
+
+BY_ENV_STEP = "by_env_step/"
+"""Before the names of curves whose axis is the environment steps."""
+
+_CURVES = {
+    "evaluate/score": "score",
+    "evaluate/length": "score_length",
+    **{f"learn/{name}": name for name in ("return", "length", "reward", "accuracy")},
+}
+
+
+def by_env_step(values: Mapping[str, float]) -> dict[str, float]:
+    """How well the policy does, under names of their own for an axis of environment steps: `by_env_step/return` is
+    `learn/return`, `by_env_step/score` is `evaluate/score`, `by_env_step/score_length` is `evaluate/length`."""
+    return {BY_ENV_STEP + short: values[name] for name, short in _CURVES.items() if name in values}
 
 
 def name_in_line(name: str) -> str:

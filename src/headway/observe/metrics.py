@@ -47,6 +47,8 @@ class Moment:
     update: int
     """For a score: the update that made its version, however late it comes."""
     version: int
+    env_steps: int = 0
+    """Environment steps (or tokens) behind that update: trained on, or thrown away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def load_metrics(pickled: bytes | None) -> Metrics | None:
         metrics = pickle.loads(pickled)
     except (AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
         return None
-    return metrics if isinstance(metrics, Metrics) else None
+    return metrics if isinstance(metrics, Metrics) and metrics.is_current else None
 
 
 class Metrics(RunListener):
@@ -89,6 +91,11 @@ class Metrics(RunListener):
         self._spent: Mapping[str, Mapping[str, float]] = {}  # at the look before
         self._cpu_s = 0.0
         self._history = RunHistory(self, is_whole=False, with_roles=False)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether everything is there that this release counts: those in a checkpoint may be of an earlier one."""
+        return hasattr(self._history.first, "steps")
 
     def apply(self, event: ev.Event) -> Point | None:
         """Take an event in; what comes out is a point, if the event is one that gives one."""
@@ -143,13 +150,16 @@ class Metrics(RunListener):
         if self._evaluated is not None and self._evaluated.version == version:
             values["time/evaluate_s"] = event.time_s - self._evaluated.begin
         update = min(version * publish_every, self._history.first.updates)
-        return Point(Moment(round(event.time_s, 6), update, version), values)
+        env_steps = self._lines[FIRST_LINE].steps_behind(version)
+        return Point(Moment(round(event.time_s, 6), update, version, env_steps), values)
 
     def _look(self, event: ev.Looked) -> Point:
         """Totals, and what happened since the look before."""
         time_s, history = event.time_s, self._history
         values = {name: float(total) for name, total in self._totals.items()}
         values |= self._of_lines(lambda name: self._lines[name].values(time_s, history.lines[name]))
+        if history.session is not None and "collectors" in history.session.settings:
+            values["run/collectors"] = float(history.session.settings["collectors"])
         values["run/memory_mb"] = event.rss / MIB
         values |= {f"memory/{role}_mb": size / MIB for role, size in event.memory.items()}
         elapsed_s = time_s - self._looked_s
@@ -179,7 +189,8 @@ class Metrics(RunListener):
         return values
 
     def _moment(self, time_s: float) -> Moment:
-        return Moment(round(time_s, 6), self._history.first.updates, self._history.first.version)
+        first = self._history.first
+        return Moment(round(time_s, 6), first.updates, first.version, first.steps)
 
 
 def _shares(name: str, now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
@@ -207,6 +218,7 @@ COUNTED_EVENTS: dict[type[object], str] = {
     ev.Restarted: "run/restarts",
     ev.PublishRetried: "run/publish_retries",
     ev.EvaluationSkipped: "run/evaluations_skipped",
+    ev.SaveSkipped: "run/saves_skipped",
 }
 """Events that are counted one by one."""
 _STEPS: dict[type[object], Callable[[Metrics, Any], Point | None]] = {

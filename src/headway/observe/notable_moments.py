@@ -3,8 +3,11 @@
 alarm, alarm over    a threshold was passed, or all is well again
 failed evaluation    it ended without a score
 restart              a role was built anew
+notice               the place where a role runs is going away
+move                 a role goes on in another place
 publish retry        handing on a version failed once
 lead                 the lead moved
+collectors           some were added or taken away
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from headway.observe.alarms import KNOWN, alarm_line
 from headway.observe.statistics import seconds
 from headway.observe.story_records import EVALUATOR, Story
 
-MomentKind = Literal["alarm", "alarm over", "failed evaluation", "restart", "publish retry", "lead"]
+MomentKind = Literal[
+    "alarm", "alarm over", "failed evaluation", "restart", "notice", "move", "publish retry", "lead", "collectors"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ def notable_moments(story: Story) -> list[NotableMoment]:
         if e.end is not None
     ]
     found += [NotableMoment(at, "restart", f"{role} is built anew: {why}", role) for at, role, why in story.restarts]
+    found += [NotableMoment(at, "notice", f"{role} has to leave: {why}", role) for at, role, why in story.notices]
+    found += [NotableMoment(at, "move", f"{role} goes on in another place", role) for at, role in story.moves]
     found += [
         NotableMoment(at, "publish retry", f"handing version {version} to {role} failed: {why}", role)
         for at, role, version, why in story.publish_retries
@@ -51,6 +58,12 @@ def notable_moments(story: Story) -> list[NotableMoment]:
     found += [
         NotableMoment(at, "lead", f"lead {before:g} to {lead:g}") for (_, before), (at, lead) in pairwise(story.leads)
     ]  # the first is where it began
+    found += [NotableMoment(s.time_s, "collectors", f"{s.before} -> {s.collectors} collectors") for s in story.scaled]
+    found += [
+        NotableMoment(left.time_s, "collectors", f"{left.role} left, and could not be ended: {left.why}", left.role)
+        for left in story.left
+        if left.why
+    ]
     return sorted(found, key=lambda moment: moment.time_s)
 
 

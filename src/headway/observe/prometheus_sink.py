@@ -1,16 +1,21 @@
 """The newest numbers as a page that Prometheus can scrape: `http://host:port/metrics`.
 
 learn/loss  ->  headway_learn_loss
+
+On this machine's own address it answers those who ask for this machine by name (421 otherwise: see `this_machine`). On
+any other address it answers those who show the run's token (401 otherwise).
 """
 
 from __future__ import annotations
 
+import hmac
 import math
 import re
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from headway.core.this_machine import NAMES, is_loopback, is_of_this_machine
 from headway.observe.metric_names import MEANINGS, TOTALS, name_in_line
 from headway.observe.metrics import Moment
 
@@ -20,13 +25,24 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class PrometheusSink:
     """Serves the last value of every name, from a thread of its own until it is closed."""
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1", run: str = "") -> None:
-        """Port 0 takes any free one; `port` says which. `run` is what the run is called."""
+    def __init__(self, port: int, *, host: str = "127.0.0.1", run: str = "", token: str = "") -> None:
+        """Port 0 takes any free one; `port` says which. `run` is what the run is called. A host that others can reach
+        needs a token, which they send as `Authorization: Bearer TOKEN`."""
+        is_for_all = not is_loopback(host)
+        if is_for_all and not token:
+            raise ValueError(f"prometheus_host={host!r} can be reached from elsewhere, and needs a token")
         values: dict[str, float] = {}
         self._values = values
 
         class Page(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                shown = self.headers.get("Authorization", "").encode()
+                if is_for_all and not hmac.compare_digest(shown, f"Bearer {token}".encode()):
+                    self.send_error(401, "the run's token is needed: Authorization: Bearer TOKEN")
+                    return
+                if not is_for_all and not is_of_this_machine(self.headers.get("Host", "")):
+                    self.send_error(421, explain=f"This page is for {', '.join(NAMES)} only.")
+                    return
                 if self.path.partition("?")[0] not in ("/metrics", "/"):
                     self.send_error(404, "the metrics are at /metrics")
                     return

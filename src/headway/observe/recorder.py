@@ -27,7 +27,7 @@ import orjson
 from headway.core.events import Event, PartBegan, RunBegan, Unknown, written
 from headway.core.opaque import JsonObject
 from headway.observe.line_metrics import as_number
-from headway.observe.log_file import LogFile, Mark
+from headway.observe.log_file import PART_BYTES, Compressed, LogFile, Mark
 from headway.observe.log_parts import lines_from
 from headway.observe.messages import Say, to_stderr
 
@@ -269,13 +269,20 @@ _MAY_BEGIN_A_SESSION = frozenset((RunBegan, Unknown))
 class EventLog(EventSink):
     """Writes events to a file. What is recorded is handed to the disk at once, by a thread; nobody waits for it."""
 
-    def __init__(self, path: Path, *, say: Say = to_stderr, **limits: Any) -> None:
-        """`limits` are those of `LogFile`."""
-        self._file = LogFile(path, say=say, head=self._head, **limits)
+    def __init__(
+        self, path: Path, *, say: Say = to_stderr, limit_bytes: int = 0, part_bytes: int = PART_BYTES, **limits: Any
+    ) -> None:
+        """With `limit_bytes` the oldest parts are let go before the log has more on the disk; `limits` are those of
+        `LogFile`."""
+        parts = Compressed(limit_bytes, part_bytes, say=say)
+        self._file = LogFile(path, say=say, head=self._head, part_bytes=part_bytes, parts=parts, **limits)
         self._lines: list[bytes] = []  # not yet handed to the file
+        self._since_s = 0.0  # the time of the first of them
         self._run: LoggedLine | None = None  # the last event that says with which settings a session began
 
     def take(self, events: Sequence[Event]) -> None:
+        if events and not self._lines:
+            self._since_s = events[0].time_s
         self._lines += [line_of(written(event)) for event in events]
         if not _MAY_BEGIN_A_SESSION.isdisjoint(map(type, events)):
             for line in map(written, events):
@@ -296,7 +303,7 @@ class EventLog(EventSink):
     def _head(self) -> bytes:
         """A part begins with the settings of its session, so that the end of a long log can be read by itself."""
         run = self._run
-        return b"" if run is None else line_of(written(PartBegan(run["t"], run)))
+        return b"" if run is None else line_of(written(PartBegan(self._since_s, run)))
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode

@@ -4,7 +4,8 @@
                                                  (plain JSON)           (page/page.html, page.css, page.js)
 
 The page needs no network and no library, and works from a file. Its size is bounded: lines and slices are thinned
-(`series.py`, `timeline_slices.py`), so a run of a day makes a page no larger than one of an hour.
+(`series.py`, `timeline_slices.py`), so a run of a day makes a page no larger than one of an hour. Totals and curves are
+of all of a run (`whole_run.py`); everything else is of the story, which may be that of its end.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from headway.core.opaque import JsonObject
 from headway.observe import series
 from headway.observe.advice import Finding
 from headway.observe.agent_report import agents
-from headway.observe.line_report import age_step_of, histogram, lines_of, tickets_of
+from headway.observe.line_report import age_step_of, histogram, lines_of
 from headway.observe.notable_moments import notices
 from headway.observe.report_texts import Seen as Seen
 from headway.observe.report_texts import Setting as Setting
 from headway.observe.report_texts import Simulated as Simulated
-from headway.observe.report_texts import as_text, comparison, facts, headline, labels, state
+from headway.observe.report_texts import as_text, comparison, env_name, facts, headline, labels, state
 from headway.observe.samples import Sample, in_words
 from headway.observe.story_records import Story
 from headway.observe.timeline_slices import Palette, time_by_role, timeline
@@ -41,16 +42,22 @@ TICKETS = {
 
 def page(document: Mapping[str, object]) -> str:
     """The whole page as text."""
+    return filled("page.html", "page.js", document)
+
+
+def filled(frame: str, script: str, document: Mapping[str, object]) -> str:
+    """A page of the house: the frame with its style, the script that draws it, and what it draws."""
     parts = files("headway.observe") / "page"
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    whole = (parts / "page.html").read_text(encoding="utf-8")
+    whole = (parts / frame).read_text(encoding="utf-8")
     for mark, part in (
         ("/*STYLE*/", (parts / "page.css").read_text(encoding="utf-8")),
-        ("/*SCRIPT*/", (parts / "page.js").read_text(encoding="utf-8")),
+        ("/*CHARTS*/", (parts / "charts.js").read_text(encoding="utf-8")),
+        ("/*SCRIPT*/", (parts / script).read_text(encoding="utf-8")),
         ("/*DATA*/", text),  # last: what a run says is not looked at again
     ):
         before, found, after = whole.partition(mark)
-        assert found, f"page.html has no {mark}"
+        assert found, f"{frame} has no {mark}"
         whole = before + part + after
     return whole
 
@@ -62,6 +69,8 @@ def document(runs: Sequence[Seen], *, is_live: bool = False, refresh_s: float = 
     names = labels(runs)
     told = [run_data(run, palette, label, step) for run, label in zip(runs, names, strict=True)]
     title = f"Headway report: {runs[0].name}" if len(runs) == 1 else f"Headway report: {len(runs)} runs side by side"
+    played = list(dict.fromkeys(name for run in runs if (name := env_name(run.story))))
+    title += f" on {', '.join(played)}" if len(played) in (1, 2, 3) else ""
     return {
         "title": title,
         "state": "; ".join(run["state"] if len(runs) == 1 else f"{run['label']}: {run['state']}" for run in told),
@@ -78,8 +87,9 @@ def document(runs: Sequence[Seen], *, is_live: bool = False, refresh_s: float = 
 
 def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> JsonObject:
     """One run for the page."""
-    story, accounts = run.story, run.accounts
-    lines, diagnostics = series.learner(story.first, with_losses=bool(story.other_lines))
+    story, accounts, whole = run.story, run.accounts, run.of_all
+    curves = whole.outline
+    lines, diagnostics = series.learner(curves.first, with_losses=bool(story.other_lines))
     return {
         "name": run.name,
         "label": label,
@@ -89,11 +99,15 @@ def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> Json
         "comparison": comparison(run),
         "facts": facts(run),
         "findings": [_finding(one) for one in run.findings],
-        "scores": series.scores(story),
-        "training": series.training(story),
+        "scores": series.scores(curves),
+        "score_lengths": series.score_lengths(curves),
+        "failures": series.failures(curves),
+        "training": series.training(curves),
+        "training_lengths": series.training_lengths(curves),
+        "steps": series.step_word(story),
         "timeline": timeline(story, palette),
         "time": time_by_role(accounts.roles, palette),
-        "flow": series.flows(story),
+        "flow": whole.flows(),
         "staleness": histogram(accounts.ages, age_step),
         "age": {
             "mean": series.finite(accounts.staleness.mean),
@@ -103,8 +117,8 @@ def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> Json
             "in_queue": series.finite(accounts.stale_in_queue),
         },
         **({"lines": lines_of(run, age_step)} if story.other_lines else {}),
-        "drops": dict(accounts.drops),
-        "tickets": _tickets(story),
+        "drops": dict(whole.first.drops),
+        "tickets": dict(whole.first.tickets),
         "length_bias": series.finite(accounts.length_bias),
         "learn": lines,
         "diagnostics": diagnostics,
@@ -137,11 +151,6 @@ def _cut(text: str) -> str:
 
 
 # -- in tables --------------------------------------------------------------------------------------
-
-
-def _tickets(story: Story) -> dict[str, int]:
-    told = tickets_of(story.first)
-    return told | {"reissued": told["reissued"] + len(story.reissued) + len(story.lost)}
 
 
 def configuration(story: Story, settings: Mapping[str, Setting]) -> list[JsonObject]:

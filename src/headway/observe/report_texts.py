@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headway.core.history_records import settings_of_line
 from headway.core.naming import learner_name
@@ -12,9 +13,11 @@ from headway.core.opaque import JsonObject, SettingValue
 from headway.observe.advice import Finding
 from headway.observe.environment import not_known
 from headway.observe.samples import Sample
+from headway.observe.series import step_word
 from headway.observe.statistics import seconds
 from headway.observe.story_records import LEARNER, LineStory, Story
 from headway.observe.time_report import Accounts, Ages, RoleAccount, taken_in
+from headway.observe.whole_run import LineTotals, WholeRun, whole_of_story
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,13 @@ class Seen:
     """The newest samples that hold the times of a whole group of episodes."""
     is_alive: bool | None = None
     """Of a run whose log has no end: does its process run? None: it is not known here."""
+    whole: WholeRun | None = None
+    """Of a long run, whose story is that of its end."""
+
+    @property
+    def of_all(self) -> WholeRun:
+        """Totals and curves of all of the run."""
+        return self.whole or whole_of_story(self.story, self.accounts)
 
     @property
     def may_go_on(self) -> bool:
@@ -69,6 +79,15 @@ class Seen:
 NOT_COMPARED = ("staleness_bound", "queue_capacity", "report", "log_level")
 """What follows from other settings, or makes no difference to a run."""
 MAX_DIFFERENCES = 3
+SHOWN_CHANGES = 6  # of the number of collectors
+
+
+def env_name(story: Story) -> str:
+    """What is played, as a person calls it; empty where nothing is."""
+    if story.recipe == "colorlines":
+        return "Colour Lines"
+    place, mark, name = str(story.config.get("env") or "").rpartition(":")
+    return f"{Path(place).name}{mark}{name}"
 
 
 def labels(runs: Sequence[Seen]) -> list[str]:
@@ -98,22 +117,23 @@ def labels(runs: Sequence[Seen]) -> list[str]:
 
 def comparison(run: Seen) -> list[list[str]]:
     """The numbers of a run that are compared with those of others."""
-    story, accounts = run.story, run.accounts
+    story, accounts, whole = run.story, run.accounts, run.of_all
     learner = accounts.roles.get(LEARNER)
-    values = [e.value for e in story.evaluations if e.value is not None]
+    values = whole.scores
     waited = "-" if learner is None else share_of_role(learner, learner.blocked.get("data", 0.0))
     serial, own = run.simulated.serial_updates_per_s, run.simulated.own_updates_per_s
     at_most = "at most " if run.simulated.is_shared else ""
     return [
         ["State", _state_in_a_word(run)],
-        ["Updates", str(len(story.updates))],
-        ["Updates per second", f"{len(story.updates) / _working_s(story):.4g}" if story.updates else "-"],
+        ["Updates", str(whole.first.updates)],
+        ["Updates per second", f"{accounts.updates_per_s:.4g}" if story.updates else "-"],
+        ["Environment steps or tokens", f"{whole.steps:,}" if story.updates else "-"],
         ["Speed-up over lead 0, simulated", f"{at_most}{own / serial:.2f}x" if serial and own else "-"],
         ["Staleness, mean / largest", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
         ["Learner waited for rollouts", waited],
-        ["Dropped", str(sum(accounts.drops.values()))],
+        ["Dropped", str(sum(whole.first.drops.values()))],
         ["Score, last / best", f"{values[-1]:.4g} / {max(values):.4g}" if values else "-"],
-        ["Wall clock", seconds(accounts.wall_s)],
+        ["Wall clock", seconds(whole.wall_s)],
     ]
 
 
@@ -159,17 +179,19 @@ def headline(run: Seen) -> list[str]:
         return ["No update is finished yet."]
     lead = story.settings.get("max_lead", 0)
     busy_s = _working_s(story)
-    said = [
-        f"{len(story.updates)} updates in {seconds(busy_s)} with max_lead={_lead(lead)} "
-        f"({story.settings.get('runtime', '?')}): {len(story.updates) / busy_s:.4g} updates/s."
+    said = [] if run.whole is None else [_of_a_long_run(run.whole)]
+    said += [
+        f"{len(story.updates)} updates in {seconds(accounts.wall_s)} with max_lead={_lead(lead)} "
+        f"({story.settings.get('runtime', '?')}): {accounts.updates_per_s:.4g} updates/s."
     ]
     serial, own = run.simulated.serial_updates_per_s, run.simulated.own_updates_per_s
     at_most = "at most " if run.simulated.is_shared else ""
     if serial and own and lead != 0:
         factor = own / serial
+        without_s = accounts.wall_s + busy_s * (factor - 1)
         said.append(
             f"What the overlap bought: without a lead the same work would have taken {at_most}"
-            f"{seconds(busy_s * factor)} (simulated from this run's durations); the run was {at_most}{factor:.2f} "
+            f"{seconds(without_s)} (simulated from this run's durations); the run was {at_most}{factor:.2f} "
             f"times as fast.{_sharing(run)}"
         )
     elif serial:
@@ -190,6 +212,14 @@ def headline(run: Seen) -> list[str]:
     if run.bottleneck:
         said.append(f"{run.bottleneck[0].upper()}{run.bottleneck[1:]}.")
     return said
+
+
+def _of_a_long_run(whole: WholeRun) -> str:
+    opened, updates = whole.first.tickets["opened"], whole.first.updates
+    return (
+        f"A long run: {opened:,} tickets and {updates:,} updates in {seconds(whole.wall_s)}. Its totals and curves are "
+        f"of all of it; everything else here is of {whole.only_end}."
+    )
 
 
 def _of_line(run: Seen, name: str, line: LineStory) -> str:
@@ -230,17 +260,18 @@ def _working_s(story: Story) -> float:
 
 def facts(run: Seen) -> list[list[str]]:
     """The numbers that are looked for first."""
-    story, accounts = run.story, run.accounts
+    story, accounts, whole = run.story, run.accounts, run.of_all
     learner = accounts.roles.get(LEARNER)
-    values = [e.value for e in story.evaluations if e.value is not None]
+    values = whole.scores
     worked = "-" if learner is None else share_of_role(learner, learner.busy.get("learn", 0.0))
     told = [
-        ["Wall clock", seconds(accounts.wall_s)],
-        ["Updates", _of_each(story, lambda line: str(len(line.updates)))],
-        ["Version", _of_each(story, lambda line: str(line.version))],
+        ["Wall clock", seconds(whole.wall_s)],
+        ["Updates", _of_each(whole, lambda line: str(line.updates))],
+        ["Version", _of_each(whole, lambda line: str(line.version))],
+        [_capital(step_word(story)), f"{whole.steps:,}" if story.updates else "0"],
         ["Staleness, mean / max", f"{accounts.staleness.mean:.2f} / {accounts.staleness.max:g}"],
         ["Learner worked", worked],
-        ["Dropped", _of_each(story, lambda line: str(sum(line.drops.values())))],
+        ["Dropped", _of_each(whole, lambda line: str(sum(line.drops.values())))],
         ["Publish lag", seconds(accounts.publish_lag_s.mean)],
         ["Steps per second", _count(accounts.steps_per_s)],
     ]
@@ -251,12 +282,24 @@ def facts(run: Seen) -> list[list[str]]:
         told.append(["Cores in use", f"{accounts.cores:.1f}" + (f" of {cpus}" if cpus else "")])
     if accounts.restarts or accounts.errors:
         told.append(["Restarts / errors", f"{accounts.restarts} / {accounts.errors}"])
+    if story.scaled:
+        told.append(["Collectors", ", then ".join(map(str, [story.scaled[0].before, *_numbers(story)]))])
     return told
 
 
-def _of_each(story: Story, told: Callable[[LineStory], str]) -> str:
+def _numbers(story: Story) -> list[int | str]:
+    """Of collectors, after each change; the last ones of many."""
+    numbers = [change.collectors for change in story.scaled]
+    return [*numbers] if len(numbers) <= SHOWN_CHANGES else ["...", *numbers[-SHOWN_CHANGES:]]
+
+
+def _of_each(whole: WholeRun, told: Callable[[LineTotals], str]) -> str:
     """Of a run with several lines, that of each, the first one first."""
-    return " / ".join(told(line) for line in story.lines.values())
+    return " / ".join(told(line) for line in whole.lines.values())
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _count(value: float) -> str:

@@ -5,7 +5,8 @@
 
 Everything that is shown of a run afterwards (the accounts, the trace, the report, the advice) is made from it, and so
 is the status of a run that is still going on. It needs the standard library only. Who looks at a run again and again
-keeps a `StoryReader`: it goes on where it was, and reads only what the log has gained.
+keeps a `StoryReader`: it goes on where it was, and reads only what the log has gained. Of a long log it can be content
+with the end, which takes as long whatever the length.
 
 The run may be finished, running or killed in the middle: the story ends with the last whole line of the log (`end_s`),
 and what was under way then ends there too (`under_way` says which intervals those are). Times are seconds on the clock
@@ -31,7 +32,8 @@ from headway.core import events as ev
 from headway.core.history import RunHistory
 from headway.core.opaque import JsonObject, SettingValue
 from headway.observe.folder import RunFolder
-from headway.observe.log_parts import crc_before, lines_from
+from headway.observe.log_parts import crc_before, lines_from, log_size
+from headway.observe.log_window import LogWindow, find_window
 from headway.observe.recorder import parse_event
 from headway.observe.story_records import Story
 
@@ -39,25 +41,38 @@ LoggedEvent = ev.Event | Mapping[str, SettingValue]
 """An event, typed or as it stands in the log."""
 
 
-def read_story(folder: Path | RunFolder) -> Story:
+LONG_BYTES = 20 * 2**20
+"""Of a log: some 60,000 tickets. What is longer is told by its end where that is enough."""
+WINDOW_BYTES = 2**20
+ONLY_ITS_END = "only the end of the log is told"
+
+
+def read_story(folder: Path | RunFolder, *, whole: bool = True) -> Story:
     """The story of the run in this folder; anything that is no run is one clear line (ValueError)."""
-    return StoryReader(folder).read()
+    return StoryReader(folder, whole=whole).read()
 
 
 class StoryReader:
     """Reads the story of a run again and again, each time only the lines that have come since.
 
-    A log that was cut back or replaced (the run was resumed, or is another one) is read from its beginning.
+    A log that was cut back or replaced (the run was resumed, or is another one) is read from its beginning. Unless it
+    is to be `whole`, of a log beyond `LONG_BYTES` the last `WINDOW_BYTES` are read, and the story says so (`gap`).
     """
 
-    def __init__(self, folder: Path | RunFolder) -> None:
+    def __init__(self, folder: Path | RunFolder, *, whole: bool = True) -> None:
         self._run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        self._whole = whole
         self._begin()
 
-    def _begin(self) -> None:
-        self._teller = _Teller(Story(self._run.path, "", {}, {}, None, None))
-        self._position = 0
+    def _begin(self, window: LogWindow | None = None) -> None:
+        story = Story(self._run.path, "", {}, {}, None, None, gap="" if window is None else ONLY_ITS_END)
+        self._teller = _Teller(story)
+        self._first = self._position = 0
         self._check = 0  # of the bytes that lie before it, by which it knows the log again
+        if window is not None:
+            self._first = self._position = window.position
+            self._check = crc_before(self._run.events, window.position)
+            self._teller.tell(window.head, str(self._run.events))
 
     def read(self) -> Story:
         """The story up to the last whole line. It is the same object each time, and grows with the log."""
@@ -79,6 +94,8 @@ class StoryReader:
         try:
             if crc_before(path, self._position) != self._check:
                 self._begin()
+            if not self._whole and log_size(path) - self._first > LONG_BYTES:
+                self._begin(find_window(path, WINDOW_BYTES))
             teller, story = self._teller, self._teller.story
             teller.go_on()
             begin = self._position
@@ -122,7 +139,7 @@ def tell_end(events: Iterable[LoggedEvent]) -> Story:
 
     Of a ticket whose beginning is not among them nothing is known but that it was there.
     """
-    story = Story(None, "", {}, {}, None, None, gap="only the end of the log is told")
+    story = Story(None, "", {}, {}, None, None, gap=ONLY_ITS_END)
     return _tell_all(_Teller(story), events, "the end of the log")
 
 
@@ -160,7 +177,7 @@ class _Teller:
     def tell(self, event: LoggedEvent, where: str) -> None:
         """The next event of the log `where`."""
         story = self.story
-        if not story.num_events and _kind(event) not in ("run", "gap"):
+        if not story.num_events and _kind(event) not in ("run", "gap", "part"):
             raise ValueError(f"{where} is not the log of a run: it begins with {_kind(event)!r}")
         try:
             typed = ev.as_event(event)
@@ -215,6 +232,11 @@ def _keep_gap(story: Story, event: ev.GapFound) -> None:
     story.gap = event.why
 
 
+def _keep_part(story: Story, event: ev.PartBegan) -> None:
+    if not story.num_events:
+        story.gap = story.gap or "its oldest parts were let go"
+
+
 _KEPT: dict[type[object], Callable[[Story, Any], None]] = {
     ev.Reissued: lambda story, event: story.reissued.append((event.time_s, event.ticket, event.why)),
     ev.Requeued: _keep_requeued,
@@ -222,8 +244,14 @@ _KEPT: dict[type[object], Callable[[Story, Any], None]] = {
     ev.PublishRetried: lambda story, event: story.publish_retries.append(tuple(event)),
     ev.EvaluationSkipped: lambda story, event: story.skipped.append(event.version),
     ev.Restarted: lambda story, event: story.restarts.append(tuple(event)),
+    ev.Scaled: lambda story, event: story.scaled.append(event),
+    ev.Left: lambda story, event: story.left.append(event),
+    ev.Noticed: lambda story, event: story.notices.append(tuple(event)),
+    ev.Moved: lambda story, event: story.moves.append(tuple(event)),
     ev.GapFound: _keep_gap,
+    ev.PartBegan: _keep_part,
     ev.Saved: lambda story, event: story.saves.append(tuple(event)),
+    ev.SaveSkipped: lambda story, event: story.saves_skipped.append(event.version),
     ev.Looked: lambda story, event: story.looks.append(event),
     ev.Alarmed: lambda story, event: story.alarms.append(event),
 }

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from headway.core.events import Looked
-from headway.core.history_records import TicketLife
+from headway.core.history_records import Evaluation, TicketLife
 from headway.core.opaque import JsonObject
+from headway.observe.notable_moments import failed_evaluations
 from headway.observe.story_records import LineStory, Story
 
 MAX_POINTS = 300
@@ -64,15 +65,39 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def scores(story: Story) -> Line:
     """Evaluations that have a score: when, at which update and version."""
-    made_by = {version.number: version.update or 0 for version in story.versions}
     done = [e for e in story.evaluations if e.end is not None and finite(e.value) is not None]
+    return _at_versions(story, done, [e.value for e in done])
+
+
+def score_lengths(story: Story) -> Line | None:
+    """The mean length of the episodes of evaluations that say it."""
+    told = [(e, finite(e.metrics.get("length"))) for e in story.evaluations if e.end is not None]
+    known = [(e, length) for e, length in told if length is not None]
+    return _at_versions(story, [e for e, _ in known], [length for _, length in known]) if known else None
+
+
+def failures(story: Story) -> list[JsonObject]:
+    """Evaluations that ended without a score: where they belong on each axis, and why."""
+    failed = failed_evaluations(story)[:MAX_POINTS]
+    line = _at_versions(story, failed, [None] * len(failed))
+    return [
+        {"t": line["t"][at], "u": line["u"][at], "s": line["s"][at], "v": e.version, "why": e.error or "no score"}
+        for at, e in enumerate(failed)
+    ]
+
+
+def _at_versions(story: Story, evaluations: Sequence[Evaluation], values: Sequence[float | None]) -> Line:
+    """Something of evaluations: when they ended, and the update, the environment steps and the version they are of."""
+    made_by = {version.number: version.update or 0 for version in story.versions}
+    behind = {version.number: version.steps for version in story.versions}
     columns = (
-        [e.end for e in done],
-        [float(made_by.get(e.version, e.version)) for e in done],
-        [float(e.version) for e in done],
-        [e.value for e in done],
+        [e.end for e in evaluations],
+        [float(made_by.get(e.version, e.version)) for e in evaluations],
+        [float(behind[e.version]) if e.version in behind else None for e in evaluations],
+        [float(e.version) for e in evaluations],
+        values,
     )
-    return dict(zip(("t", "u", "v", "y"), thin(*columns), strict=True))
+    return dict(zip(("t", "u", "s", "v", "y"), thin(*columns), strict=True))
 
 
 def training(story: Story) -> JsonObject | None:
@@ -84,6 +109,21 @@ def training(story: Story) -> JsonObject | None:
     return None
 
 
+def training_lengths(story: Story) -> Line | None:
+    """How long the episodes are while training, if the learner says it."""
+    return reported(story.first, "length")
+
+
+def step_word(story: Story) -> str:
+    """What the steps of a run are: of an environment, or tokens that a language model has written."""
+    if "model" in story.config and "num_simulations" not in story.config:
+        return "tokens"
+    if not story.recipe:
+        return "steps"
+    frames = story.config.get("frame_skip", 1)
+    return "environment steps" if frames == 1 else f"environment steps of {frames} frames"
+
+
 def reported(line: LineStory, name: str) -> Line | None:
     """One of the metrics of a line's learner, over the updates that have it."""
     seen = [update for update in line.updates if finite(update.metrics.get(name)) is not None]
@@ -92,9 +132,10 @@ def reported(line: LineStory, name: str) -> Line | None:
     columns = (
         [update.end for update in seen],
         [float(update.number) for update in seen],
+        [float(update.steps) for update in seen],
         [float(update.metrics[name]) for update in seen],
     )
-    return dict(zip(("t", "u", "y"), thin(*columns), strict=True))
+    return dict(zip(("t", "u", "s", "y"), thin(*columns), strict=True))
 
 
 def learner(line: LineStory, *, with_losses: bool = False) -> tuple[dict[str, Line], list[str]]:

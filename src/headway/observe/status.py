@@ -48,11 +48,11 @@ def read_whole_status(run: RunFolder) -> RunStatus:
 
 
 def read_end_status(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> RunStatus | None:
-    """From the end of the log and the numbers beside it, however long it is; None where they do not say enough."""
+    """From the end of the log and the numbers beside it, however long it is; None where nobody has looked at it yet."""
     numbers = read_numbers(run.metrics)
-    story = read_end(run.events, tail_bytes=tail_bytes)
-    if story is None or not numbers.last:
+    if not numbers.last:
         return None
+    story = read_end(run.events, tail_bytes=tail_bytes) or read_story(run, whole=False)  # a part has just begun
     describe(story, run)
     is_alive = None if story.is_over else process_is_alive(story.environment)
     silent_s = _silent_s(run)

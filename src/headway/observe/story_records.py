@@ -19,7 +19,7 @@ from headway.core.history_records import Evaluation, FinishedUpdate, RoleInterva
 from headway.core.line_history import LineListener
 from headway.core.opaque import JsonObject
 
-LEARNER, EVALUATOR = "learner", "evaluator"
+LEARNER, EVALUATOR, WRITER = "learner", "evaluator", "writer"
 
 
 @dataclass(slots=True)
@@ -96,10 +96,17 @@ class Story(RunListener):
     lost: list[tuple[float, int, str]] = field(default_factory=list)
     restarts: list[tuple[float, str, str]] = field(default_factory=list)
     """(time, role, why)."""
+    scaled: list[ev.Scaled] = field(default_factory=list)
+    left: list[ev.Left] = field(default_factory=list)
+    notices: list[tuple[float, str, str]] = field(default_factory=list)
+    """(time, role, why): its place is going away."""
+    moves: list[tuple[float, str]] = field(default_factory=list)
     publish_retries: list[tuple[float, str, int, str]] = field(default_factory=list)
     """(time, role, version, why)."""
     saves: list[tuple[float, int]] = field(default_factory=list)
     """(time, version)."""
+    saves_skipped: list[int] = field(default_factory=list)
+    """Versions."""
     looks: list[ev.Looked] = field(default_factory=list)
     alarms: list[ev.Alarmed] = field(default_factory=list)
     gap: str = ""
@@ -193,6 +200,6 @@ def role_order(role: str) -> tuple[int, str, int, int, str]:
     if own in (LEARNER, "replay"):
         kind, rest = own, ""
     number, _, lane = rest.partition("/")
-    kinds = (LEARNER, "collector", "replay", EVALUATOR, "reanalyzer", "publisher")
+    kinds = (LEARNER, "collector", "replay", EVALUATOR, "reanalyzer", "publisher", WRITER)
     place = kinds.index(kind) if kind in kinds else len(kinds)
     return place, kind, int(number) if number.isdigit() else 0, int(lane) if lane.isdigit() else 0, role

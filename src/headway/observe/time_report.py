@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headway.core.events import Looked
+from headway.core.events import Left, Looked, Scaled
 from headway.core.history_records import TicketLife
 from headway.core.opaque import JsonObject
 from headway.observe.activities import CAUSES
@@ -172,7 +172,7 @@ def account(story: Story) -> Accounts:
 
 
 def _roles(story: Story, wall_s: float) -> dict[str, RoleAccount]:
-    roles = {role: RoleAccount(role, wall_s, {}, {}) for role in story.roles}
+    roles = {role: RoleAccount(role, wall_s - _away_s(story, role), {}, {}) for role in story.roles}
     for interval in story.intervals:
         of_role = roles[interval.role]
         if interval.kind == "busy":
@@ -181,6 +181,28 @@ def _roles(story: Story, wall_s: float) -> dict[str, RoleAccount]:
             by, name = of_role.blocked, CAUSES.get(interval.what, interval.what)
         by[name] = by.get(name, 0.0) + interval.seconds
     return roles
+
+
+def _away_s(story: Story, role: str) -> float:
+    """How long a collector was not there: before it was added, or after it left."""
+    kind, _, rest = role.partition("-")
+    if kind != "collector" or not story.scaled:
+        return 0.0
+    number, away_s = int(rest.partition("/")[0]), 0.0
+    changes: list[Scaled | Left] = sorted([*story.scaled, *story.left], key=lambda change: change.time_s)
+    for session in story.sessions:
+        within = [change for change in changes if session.begin <= change.time_s <= session.end]
+        counts = [change.before for change in within if isinstance(change, Scaled)]
+        is_there, since = number < (counts[0] if counts else session.settings["collectors"]), session.begin
+        for change in within:
+            joins = isinstance(change, Scaled) and change.before <= number < change.collectors
+            if joins and not is_there:
+                away_s, is_there = away_s + change.time_s - since, True
+            elif isinstance(change, Left) and change.role == f"collector-{number}":
+                is_there, since = False, change.time_s
+        if not is_there:
+            away_s += session.end - since
+    return away_s
 
 
 def length_bias_of(line: LineStory) -> float:

@@ -5,7 +5,8 @@
                                                                       (other lines have versions and a learner too)
     collector-0  |  collect |  collect | slot |     ...
     queue, lead  counters
-    instants     alarms, failed evaluations, restarts, publish retries, changes of the lead; each published version
+    instants     alarms, failed evaluations, restarts, notices, moves, publish retries, changes of the lead;
+                 each published version
     arrows       from a rollout to the update that consumed it (into the replay, where there is one),
                  from a version to the first rollout that took off with it
 

@@ -1,15 +1,19 @@
-"""Weights & Biases. One run there for one run folder: a resumed run goes on in the same one."""
+"""Weights & Biases. One run there for one run folder: a resumed run goes on in the same one. Of a long run fewer looks
+are sent (`spacing.py`)."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 import wandb
 
+from headway.observe.metric_names import BY_ENV_STEP, by_env_step
 from headway.observe.metrics import Moment
+from headway.observe.spacing import Spacing
 
 Mode = Literal["online", "offline", "disabled"]
 
@@ -25,7 +29,10 @@ class WandbSink:
         mode: Mode = "online",
         config: Mapping[str, object] | None = None,
         name: str | None = None,
+        group: str | None = None,
+        job_type: str | None = None,
     ) -> None:
+        self._spacing = Spacing()
         self._what = f"Weights & Biases project {project} ({mode})"
         files = folder / "wandb"
         files.mkdir(parents=True, exist_ok=True)
@@ -36,6 +43,8 @@ class WandbSink:
             self._run = wandb.init(
                 project=project,
                 name=name or folder.name,
+                group=group,
+                job_type=job_type,
                 id=run_id.read_text(),
                 resume="allow",
                 mode=mode,
@@ -47,13 +56,16 @@ class WandbSink:
             raise ValueError(f"Weights & Biases: {' '.join(str(error).split())}") from None
         self._run.define_metric("*", step_metric="update")
         self._run.define_metric("evaluate/*", step_metric="evaluate/version")
+        self._run.define_metric(f"{BY_ENV_STEP}*", step_metric="env_steps")
 
     def __str__(self) -> str:
         return self._what
 
     def write(self, moment: Moment, values: Mapping[str, float]) -> None:
+        if not self._spacing.takes(moment, values):
+            return
         # Not with `step=`: wandb refuses steps that go back, and a score may come late.
-        self._run.log({"update": moment.update, "version": moment.version, "time_s": moment.time_s, **values})
+        self._run.log({**asdict(moment), **values, **by_env_step(values)})
 
     def close(self) -> None:
         self._run.finish()
