@@ -1,6 +1,6 @@
 """Environments for the peers of the benchmarks, one per requirements file here. Run again, it does what is missing.
 
-    make bench-peers            or    python bench/peers/install.py
+    make bench-peers            or    python bench/peers/install.py [NAME ...]
 
 `main.txt` goes into .bench-venv, any other NAME.txt into .bench-venv-NAME. A stamp in each environment says which text
 it was made from. A peer that cannot be installed is named with the reason, and is absent from the tables.
@@ -12,6 +12,7 @@ Lines for this script begin with `#:` in a requirements file. `#: unconstrained`
 from __future__ import annotations
 
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def install(requirements: Path) -> str:
 
 def main() -> None:
     for requirements in sorted(HERE.glob("*.txt")):
-        if requirements != CONSTRAINTS:
+        if requirements != CONSTRAINTS and (len(sys.argv) == 1 or requirements.stem in sys.argv):
             print(f"{requirements.stem}: ", end="", flush=True)
             print(install(requirements), flush=True)
 

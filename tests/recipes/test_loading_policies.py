@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +301,19 @@ def test_a_film_is_left_in_the_file(runs: dict[str, RunFolder], tmp_path: Path, 
     assert film.stat().st_size > 1000 and film.read_bytes()[4:8] == b"ftyp"
     assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]
     assert f"the film: {film}" in capsys.readouterr().out
+
+
+def test_a_film_needs_no_screen_and_says_nothing_of_one(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    pytest.importorskip("pygame")
+    words = ["watch", str(runs["Pendulum"].path), "--video", str(tmp_path / "film.mp4"), "--max_steps", "5"]
+    about_screens = {"DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER"}
+    bare = {name: value for name, value in os.environ.items() if name not in about_screens}
+    done = subprocess.run(
+        [sys.executable, "-m", "headway", *words], env=bare, capture_output=True, text=True, check=True
+    )
+    assert "the film:" in done.stdout
+    assert "XDG_RUNTIME_DIR" not in done.stdout + done.stderr
 
 
 # -- language models --------------------------------------------------------------------------------

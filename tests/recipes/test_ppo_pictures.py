@@ -89,15 +89,15 @@ def test_the_layouts_of_a_picture_are_the_same_planes() -> None:
 @pytest.mark.parametrize(
     "shape", [(84, 84, 3), (210, 160, 3), (4, 84, 84), (4, 84, 84, 3), (84, 84), (24, 24, 3), (1024, 512, 3)]
 )
-def test_a_network_for_pictures_is_small_whatever_their_size(shape: tuple[int, ...]) -> None:
-    network = ActorCritic(Spec(shape, Discrete(6), is_bytes=True))
+def test_a_network_that_halves_pictures_is_small_whatever_their_size(shape: tuple[int, ...]) -> None:
+    network = ActorCritic(Spec(shape, Discrete(6), is_bytes=True), network="conv")
     assert sum(tensor.numel() for tensor in network.parameters()) < 500_000
     strides = [math.prod(layer.stride) for layer in network.body or () if isinstance(layer, torch.nn.Conv2d)]
     assert math.prod(strides) >= math.prod(sorted(shape)[-2:]) / 64, "so that 64 cells are left at most"
 
 
 def test_the_first_units_of_a_bright_picture_are_not_saturated() -> None:
-    network = ActorCritic(Spec((84, 84, 3), Discrete(6), is_bytes=True))
+    network = ActorCritic(Spec((84, 84, 3), Discrete(6), is_bytes=True), network="conv")
     pictures = torch.randint(256, (8, 84, 84, 3), dtype=torch.uint8)
     for tower in (network.actor, network.critic):
         units = tower[:3](network.features(pictures))

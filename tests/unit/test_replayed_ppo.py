@@ -16,13 +16,14 @@ from headway.experience.segment import DrawnSegments, Segment
 from headway.learn.advantages import gae
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.mlp_kernels import advantage_moments
+from headway.learn.ppo.network import PPONetwork
 from headway.learn.ppo.policy import ActorCritic
 from headway.learn.ppo.replayed import ReplayedPPOLearner
 
 STATES, ACTIONS, STEPS = 5, 3, 4
 
 
-class Table(nn.Module):
+class Table(PPONetwork):
     """One row of logits and one value per state: everything can be computed by hand."""
 
     normalise = False

@@ -24,12 +24,18 @@ class Carried:
             setattr(self, name, value)
 
 
+ONLY_HOW_IT_IS_MADE = b"_ezpickle_args"
+"""Gymnasium's EzPickle: what comes back is a new environment, in no episode (LunarLander, MuJoCo, Atari)."""
+
+
 def can_be_carried(environments: object) -> bool:
+    """Whether environments go on in the middle of an episode after they were pickled."""
     try:
-        cloudpickle.loads(cloudpickle.dumps(environments))
+        pickled = cloudpickle.dumps(environments)
+        cloudpickle.loads(pickled)
     except Exception:  # noqa: BLE001 - whatever an environment raises here, it cannot be carried
         return False
-    return True
+    return ONLY_HOW_IT_IS_MADE not in pickled
 
 
 def refuse_nan(record: object, ticket: Ticket, **named: str) -> None:

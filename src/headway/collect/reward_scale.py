@@ -18,6 +18,16 @@ MOST = 10.0
 LEAST_VARIANCE = 1e-8
 
 
+class RewardSigns:
+    """Rewards as -1, 0 and 1, as Atari's games are usually learned: their points differ by orders of magnitude."""
+
+    def begin_episodes(self) -> None:
+        """Nothing is remembered."""
+
+    def scaled(self, segment: Segment) -> Segment:
+        return replace(segment, rewards=np.sign(segment.rewards))
+
+
 class RewardScale:
     """The moments of one collector's environments. They go with it over a restart where its environments do."""
 

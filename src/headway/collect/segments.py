@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headway.collect.carried import Carried, can_be_carried, refuse_nan
-from headway.collect.reward_scale import RewardScale
+from headway.collect.reward_scale import RewardScale, RewardSigns
 from headway.core.opaque import Weights
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, to_environment
@@ -37,6 +37,28 @@ class ActingPolicy(Protocol):
         ...
 
 
+class RememberingPolicy(Protocol):
+    """A policy with a memory. Whoever acts keeps its state, [N, state_size]: zeros where an episode begins."""
+
+    state_size: int
+
+    def load(self, weights: Weights) -> None: ...
+
+    def noise(self, seed: int, steps: int, num_envs: int) -> np.ndarray: ...
+
+    def act_from(
+        self, state: np.ndarray, obs: np.ndarray, noise: np.ndarray, mask: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Actions [N, ...], their log-probabilities [N] and the state afterwards."""
+        ...
+
+
+def first_state(policy: ActingPolicy | RememberingPolicy, num_envs: int) -> np.ndarray | None:
+    """The state [N, S] of episodes that begin; None for a policy that remembers nothing."""
+    size: int | None = getattr(policy, "state_size", None)
+    return None if size is None else np.zeros((num_envs, size), np.float32)
+
+
 class SegmentCollector:
     """Collects segments from a vector environment.
 
@@ -47,11 +69,11 @@ class SegmentCollector:
     def __init__(
         self,
         make_env: Callable[[], Any],
-        make_policy: Callable[[Spec], ActingPolicy],
+        make_policy: Callable[[Spec], ActingPolicy | RememberingPolicy],
         *,
         steps: int,
         seed: int,
-        scale: RewardScale | None = None,
+        scale: RewardScale | RewardSigns | None = None,
     ) -> None:
         if steps < 1:
             raise ValueError(f"a segment needs at least one step, received {steps!r}")
@@ -60,7 +82,7 @@ class SegmentCollector:
         self._make_env = make_env
         self._env = make_env()
         self._spec = describe(self._env)
-        self._policy = make_policy(self._spec)
+        self._policy: Any = make_policy(self._spec)
         self._version: int | None = None
         self._begin_episodes(seed)
 
@@ -80,6 +102,7 @@ class SegmentCollector:
         self._mask = legal_actions(info, self._spec.action, self._done)
         self._returns = np.zeros(self._env.num_envs)
         self._lengths = np.zeros(self._env.num_envs, np.int64)
+        self._state = first_state(self._policy, self._env.num_envs)
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
         if self._version != snapshot.version:
@@ -87,6 +110,8 @@ class SegmentCollector:
             self._version = snapshot.version
         noise = self._policy.noise(ticket.seed, self._steps, self._env.num_envs)
         rows: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
+        if self._state is not None:
+            rows["state"].append(self._state)
         finished: list[tuple[float, int]] = []
         for step in range(self._steps):
             self._step(noise[step], rows, finished)
@@ -99,7 +124,11 @@ class SegmentCollector:
 
     def _step(self, noise: np.ndarray, rows: dict[str, list[np.ndarray]], finished: list[tuple[float, int]]) -> None:
         env, done = self._env, self._done
-        actions, log_probs = self._policy.act(self._obs, noise, self._mask)
+        if self._state is None:
+            actions, log_probs = self._policy.act(self._obs, noise, self._mask)
+        else:
+            actions, log_probs, after = self._policy.act_from(self._state, self._obs, noise, self._mask)
+            self._state = np.where(done[:, None], np.float32(0), after)  # this step only resets: an episode begins
         taken = to_environment(actions, self._spec.action, env.single_action_space)
         observations, rewards, terminated, truncated, info = env.step(taken)
         rows["obs"].append(self._obs)
@@ -130,16 +159,16 @@ FIELDS = tuple(field.name for field in fields(Segment))
 class ResumableSegmentCollector(Carried, SegmentCollector):
     """The same for environments that can be pickled: they go on bit for bit after a restart."""
 
-    CARRIED = ("_env", "_obs", "_mask", "_done", "_returns", "_lengths", "_scale")
+    CARRIED = ("_env", "_obs", "_mask", "_done", "_returns", "_lengths", "_scale", "_state")
 
 
 def segment_collector(
     make_env: Callable[[], Any],
-    make_policy: Callable[[Spec], ActingPolicy],
+    make_policy: Callable[[Spec], ActingPolicy | RememberingPolicy],
     *,
     steps: int,
     seed: int,
-    scale: RewardScale | None = None,
+    scale: RewardScale | RewardSigns | None = None,
 ) -> SegmentCollector:
     """Resumable if the environment can be pickled; otherwise a restarted collector begins new episodes. With a `scale`
     rewards are brought to it."""

@@ -7,6 +7,8 @@
 
     env(**env_kwargs) --> time_limit --> frame_skip --> wrappers, in order --> grey --> resize --> frame_stack
 
+With `atari` a game of the Arcade Learning Environment is treated as they usually are (atari.py).
+
 What travels to another process is this description: each process finds the class for itself. Modules are looked for in
 the working directory too. Whatever a constructor raises is one line.
 """
@@ -17,7 +19,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -27,6 +29,8 @@ from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
 from headway.core.opaque import SettingValue, UserFunction
 from headway.envs import envpool_vector
+from headway.envs.atari import NAMES as ATARI_NAMES
+from headway.envs.atari import AtariOptions, is_atari
 from headway.envs.gymnasium_vector import (
     Backend,
     EnvVector,
@@ -54,6 +58,8 @@ class EnvSource:
     frame_stack: int = 1
     grey: bool = False
     resize: tuple[int, int] | None = None
+    atari: Literal["no", "learned", "measured"] = "no"
+    """As one usually learns from Atari's games, an episode a life, or measures by them, whole games."""
 
     @property
     def is_as_it_comes(self) -> bool:
@@ -63,6 +69,8 @@ class EnvSource:
     @property
     def has_own_vector(self) -> bool:
         """Whether its copies step together, as one array."""
+        if self.env.startswith(ATARI_NAMES):  # whose vector is of the usual treatment, and not of the game as it comes
+            return False
         return self.is_as_it_comes and not self._is_own and has_own_vector(self.env)
 
     @property
@@ -72,11 +80,20 @@ class EnvSource:
 
     def choose_backend(self) -> Backend:
         """What suits this environment on this machine: EnvPool knows neither wrappers nor our options."""
+        if self.atari != "no" or self.env.startswith(ATARI_NAMES):
+            return "gymnasium"
         is_plain = self.is_as_it_comes and not self.kwargs and self.time_limit is None
         return choose_backend(self.env) if is_plain and ":" not in self.env else "gymnasium"
 
     def check(self, backend: Backend = "gymnasium", *, one_by_one: bool = False) -> None:
         """Nothing, or one line that says why there is no such environment. It is not made for that."""
+        if self.atari != "no":
+            options = self._atari_options()
+            if backend == "envpool":
+                envpool_vector.refuse_unless_known(options.envpool_id)
+                if self.wrappers or self.kwargs.keys() - {"repeat_action_probability"}:
+                    raise ValueError("env_backend='envpool' takes no wrappers and no env_kwargs of ale-py")
+                return
         if backend == "envpool":
             envpool_vector.refuse_unless_known(self.env)
             if not self.is_as_it_comes:
@@ -115,21 +132,44 @@ class EnvSource:
 
     def vector(self, num_envs: int, backend: Backend = "gymnasium") -> EnvVector:
         """`num_envs` copies that step together."""
+        if self.atari != "no" and not self.wrappers:
+            options = self._atari_options()
+            if backend == "envpool":
+                return envpool_vector.EnvPoolVector(options.envpool_id, num_envs, **options.for_envpool())
+            return made_vector(options.spec, self.env, num_envs, **options.for_ale())
         limit = {} if self.time_limit is None else {"max_episode_steps": self.time_limit}
         if backend == "envpool":
             return envpool_vector.EnvPoolVector(self.env, num_envs, **self.kwargs, **limit)
         found = find(self.env)
-        if isinstance(found, EnvSpec) and self.is_as_it_comes:
+        if isinstance(found, EnvSpec) and self.is_as_it_comes and not self.env.startswith(ATARI_NAMES):
             if self.time_limit is not None:
                 found = copy.deepcopy(found)
                 found.max_episode_steps = self.time_limit
             return made_vector(found, self.env, num_envs, **self.kwargs)
         return SyncVectorEnv([self.make] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
 
+    def _atari_options(self) -> AtariOptions:
+        found = find(self.env)
+        if not isinstance(found, EnvSpec) or not is_atari(found):
+            raise Refused(f"atari=True is for games of ale-py (ALE/Pong-v5), received {self.env!r}")
+        height_width = (84, 84) if self.resize is None else self.resize
+        return AtariOptions(
+            found,
+            dict(self.kwargs),
+            frame_skip=self.frame_skip,
+            frame_stack=self.frame_stack,
+            size=height_width,
+            grey=self.grey,
+            is_per_life=self.atari == "learned",
+            max_steps=self.time_limit,
+        )
+
     def _made(self, found: EnvSpec | UserFunction, render_mode: str | None) -> SingleEnv:
         shown: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         env: SingleEnv
-        if isinstance(found, EnvSpec):
+        if self.atari != "no":
+            env = self._atari_options().emulator(render_mode)
+        elif isinstance(found, EnvSpec):
             env = gym.make(found, max_episode_steps=self.time_limit, **self.kwargs, **shown)
         else:
             env = found(**self.kwargs, **shown)
@@ -139,14 +179,17 @@ class EnvSource:
                 env = gym.wrappers.TimeLimit(env, self.time_limit)
         if self.frame_skip > 1:
             env = FrameSkip(env, self.frame_skip)
+        if self.atari != "no":
+            env = self._atari_options().learned_from(env)
         for name in self.wrappers:
             env = _wrapped(env, name)
-        if self.grey:
+        if self.grey and self.atari == "no":  # else the emulator has no colours already
             env = Grey(env)
         if self.resize is not None:
             env = Resize(env, *self.resize)
         if self.frame_stack > 1:
-            env = gym.wrappers.FrameStackObservation(env, self.frame_stack, padding_type="reset")
+            before = "reset" if self.atari == "no" else "zero"  # as ale-py's own vector has it
+            env = gym.wrappers.FrameStackObservation(env, self.frame_stack, padding_type=before)
         return env
 
     def _around(self) -> str:

@@ -96,14 +96,31 @@ def registered(env_id: str) -> EnvSpec:
             raise ValueError(f"environment {env_id!r} cannot be registered: {error}") from None
         except Exception as error:
             raise ValueError(f"environment {env_id!r} cannot be registered: {in_a_line(error)}") from error
-    if name.startswith("headway/"):
-        from headway.envs.colorlines import register  # here: it needs numba, which the others do not
-
-        register()
+    _register_family(name)
     try:
         return gym.spec(name)
     except gym.error.Error:
         raise ValueError(unknown("environment", name, gym.registry)) from None
+
+
+def _register_family(name: str) -> None:
+    """Names that begin like this belong to a package, which registers them when it is asked to."""
+    try:
+        if name.startswith("headway/"):
+            from headway.envs.colorlines import register  # here: it needs numba, which the others do not
+
+            register()
+        elif name.startswith("ALE/") or "NoFrameskip-v" in name:
+            from headway.envs import atari
+
+            atari.register()
+        elif name.startswith("MinAtar/") and name not in gym.registry:
+            from minatar.gym import register_envs
+
+            register_envs()
+    except ModuleNotFoundError as error:
+        extra = "minatar" if name.startswith("MinAtar/") else "atari"
+        raise ValueError(f"environment {name!r} needs {error.name}: pip install 'headway[{extra}]'") from None
 
 
 def choose_backend(env_id: str) -> Backend:

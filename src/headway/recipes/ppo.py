@@ -3,6 +3,8 @@
 headway run ppo --env CartPole-v1 --target_score 475
 headway run ppo --env Pendulum-v1 --normalise true --max_lead 2 --correction vtrace
 headway run ppo --env Acrobot-v1 --stepping first_ready --env_workers 4
+headway run ppo --env MinAtar/Breakout-v1 --memory gru
+headway run ppo --env ALE/Pong-v5 --atari true
 """
 
 from __future__ import annotations
@@ -15,17 +17,23 @@ import torch
 from pydantic import Field, field_validator, model_validator
 
 from headway.collect.first_ready import first_ready_collector
-from headway.collect.reward_scale import RewardScale
+from headway.collect.reward_scale import RewardScale, RewardSigns
 from headway.collect.segments import segment_collector
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.protocols import Collector
 from headway.core.types import derive_seed
-from headway.envs.gymnasium_vector import Backend, EnvVector, Spec, describe
+from headway.envs.env_source import EnvSource
+from headway.envs.gymnasium_vector import Backend, EnvVector, Space, Spec, describe
 from headway.evaluate.episodes import EpisodeEvaluator
-from headway.learn.ppo.deployed import BestActions
+from headway.learn.ppo.bodies import NetworkName, require_widths
+from headway.learn.ppo.deployed import BestActions, BestActionsFrom
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.policy import Actor, ActorCritic, load_weights, require_widths
+from headway.learn.ppo.memory_cells import Memory
+from headway.learn.ppo.plane_step import SparsePlanes
+from headway.learn.ppo.policy import Actor, ActorCritic, load_weights
+from headway.learn.ppo.recurrent import RecurrentPPOLearner
+from headway.learn.ppo.recurrent_policy import RecurrentActor, RecurrentActorCritic
 from headway.learn.rank import Rank, device_for
 from headway.recipes.config import require_correction, with_defaults
 from headway.recipes.env_settings import EnvSettings
@@ -36,6 +44,8 @@ from headway.trained.network_files import Deployable
 
 GPU_PAYS_FROM = 50_000
 """Weights. On an H200 an update of a network of 9,000 took 68 ms and 18 ms on one core; of 200,000, 78 and 364 ms."""
+
+USUAL_FOR_ATARI = {"frame_skip": 4, "frame_stack": 4, "grey": True, "resize": (84, 84)}
 
 
 @with_defaults(updates=500, evaluate_every=10)
@@ -67,22 +77,50 @@ class PPOConfig(PPOSettings, EnvSettings, RankedConfig):
     eval_max_steps: int = Field(default=10_000, ge=1)
     """Steps after which an episode of an evaluation is cut: it counts with its return so far. Raise it where episodes
     that long end by themselves; without a bound, those of a policy that goes round in circles never do."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the layers of both towers, of pictures after their convolutions; []: no layers. Wider and more can
-    represent more, and every update takes longer."""
+    network: NetworkName = "auto"
+    """What sees the observation. mlp: tanh layers. small, nature, impala: convolutions and a layer that both heads
+    share, for pictures from 3, 36 and 1 a side on; impala is the largest and slowest. conv: convolutions that halve a
+    picture of any size, then mlp. auto: mlp for vectors; for pictures of 10 to 16 a side small, 36 to 128 nature, for
+    others conv."""
+    hidden: tuple[int, ...] | None = None
+    """Widths of the layers, of pictures after their convolutions; []: no layers; unset: [64, 64], of small [128],
+    nature [512], impala [256]. Wider and more can represent more, and every update takes longer."""
+    sparse_planes: SparsePlanes = "off"
+    """Kernels for the network small that skip what is zero in a picture, as nine tenths of MinAtar's planes are: acting
+    and updates take half the time or less. bfloat16 rounds what the layer multiplies and is quicker still on processors
+    that can (avx512_bf16, AMX). Nothing is gained from pictures that are full. off: torch's own convolutions."""
+    memory: Memory = "none"
+    """What the policy remembers of an episode with, where one observation does not say enough. gru is quicker than
+    lstm. Minibatches are then whole segments of some copies."""
+    memory_size: int = Field(default=128, ge=1)
+    """Units of the memory. More remember more, and every step of an update takes longer."""
     normalise: bool = False
     """Scale observations by their running mean and deviation (part of the published weights)."""
     normalise_rewards: bool = False
     """Divide rewards by the deviation of the discounted returns seen so far, each collector by its own. Evaluations
     and the returns that are reported stay as the environment gives them."""
+    clip_rewards: bool = False
+    """Learn from rewards as -1, 0 and 1. Evaluations and the returns that are reported stay as the environment gives
+    them."""
+    atari: bool = False
+    """Treat a game of ale-py (ALE/Pong-v5) as they usually are: no-op starts, every action 4 times, grey pictures of 84
+    x 84, the last 4 of them, FIRE where a game waits for it; to learn from, an episode a life and clipped rewards. What
+    is said beside it (resize, frame_skip, frame_stack, time_limit) holds."""
     learner_gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     """GPUs the learner asks for, where there are any (without, it computes on the CPU). A fraction shares one. auto:
     one for pictures and for networks of 50,000 weights or more, none for smaller ones: those are quicker on the CPU."""
 
     @field_validator("hidden")
     @classmethod
-    def _layers_have_units(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        return require_widths(value)
+    def _layers_have_units(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        return value if value is None else require_widths(value)
+
+    @model_validator(mode="after")
+    def _what_is_usual_is_said(self) -> PPOConfig:
+        for name, value in USUAL_FOR_ATARI.items() if self.atari else ():
+            if name not in self.model_fields_set:
+                object.__setattr__(self, name, value)  # before anybody has seen it
+        return self
 
     @model_validator(mode="after")
     def _environment_is_known(self) -> PPOConfig:
@@ -93,6 +131,16 @@ class PPOConfig(PPOSettings, EnvSettings, RankedConfig):
             raise ValueError("env_backend='envpool' steps its copies itself: use stepping='vector' with it")
         self.source.check(self.backend, one_by_one=self.stepping != "vector")
         return self
+
+    @property
+    def source(self) -> EnvSource:
+        """What makes copies of it, to learn from."""
+        return replace(super().source, atari="learned") if self.atari else super().source
+
+    @property
+    def measured_source(self) -> EnvSource:
+        """What makes copies of it, to measure by: whole games."""
+        return replace(self.source, atari="measured") if self.atari else self.source
 
     @property
     def backend(self) -> Backend:
@@ -109,6 +157,26 @@ class PPOConfig(PPOSettings, EnvSettings, RankedConfig):
             value = getattr(self, name)
             if self.stepping == "vector" and value != type(self).model_fields[name].default:
                 raise ValueError(f"{name}={value} needs stepping='first_ready'")
+        return self
+
+    @model_validator(mode="after")
+    def _rewards_have_one_scale(self) -> PPOConfig:
+        if self.normalise_rewards and self.clip_rewards:
+            raise ValueError("normalise_rewards and clip_rewards are two scales for one reward: choose one")
+        return self
+
+    @model_validator(mode="after")
+    def _a_size_is_of_a_memory(self) -> PPOConfig:
+        if self.memory == "none" and self.memory_size != type(self).model_fields["memory_size"].default:
+            raise ValueError(f"memory_size={self.memory_size} needs memory='gru' or 'lstm'")
+        return self
+
+    @model_validator(mode="after")
+    def _kernels_for_planes_suit(self) -> PPOConfig:
+        if self.sparse_planes != "off" and self.memory != "none":
+            raise ValueError(f"sparse_planes={self.sparse_planes!r} needs memory='none'")
+        if self.sparse_planes != "off" and self.learner_gpus not in ("auto", 0):
+            raise ValueError(f"sparse_planes={self.sparse_planes!r} computes on the CPU: set learner_gpus=0")
         return self
 
     @model_validator(mode="after")
@@ -143,28 +211,63 @@ def _spec_of(config: PPOConfig) -> Spec:
 
 
 def _num_gpus(config: PPOConfig, spec: Spec) -> float:
+    network = _network(config, spec)  # whatever it comes to: one that does not suit is refused here
     if config.learner_gpus != "auto":
         return config.learner_gpus
-    is_large = sum(tensor.numel() for tensor in _network(config, spec).parameters()) >= GPU_PAYS_FROM
+    if config.sparse_planes != "off":
+        return 0.0
+    is_large = sum(tensor.numel() for tensor in network.parameters()) >= GPU_PAYS_FROM
     return 1.0 if len(spec.observation) == 3 or is_large else 0.0
 
 
-def _network(config: PPOConfig, spec: Spec) -> ActorCritic:
+def _network(config: PPOConfig, spec: Spec) -> ActorCritic | RecurrentActorCritic:
     torch.set_num_threads(config.torch_threads)
-    return ActorCritic(spec, config.hidden, normalise=config.normalise, seed=derive_seed(config.seed, "network"))
+    seed = derive_seed(config.seed, "network")
+    if config.memory == "none":
+        return ActorCritic(
+            spec,
+            config.hidden,
+            network=config.network,
+            normalise=config.normalise,
+            sparse_planes=config.sparse_planes,
+            seed=seed,
+        )
+    return RecurrentActorCritic(
+        spec,
+        config.hidden,
+        memory=config.memory,
+        memory_size=config.memory_size,
+        network=config.network,
+        normalise=config.normalise,
+        seed=seed,
+    )
 
 
-def _policy(config: PPOConfig, spec: Spec) -> Actor:
-    return Actor(_network(config, spec))
+def _policy(config: PPOConfig, spec: Spec) -> Actor | RecurrentActor:
+    return _actor(_network(config, spec))
+
+
+def _actor(network: ActorCritic | RecurrentActorCritic) -> Actor | RecurrentActor:
+    return RecurrentActor(network) if isinstance(network, RecurrentActorCritic) else Actor(network)
 
 
 def _vector(config: PPOConfig, num_envs: int) -> EnvVector:
     return config.source.vector(num_envs, config.backend)
 
 
+def _measured_vector(config: PPOConfig, num_envs: int) -> EnvVector:
+    return config.measured_source.vector(num_envs, config.backend)
+
+
+def _scale(config: PPOConfig) -> RewardScale | RewardSigns | None:
+    if config.normalise_rewards:
+        return RewardScale(config.gamma)
+    return RewardSigns() if config.clip_rewards or config.atari else None
+
+
 def _collector(config: PPOConfig, number: int) -> Collector:
     seed = derive_seed(config.seed, "environment", number) % 2**31
-    scale = RewardScale(config.gamma) if config.normalise_rewards else None
+    scale = _scale(config)
     if config.stepping == "vector":
         copies = partial(_vector, config, config.num_envs)
         return segment_collector(copies, partial(_policy, config), steps=config.segment_steps, seed=seed, scale=scale)
@@ -185,11 +288,12 @@ def _collector(config: PPOConfig, number: int) -> Collector:
 def _learner(config: PPOConfig, spec: Spec, rank: Rank) -> PPOLearner:
     device = device_for(_num_gpus(config, spec))
     settings = config.part(PPOSettings)
-    return PPOLearner(partial(_network, config, spec), settings, seed=config.seed, rank=rank, device=device)
+    kind = PPOLearner if config.memory == "none" else RecurrentPPOLearner
+    return kind(partial(_network, config, spec), settings, seed=config.seed, rank=rank, device=device)
 
 
 def _evaluator(config: PPOConfig) -> EpisodeEvaluator:
-    copies, policy = partial(_vector, config), partial(_policy, config)
+    copies, policy = partial(_measured_vector, config), partial(_policy, config)
     is_array = config.backend == "gymnasium" and config.source.has_own_vector  # a copy more costs next to nothing
     most = 128 if is_array else 32
     return EpisodeEvaluator(
@@ -209,16 +313,25 @@ def load_policy(config: PPOConfig, kept: Kept) -> EnvPolicy:
         vector.close()
     network = _network(config, spec)
     load_weights(network, kept.weights)
-    module = partial(BestActions, network, action)
-    example = torch.zeros((2, *spec.observation), dtype=torch.uint8 if spec.is_bytes else torch.float32)
     return EnvPolicy(
         Facts("ppo", config.env, kept.version, kept.score),
-        Actor(network),
+        _actor(network),
         network,
         spec,
         observation,
         action,
-        make_env=config.source.make,
-        deployable=Deployable(module, example, module().outputs),
+        make_env=config.measured_source.make,
+        deployable=_deployable(network, spec, action),
         seed=config.seed,
     )
+
+
+def _deployable(network: ActorCritic | RecurrentActorCritic, spec: Spec, action: Space) -> Deployable:
+    """The network as other programs have it: with a memory, the state goes in and comes out."""
+    seen = torch.zeros((2, *spec.observation), dtype=torch.uint8 if spec.is_bytes else torch.float32)
+    if isinstance(network, RecurrentActorCritic):
+        remembering = partial(BestActionsFrom, network, action)
+        state = torch.zeros(2, network.state_size)
+        return Deployable(remembering, {"observation": seen, "state": state}, remembering().outputs)
+    module = partial(BestActions, network, action)
+    return Deployable(module, {"observation": seen}, module().outputs)

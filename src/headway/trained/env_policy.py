@@ -193,7 +193,8 @@ class EnvPolicy:
         """Writes the policy without Headway: FILE.onnx (ONNX), FILE.pt2 (torch.export) or FILE.pt (TorchScript).
 
         It takes what `features` makes of observations, [B, ...]: float32, of pictures uint8, choices one-hot and nested
-        spaces flat. It gives the most likely actions, and what they were chosen by.
+        spaces flat. It gives the most likely actions, and what they were chosen by. With a memory it takes a `state`
+        too, [B, S], zeros where an episode begins, and gives the `next_state`.
         """
         if isinstance(self._deployable, str):
             raise ValueError(f"{self.facts.recipe}: {self._deployable}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,10 @@ from headway.observe.whole_files import written_beside
 
 @dataclass(frozen=True, slots=True)
 class Deployable:
-    """A module whose `forward` takes features [B, ...] and returns a tensor [B, ...] for each of the `outputs`."""
+    """A module whose `forward` takes the `inputs` and returns the `outputs`, each a tensor [B, ...]."""
 
     make_module: Callable[[], nn.Module]
-    example: Tensor  # [B, ...] features, of the right kind
+    inputs: Mapping[str, Tensor]  # by name, in order: examples [B, ...] of the right kind
     outputs: tuple[str, ...]
 
 
@@ -52,11 +52,11 @@ def _write_onnx(module: nn.Module, deployable: Deployable, to: Path) -> None:
         raise ValueError(f"a file of ONNX needs {error.name}: pip install 'headway[onnx]'") from None
     torch.onnx.export(
         module,
-        (deployable.example,),
+        tuple(deployable.inputs.values()),
         to,
-        input_names=["observation"],
+        input_names=list(deployable.inputs),
         output_names=list(deployable.outputs),
-        dynamic_shapes=_any_batch(),
+        dynamic_shapes=_any_batch(deployable),
         dynamo=True,
         external_data=False,
         verbose=False,
@@ -64,18 +64,19 @@ def _write_onnx(module: nn.Module, deployable: Deployable, to: Path) -> None:
 
 
 def _write_program(module: nn.Module, deployable: Deployable, to: Path) -> None:
-    program = torch.export.export(module, (deployable.example,), dynamic_shapes=_any_batch())
+    program = torch.export.export(module, tuple(deployable.inputs.values()), dynamic_shapes=_any_batch(deployable))
     with open(to, "wb") as file:
         torch.export.save(program, file)
 
 
 def _write_script(module: nn.Module, deployable: Deployable, to: Path) -> None:
-    traced = torch.jit.trace(module, deployable.example)
+    traced = torch.jit.trace(module, tuple(deployable.inputs.values()))
     traced.save(str(to))
 
 
-def _any_batch() -> tuple[dict[int, torch.export.Dim], ...]:
-    return ({0: torch.export.Dim("batch")},)
+def _any_batch(deployable: Deployable) -> tuple[dict[int, torch.export.Dim], ...]:
+    batch = torch.export.Dim("batch")
+    return tuple({0: batch} for _ in deployable.inputs)
 
 
 WRITERS: dict[str, Callable[[nn.Module, Deployable, Path], None]] = {

@@ -5,8 +5,11 @@ A file that is there is whole: it is written in a folder beside its place, and m
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import gymnasium as gym
@@ -41,7 +44,7 @@ def record_video(
         known = ", ".join(env.metadata.get("render_modes", ())) or "none"
         raise ValueError(f"{policy.facts.env} draws no pictures: its render modes are {known}")
     with tempfile.TemporaryDirectory(prefix=f".{file.stem}-", dir=file.parent) as folder:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _without_a_screen():
             warnings.simplefilter("ignore")  # of Gymnasium and moviepy about each other
             filmed: gym.Env = RecordVideo(
                 env, folder, step_trigger=lambda step: step == 0, video_length=MOST_FRAMES, disable_logger=True
@@ -57,6 +60,19 @@ def record_video(
             raise ValueError(f"{policy.facts.env} gave no picture to film")
         found[0].replace(file)
     return played
+
+
+@contextmanager
+def _without_a_screen() -> Iterator[None]:
+    """SDL is told so where there is none: it is drawn into memory, and it would look for a screen and complain."""
+    if any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
+        yield
+        return
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
+    try:
+        yield
+    finally:
+        del os.environ["SDL_VIDEODRIVER"]
 
 
 def _require_moviepy() -> None:

@@ -13,7 +13,7 @@ here, so nothing that leaves the learner was ever on that device.
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from headway.learn.ppo.flat import Adam, flatten
 from headway.learn.ppo.mlp_kernels import MAX_LOG_RATIO, advantage_moments
 from headway.learn.ppo.mlp_memory import Loss
-from headway.learn.ppo.network import PPONetwork
+from headway.learn.ppo.network import ObservationScale
 
 
 class TensorRows(NamedTuple):
@@ -43,12 +43,12 @@ class AutogradStep:
     of staleness. A sixth is the weight of replay, which the whole loss of a row is multiplied by.
     """
 
-    def __init__(self, network: PPONetwork, device: str = "cpu") -> None:
+    def __init__(self, network: ObservationScale, device: str = "cpu") -> None:
         self.flat = flatten(network)
         self.gradient = np.zeros_like(self.flat)
         self._device = device
         self._original = network
-        self._network = network if device == "cpu" else copy.deepcopy(network).to(device)
+        self._network: Any = network if device == "cpu" else copy.deepcopy(network).to(device)
         self._weights, self._gradient = self._send(self.flat), self._send(self.gradient)
         begin = 0
         for parameter in self._network.parameters():
@@ -90,8 +90,18 @@ class AutogradStep:
     ) -> np.ndarray:
         """Writes the gradient of the mean loss over the rows in `part` to `gradient`; returns the measures."""
         self._follow()
-        anchor, advantages, targets, old_values, weights, *replayed = self._send(columns[part]).unbind(1)
-        log_probs, entropies, values = self._network.evaluate(*rows.at(self._send(part)))
+        return self._gradient_by(self._network.evaluate(*rows.at(self._send(part))), columns[part], moments, loss)
+
+    def _gradient_by(
+        self,
+        evaluated: tuple[Tensor, Tensor, Tensor],
+        columns: np.ndarray,
+        moments: tuple[float, float],
+        loss: Loss,
+    ) -> np.ndarray:
+        """The same, of rows whose log-probabilities, entropies and values are known."""
+        log_probs, entropies, values = evaluated
+        anchor, advantages, targets, old_values, weights, *replayed = self._send(columns).unbind(1)
         advantages = (advantages - moments[0]) / moments[1]
         log_ratio = (log_probs - anchor).clamp(-float(MAX_LOG_RATIO), float(MAX_LOG_RATIO))
         ratio = log_ratio.exp()

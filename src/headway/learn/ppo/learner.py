@@ -30,7 +30,7 @@ from headway.learn.ppo.autograd_step import AutogradStep
 from headway.learn.ppo.flat import Adam
 from headway.learn.ppo.mlp_kernels import advantage_moments
 from headway.learn.ppo.mlp_memory import Loss
-from headway.learn.ppo.network import PPONetwork
+from headway.learn.ppo.network import ObservationScale, PPONetwork
 from headway.learn.ppo.policy import compiled
 from headway.learn.rank import ALONE, Rank
 
@@ -114,7 +114,7 @@ class PPOLearner:
 
     def __init__(
         self,
-        make_network: Callable[[], PPONetwork],
+        make_network: Callable[[], ObservationScale],
         settings: PPOSettings,
         *,
         seed: int = 0,
@@ -124,14 +124,19 @@ class PPOLearner:
         self._rank = rank
         self._network = make_network()
         self._settings = settings
-        kernels = compiled(self._network) if device == "cpu" else None
-        self._step: Any = kernels or AutogradStep(self._network, device)
+        self._step: Any = self._make_step(device)
         self._adam = Adam(self._step.flat, max_norm=settings.max_grad_norm)
         self._vector = torch.from_numpy(self._step.flat)  # all parameters, for the other ranks
         self._random = np.random.default_rng([seed, 11])
         self._updates = 0
         self._returns = RecentReturns()
         self._moments = _Moments(tuple(self._network.obs_mean.shape)) if self._network.normalise else None
+
+    def _make_step(self, device: str) -> Any:
+        """What computes values, log-probabilities and gradients."""
+        kernels = compiled(self._network) if device == "cpu" else None
+        assert isinstance(self._network, PPONetwork)
+        return kernels or AutogradStep(self._network, device)
 
     def learn(self, batch: Batch) -> LearnReport:
         data = side_by_side([record_of(rollout, Segment) for rollout in batch.rollouts])
@@ -174,14 +179,8 @@ class PPOLearner:
     def _prepare(self, data: Segment) -> tuple[Any, np.ndarray, dict[str, float]]:
         """Rows [B, ...] without the invalid steps; their advantages and targets under the policy as it is now."""
         settings, valid = self._settings, data.valid
-        steps, width = valid.shape
-        keep = np.flatnonzero(valid)
-        masks = None if data.masks is None else data.masks.reshape(steps * width, -1)[keep]
-        rows = self._step.rows(_lines(data.obs[:-1])[keep], _lines(data.actions)[keep], masks)
-        every = _lines(data.obs)
-        values = self._spread(len(every), lambda mine: self._step.values(every[mine])).reshape(steps + 1, width)
-        proximal = self._spread(len(keep), lambda mine: self._step.log_probs(rows, mine))
-        log_ratios = np.clip(proximal - data.log_probs.reshape(-1)[keep], -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        rows, values, proximal = self._look(data)
+        log_ratios = np.clip(proximal - data.log_probs[valid], -MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratios = np.exp(log_ratios)
         ends = (data.rewards, values, data.terminated, data.truncated, valid)
         if settings.correction == "vtrace":
@@ -207,20 +206,38 @@ class PPOLearner:
             },
         )
 
+    def _look(self, data: Segment) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Rows to learn from; the values [T + 1, N] of all observations; the log-probabilities [B] of valid actions."""
+        steps, width = data.valid.shape
+        keep = np.flatnonzero(data.valid)
+        masks = None if data.masks is None else data.masks.reshape(steps * width, -1)[keep]
+        rows = self._step.rows(_lines(data.obs[:-1])[keep], _lines(data.actions)[keep], masks)
+        every = _lines(data.obs)
+        values = self._spread(len(every), lambda mine: self._step.values(every[mine])).reshape(steps + 1, width)
+        return rows, values, self._spread(len(keep), lambda mine: self._step.log_probs(rows, mine))
+
     def _spread(self, count: int, compute: Callable[[slice], np.ndarray]) -> np.ndarray:
         """`compute` for `count` rows, each rank for its share."""
         return self._rank.spread(count, lambda mine: torch.from_numpy(compute(mine))).numpy()
+
+    def _minibatches(self, rows: Any, columns: np.ndarray) -> tuple[np.ndarray, int]:
+        """Everything that is learned from in a new order, and how many of it a gradient step takes: here rows."""
+        return self._random.permutation(len(columns)), self._settings.minibatch_size
+
+    def _rows_in(self, rows: Any, part: np.ndarray) -> np.ndarray:
+        """The rows of a part of that."""
+        return part
 
     def _train(self, rows: object, columns: np.ndarray) -> dict[str, float]:
         settings, measured = self._settings, []
         progress = settings.progress(self._updates)
         loss, rate = settings.loss(progress), settings.rate(progress)
         for _ in range(settings.num_epochs):
-            order = self._random.permutation(len(columns))
+            order, size = self._minibatches(rows, columns)
             if self._rank.size == 1:
-                steps = self._step.learn(rows, columns, order, settings.minibatch_size, loss, self._adam, rate)
+                steps = self._step.learn(rows, columns, order, size, loss, self._adam, rate)
             else:
-                parts = np.split(order, range(settings.minibatch_size, len(order), settings.minibatch_size))
+                parts = np.split(order, range(size, len(order), size))
                 steps = np.stack([self._gradient_step(rows, columns, part, loss, rate) for part in parts])
             measured.append(steps)
             if settings.target_kl is not None and steps[-1, MEASURES.index("kl")] > settings.target_kl:
@@ -230,14 +247,15 @@ class PPOLearner:
     def _gradient_step(
         self, rows: object, columns: np.ndarray, part: np.ndarray, loss: Loss, rate: float
     ) -> np.ndarray:
-        """One step of Adam on the rows in `part`, together with the other ranks; returns the MEASURES."""
+        """One step of Adam on `part`, together with the other ranks; returns the MEASURES."""
         mine = part[self._rank.share(len(part))]
         measures, self._vector.grad = np.zeros(len(MEASURES)), None
         if len(mine):
-            moments = advantage_moments(columns, part)  # of the whole minibatch
+            moments = advantage_moments(columns, self._rows_in(rows, part))  # of the whole minibatch
             measures = self._step.gradient_of(rows, columns, mine, moments, loss)
             self._vector.grad = torch.from_numpy(self._step.gradient)
-        everywhere = self._rank.average([self._vector], torch.from_numpy(measures), len(mine) / len(part))
+        share = len(self._rows_in(rows, mine)) / len(self._rows_in(rows, part))
+        everywhere = self._rank.average([self._vector], torch.from_numpy(measures), share)
         assert self._vector.grad is not None
         self._adam.apply(self._vector.grad.numpy(), rate)
         return everywhere.numpy()

@@ -411,6 +411,46 @@ def gradient_of(flat, gradient, layout, loss, rows, columns, part, moments, scra
 
 
 @_compiled
+def head_gradient(flat, gradient, layout, loss, rows, columns, part, moments, features, scratch, measures, change):
+    """The same for heads alone, of `features` [B, D] that somebody else made of the rows in `part` and cut off at zero;
+    `change` [B, D], the gradient by what was cut, is overwritten too."""
+    for i in range(len(gradient)):
+        gradient[i] = ZERO
+    for m in range(len(measures)):
+        measures[m] = 0.0
+    share = np.float32(1.0 / len(part))
+    num_features = features.shape[1]
+    under = scratch.change[0]
+    for start in range(0, len(part), CHUNK):
+        index = part[start : start + CHUNK]
+        num = len(index)
+        n = (num + LANES - 1) // LANES * LANES
+        for k in range(num_features):
+            for j in range(n):
+                scratch.x[k, j] = features[start + j, k] if j < num else ZERO
+                under[k, j] = ZERO
+        for tower in range(2):
+            _forward(flat, layout, tower, scratch, n)
+            if tower:
+                _value_change(loss, columns, index, scratch.out, share, measures)
+            else:
+                _policy_change(flat, gradient, layout, loss, rows, columns, index, scratch, share, moments, measures)
+            for a in range(len(scratch.out)):
+                for j in range(num, n):
+                    scratch.out[a, j] = ZERO
+            _backward(flat, gradient, layout, tower, scratch, n)
+            num_out = 1 if tower else layout.num_outputs
+            _add_product(
+                flat, layout.places[tower, 0, 0], 1, num_features, num_features, num_out, scratch.out, under, n
+            )
+        for j in range(num):
+            for k in range(num_features):
+                change[start + j, k] = ZERO if features[start + j, k] <= ZERO else under[k, j]
+    for m in range(len(measures)):
+        measures[m] /= len(part)
+
+
+@_compiled
 def adam(values, gradient, memory, rate):
     """One step, in place."""
     memory.steps[0] += 1

@@ -24,12 +24,12 @@ NUM_MEASURES = 5
 class MLPStep:
     """What a two-tower tanh network does with rows. Its tensors become views of `flat`; buffers are its own."""
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Any, layout: MLPLayout | None = None) -> None:
         self.flat = flatten(network)
         self.gradient = np.zeros_like(self.flat)
         self._action = network.action
-        self._layout = _layout(network)
-        sizes, num_outputs = self._layout.sizes, self._layout.num_outputs
+        self.layout = layout_of(network, network.obs_mean.numel()) if layout is None else layout
+        sizes, num_outputs = self.layout.sizes, self.layout.num_outputs
         widest = max((int(size) for size in sizes[1:]), default=1)
         self._scratch = Scratch(
             x=np.zeros((int(sizes[0]), CHUNK), np.float32),
@@ -44,13 +44,13 @@ class MLPStep:
     def act(self, obs: np.ndarray, noise: np.ndarray, masks: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Actions [B, ...] and their log-probabilities [B]."""
         num = len(obs)
-        choices = np.empty((num, len(self._layout.choices)), np.int64)
-        reals = np.empty((num, 0 if len(self._layout.choices) else self._layout.num_outputs), np.float32)
+        choices = np.empty((num, len(self.layout.choices)), np.int64)
+        reals = np.empty((num, 0 if len(self.layout.choices) else self.layout.num_outputs), np.float32)
         log_probs = np.empty(num, np.float32)
         legal = self._no_masks if masks is None else masks
         out = self._outputs(0, obs)
         memory = (out, np.empty_like(out), np.arange(num))
-        kernels.choose(self.flat, self._layout, *memory, noise, legal, choices, reals, log_probs)
+        kernels.choose(self.flat, self.layout, *memory, noise, legal, choices, reals, log_probs)
         if isinstance(self._action, Continuous):
             return reals, log_probs
         return choices[:, 0] if isinstance(self._action, Discrete) else choices, log_probs
@@ -65,13 +65,13 @@ class MLPStep:
         entropies, log_probs = np.empty((2, len(some.obs)), np.float32)
         out = self._outputs(0, some.obs)
         memory = (out, np.empty_like(out), np.arange(len(log_probs)))
-        kernels.log_probs_of(self.flat, self._layout, some, *memory, entropies, log_probs)
+        kernels.log_probs_of(self.flat, self.layout, some, *memory, entropies, log_probs)
         return log_probs
 
     def _outputs(self, tower: int, obs: np.ndarray) -> np.ndarray:
-        out = np.empty((1 if tower else self._layout.num_outputs, len(obs)), np.float32)
+        out = np.empty((1 if tower else self.layout.num_outputs, len(obs)), np.float32)
         rows = np.ascontiguousarray(obs.reshape(len(obs), -1))
-        kernels.forward(self.flat, self._layout, tower, rows, np.arange(len(rows)), self._scratch, out)
+        kernels.forward(self.flat, self.layout, tower, rows, np.arange(len(rows)), self._scratch, out)
         return out
 
     def gradient_of(
@@ -80,7 +80,7 @@ class MLPStep:
         """Writes the gradient of the mean loss over the rows in `part` to `gradient`; returns the measures."""
         measures = np.empty(NUM_MEASURES)
         kernels.gradient_of(
-            self.flat, self.gradient, self._layout, loss, rows, columns, part, moments, self._scratch, measures
+            self.flat, self.gradient, self.layout, loss, rows, columns, part, moments, self._scratch, measures
         )
         return measures
 
@@ -89,7 +89,7 @@ class MLPStep:
     ) -> np.ndarray:
         """A pass over `rows` in `order`, `size` rows a step of Adam, in one call; the measures of each step."""
         measured = np.empty((-(-len(order) // size), NUM_MEASURES))
-        weights = (self.flat, self.gradient, self._layout)
+        weights = (self.flat, self.gradient, self.layout)
         kernels.learn(*weights, loss, rows, columns, order, size, self._scratch, adam.memory, rate, measured)
         return measured
 
@@ -111,7 +111,8 @@ def is_tanh_tower(tower: nn.Module) -> bool:
     return [type(layer) for layer in layers[1:]] == known and isinstance(layers[0], nn.Identity | nn.Flatten)
 
 
-def _layout(network: Any) -> MLPLayout:
+def layout_of(network: Any, width: int) -> MLPLayout:
+    """Where what is in the flat vector, of layers that see `width` numbers."""
     begins, begin = {}, 0
     for name, parameter in network.named_parameters():
         begins[name] = begin
@@ -124,7 +125,7 @@ def _layout(network: Any) -> MLPLayout:
     is_real = isinstance(action, Continuous)
     options = () if is_real else (action.n,) if isinstance(action, Discrete) else action.choices
     return MLPLayout(
-        sizes=np.array([network.obs_mean.numel(), *(network.actor[index].out_features for index in hidden)]),
+        sizes=np.array([width, *(network.actor[index].out_features for index in hidden)]),
         places=np.array(places),
         choices=np.array(options, np.int64),
         num_outputs=network.head.out_features,

@@ -7,13 +7,19 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 
 
-class PPONetwork(nn.Module, ABC):
-    """A policy and its value estimate. Parameters are float32 on the CPU."""
+class ObservationScale(nn.Module):
+    """What every network of PPO says about its observations. Parameters are float32 on the CPU."""
 
     normalise: bool
     """Whether it scales observations by the two below, which the learner then keeps up to date."""
     obs_mean: Tensor
     obs_scale: Tensor
+    is_bytes: bool = False
+    """Whether it is given pictures of bytes."""
+
+
+class PPONetwork(ObservationScale, ABC):
+    """A policy and its value estimate."""
 
     @abstractmethod
     def values(self, obs: Tensor) -> Tensor:
