@@ -307,7 +307,10 @@ def test_simulate_fits_a_recorded_run_and_options_override_the_fit(runs: Path, c
         (["--leads", "0,x"], "leads must be numbers >= 0 or auto, such as 0,1,2,auto, received '0,x'"),
         (["--leads", "-1"], "leads must be numbers >= 0 or auto, such as 0,1,2,auto, received -1"),
         (["--leads", "nan"], "leads must be numbers >= 0 or auto, such as 0,1,2,auto, received 'nan'"),
-        (["--collectors", "two"], "--collectors must be a whole number, received 'two'"),
+        (
+            ["--collectors", "two"],
+            "--collectors must be a whole number, or one a size such as 100,1000, received 'two'",
+        ),
         (["--updates", "1.5"], "--updates must be a whole number, received 1.5"),
         (["--seed"], "--seed must be a whole number, received True"),
         (["--updates", "0"], "updates must be > 0, received 0"),
@@ -397,7 +400,13 @@ def test_explain_refuses_a_system_nobody_knows(capsys: Output) -> None:
 
 def test_explain_refuses_what_nobody_knows_with_the_nearest_name(capsys: Output) -> None:
     line = refused(capsys, "explain", "num_worker")
-    assert line.startswith("unknown name 'num_worker'; did you mean 'num_workers'? allowed: ")
+    assert line == "unknown name 'num_worker'; did you mean 'num_workers'?; headway explain lists all"
+    assert refused(capsys, "explain", "zzzz") == "unknown name 'zzzz'; headway explain lists all"
+
+
+def test_explain_knows_the_settings_of_every_recipe(capsys: Output) -> None:
+    assert main(["explain", "quick_test"]) == 0
+    assert capsys.readouterr().out.startswith("quick_test (of priorzero): A run of a few updates")
 
 
 # -- resuming from an earlier checkpoint -------------------------------------------------------------
@@ -545,6 +554,7 @@ def test_help_is_printed_and_nothing_is_run(
 def test_the_help_of_a_recipe_lists_every_setting(recipe: str, capsys: Output) -> None:
     assert main(["run", recipe, "--updates", "3", "--help", "all"]) == 0
     out = capsys.readouterr().out
+    assert "PydanticUndefined" not in out
     for name in load_recipe(recipe).config.model_fields:
         assert f"--{name} " in out
 
@@ -577,7 +587,7 @@ def test_every_command_has_a_help_and_a_line_that_says_what_it_does(command: str
         (["run"], "run needs a recipe: agent, functions"),
         (["run", "--updates", "3"], "run needs a recipe: agent, functions"),
         (["run", "function"], "unknown recipe 'function'; did you mean 'functions'? allowed: "),
-        (["run", "functions", "--max_led", "1"], "unknown setting 'max_led'; did you mean 'max_lead'? allowed: "),
+        (["run", "functions", "--max_led", "1"], "unknown setting 'max_led'; did you mean 'max_lead'?"),
         (["run", "functions", "max_lead", "1"], "expected --name value, received 'max_lead'"),
         (["run", "functions", "--updates", "[1"], "updates='[1': Input should be a valid integer"),
         (["run", "functions", "--updates", "{a: 1}"], "updates='{a: 1}': Input should be a valid integer"),

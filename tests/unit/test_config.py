@@ -358,7 +358,7 @@ def test_a_known_name_for_something_the_recipe_lacks_is_refused() -> None:
 def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
     with pytest.raises(ConfigError) as refused:
         config(**{name: 1})
-    assert str(refused.value).startswith(f"unknown setting {name!r}; did you mean {nearest!r}? allowed: ")
+    assert str(refused.value) == f"unknown setting {name!r}; did you mean {nearest!r}?"
 
 
 @pytest.mark.parametrize("name", ["xyzzy", 7])
@@ -429,7 +429,7 @@ def test_all_that_cannot_be_is_said_at_once_in_a_line_each() -> None:
 def test_what_may_follow_from_another_problem_is_not_said() -> None:
     with pytest.raises(ConfigError) as refused:
         read_values(RunConfig, {"updatez": 10})  # not: a run needs an end
-    assert str(refused.value).startswith("unknown setting 'updatez'; did you mean 'updates'? allowed: ")
+    assert str(refused.value) == "unknown setting 'updatez'; did you mean 'updates'?"
 
 
 def test_every_conflict_of_two_names_is_said() -> None:
@@ -485,6 +485,15 @@ def test_settings_of_ray_are_refused_with_another_runtime(setting: dict[str, Any
         build_runtime(runtime, address="auto")
 
 
+@pytest.mark.parametrize(("runtime", "share"), [("processes", 1.0), ("ray", 5 / 6)])
+def test_no_runtime_gives_a_role_up_much_before_its_start_deadline(runtime: str, share: float) -> None:
+    """A large model may take longer to load than runtimes wait where nobody says anything."""
+    if runtime == "ray":
+        pytest.importorskip("ray")
+    place: Any = config(runtime=runtime, start_deadline_s=1200.0).build_runtime()
+    assert place._start_s == pytest.approx(share * 1200)
+
+
 def test_a_config_that_was_written_whole_is_read_again_with_any_runtime() -> None:
     whole = config(runtime="threads").model_dump(mode="json")
     assert config(**whole).build_runtime().name == "threads"
@@ -524,6 +533,7 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "queue_capacity": 100,
         "queue_bytes_limit": 12345,
         "pacing_s": 0.25,
+        "tickets_per_call": 1,  # more cannot go with lanes: tests/contracts/test_several_tickets_a_call.py
         "lead_limit": 17,
         "lead_buffer_size": 50,
         "target_effective_sample_size": 0.4,
@@ -554,11 +564,13 @@ def test_every_setting_reaches_the_coordinator() -> None:
         "publish_delay_s": 45.0,
     }
     elsewhere: dict[str, Any] = {"runtime": "inline", "keep_checkpoints": 3, "log_level": "debug", "keep_best": False}
+    elsewhere |= {"log_limit_mb": 64}
     elsewhere |= {"name": "warm-start"}
     elsewhere |= {"metrics_interval_s": 2.0, "metric_aliases": True, "tensorboard": True}
     elsewhere |= {"statistics_every_s": 5.0, "monitor": "builtins:print", "monitor_every_s": 6.0}
-    elsewhere |= {"alarms": {"idle_learner": 0.5}, "report": False}
+    elsewhere |= {"alarms": {"idle_learner": 0.5}, "report": False, "log_limit_mb": 64.0}
     elsewhere |= {"use_wandb": True, "wandb_project": "mine", "wandb_mode": "offline"}
+    elsewhere |= {"wandb_group": "clip", "wandb_job_type": "sweep"}
     elsewhere |= {"prometheus_port": 9100, "prometheus_host": "0.0.0.0"}
     elsewhere |= {"ray_address": None, "ray_connect_s": 10.0, "ray_keep_copies": True}  # of another runtime
     limits = {f"{name}_deadline_s": value for name, value in deadlines.items()}
@@ -641,3 +653,13 @@ def test_a_recipes_own_settings_stand_beside_the_shared_ones() -> None:
         """How wide."""
 
     assert read_values(Toy, {"updates": 1, "width": 5, "num_workers": 2}).model_dump()["width"] == 5
+
+
+@pytest.mark.parametrize(("text", "read"), [("[32,32]", (32, 32)), ("[]", ()), ("null", None), ((7,), (7,))])
+def test_layers_are_said_on_the_command_line_as_a_list(text: Any, read: Any) -> None:
+    pytest.importorskip("gymnasium")
+    from headway.recipes.ppo import PPOConfig
+
+    config = read_values(PPOConfig, {"hidden": text})
+    assert isinstance(config, PPOConfig)
+    assert config.hidden == read

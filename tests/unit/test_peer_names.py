@@ -34,7 +34,40 @@ def test_settings_of_the_zoo_are_understood_as_they_are() -> None:
     found = settings(PPO, "sb3", schedules, "clip", "final_clip", "learning_rate", "final_learning_rate")
     assert found == [0.1, 0.0, 2.5e-4, 0.0]
     assert settings(PPO, "sb3", {"policy_kwargs": {"net_arch": [32, 32]}}, "hidden") == [(32, 32)]
-    assert settings(PPO, "sb3", {"normalize": {"norm_obs": True, "norm_reward": False}}, "normalise") == [True]
+    scaled = ("normalise", "normalise_rewards")
+    assert settings(PPO, "sb3", {"normalize": True}, *scaled) == [True, True]
+    assert settings(PPO, "sb3", {"normalize": {"norm_obs": True, "norm_reward": False}}, *scaled) == [True, False]
+    assert settings(PPO, "sb3", {"normalize": "{'norm_obs': False, 'norm_reward': True}"}, *scaled) == [False, True]
+    text = "dict(activation_fn=nn.Tanh, net_arch=[dict(pi=[256, 256], vf=[256, 256])])"
+    assert settings(PPO, "sb3", {"policy_kwargs": text}, "hidden") == [(256, 256)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("policy_kwargs", "dict(activation_fn=nn.ReLU)", "activation_fn='ReLU': only 'Tanh' is possible here"),
+        ("policy_kwargs", {"ortho_init": False}, "ortho_init=False: only True is possible here"),
+        ("policy_kwargs", "dict(log_std_init=-2)", "policy_kwargs has 'log_std_init'"),
+        ("policy_kwargs", "print(1)", "policy_kwargs must be a mapping, received 'print"),
+        ("normalize", {"clip_obs": 5}, "normalize has 'clip_obs'"),
+        ("normalize", {"gamma": 0.5}, "rewards are scaled with the gamma of the run"),
+    ],
+)
+def test_what_the_zoo_asks_for_and_is_not_here_is_refused(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_values(PPO, {"names": "sb3", name: value})
+
+
+def test_numbers_with_an_exponent_are_numbers_under_any_name() -> None:
+    values = {"lr": "1e-3", "total_timesteps": "1e5", "n_envs": 8, "n_steps": 32}
+    assert [getattr(read_values(PPO, values), name) for name in ("learning_rate", "updates")] == [1e-3, 391]
+    assert read_values(PPO, {"updates": "1e2", "name": "1e3"}).updates == 100
+    assert read_values(PPO, {"name": "1e3"}).name == "1e3"
+
+
+def test_the_nearest_name_may_be_one_of_another_library() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown setting 'n_step'; did you mean 'n_steps'\?$"):
+        read_values(PPO, {"n_step": 3})
 
 
 def test_arguments_of_a_cleanrl_file_are_understood() -> None:

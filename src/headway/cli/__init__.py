@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 import headway
@@ -25,7 +25,9 @@ COMMANDS = {
     "demo": "trains CartPole without and with a lead, side by side",
     "run": "starts a run of a recipe, or repeats a recorded one",
     "resume": "goes on with a run from its last checkpoint",
+    "sweep": "runs a recipe with several seeds and settings, and says what they come to together",
     "status": "says how far a run is and what each role does",
+    "scale": "adds collectors to a run that goes on, or takes some away",
     "report": "writes what happened in a run as one page, or shows it while the run goes on",
     "doctor": "says which side of a run is the bottleneck, and what to change",
     "trace": "writes a run's timeline for Perfetto",
@@ -45,6 +47,7 @@ headway run functions --max_lead 2 --collectors 2
 headway run --config runs/functions-20260401-101500/config.yaml --seed 1
 headway run --replay runs/functions-20260401-101500
 headway resume runs/functions-20260401-101500 --checkpoint 000001-v40
+headway sweep ppo --seeds 5 --learning_rate 1e-3,3e-4
 headway report runs/functions-20260401-101500
 headway simulate --collect lognormal:1,0.5 --learn 0.8 --collectors 4
 headway plan 7B --gpus 8 --gpu_memory_gb 80
@@ -56,8 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The `headway` command. 0: done; 1: the run failed, or the operating system did; 2: the input is wrong; 130: ended
     by hand."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    return told_in_one_line(lambda: _dispatch(words))
+
+
+def told_in_one_line(work: Callable[[], int]) -> int:
+    """The exit code of a command's work. What ends it otherwise is said in a line on standard error."""
     try:
-        code = _dispatch(words)
+        code = work()
         sys.stdout.flush()
         return code
     except (UsageError, CheckpointError, ReplayError, ValueError) as error:

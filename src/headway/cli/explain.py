@@ -6,27 +6,28 @@ of its meanings, or with --names in that of one. --from sb3 shows all names of o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from headway.cli import output
 from headway.cli.lightzero import read_file
 from headway.cli.output import print_table, say
 from headway.cli.recipe_help import assignments
-from headway.cli.words import UsageError, any_value, read_options, scalar
+from headway.cli.words import UsageError, any_value, config_file, read_options, scalar
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.names import lightzero as lightzero_names
 from headway.names import nested_paths, peers, roll, verl_agent
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
-from headway.recipes import load_recipe
+from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig, read_values, understand
 from headway.recipes.story_defaults import story_defaults
 
 
 def command(words: list[str]) -> int:
     """The command."""
-    if "--config" in words:
+    if any(
+        word.partition("=")[0].replace("_", "-") in ("--config", "--config-path", "--config-name") for word in words
+    ):
         return _explain_file(words)
     if words and words[0].partition("=")[0] == "--from":
         return _explain_system(words)
@@ -51,12 +52,8 @@ def command(words: list[str]) -> int:
             if known is None and _explain_peers(name, None, together):
                 continue
             if known is None:
-                ours = RunConfig.model_fields
-                if name in ours:
-                    say(f"{name}: {ours[name].description}")
-                    continue
-                theirs = [one for names_ in peers.TABLES.values() for one in names_]
-                raise UsageError(unknown("name", name, [*KNOWN_NAMES, *lightzero_names.ALONE, *theirs, *ours]))
+                _explain_ours(name)
+                continue
             value = scalar(text) if has_value else known.example
             for settings, meaning in _meanings(known, value, names, together):
                 say(f"{name}={value}  ->  {settings}   ({meaning})")
@@ -73,6 +70,20 @@ def command(words: list[str]) -> int:
         output.OUT.print()
         print_table(["without effect", "because"], [[path, why] for path, why in table.WITHOUT_EFFECT.items()])
     return 0
+
+
+def _explain_ours(name: str) -> None:
+    """A setting of every recipe, or of some; what nobody knows is refused with the nearest name."""
+    known = {*KNOWN_NAMES, *lightzero_names.ALONE, *(one for table in peers.TABLES.values() for one in table)}
+    for recipe in ("", *RECIPES):
+        kind = load_recipe(recipe).config if recipe else RunConfig
+        if name in kind.model_fields:
+            say(f"{name}{f' (of {recipe})' if recipe else ''}: {kind.model_fields[name].description}")
+            return
+        known |= kind.model_fields.keys()
+    raise UsageError(
+        f"{unknown('name', name, (), also=known).removesuffix(' allowed: ').rstrip(';')}; headway explain lists all"
+    )
 
 
 def _explain_env(env: str) -> None:
@@ -176,7 +187,9 @@ def _explain_file(words: list[str]) -> int:
     """Every name of a file (and of what else is said) that is not ours, line by line."""
     name = words[0] if not words[0].startswith("-") and "=" not in words[0] else ""
     options = read_options(words[bool(name) :])
-    named, values = read_file(Path(str(options.pop("config"))))
+    file = config_file(options)
+    assert file is not None
+    named, values = read_file(file)
     recipe = load_recipe(name or named or ("agent" if roll.is_file(values) else "grpo"))
     said = understand(recipe.config, values, options)[1]
     for one in said:

@@ -49,15 +49,21 @@ def train(
         defines both
     :param settings: over those of the configuration, under our names or theirs: max_lead=2, num_simulations=50
     """
-    if isinstance(input_cfg, str | Path):
-        _, values = read_file(Path(input_cfg))
-    else:
-        main, create = _both(input_cfg, create_config)
-        values = merged(main, create)
     limits = {"max_env_step": max_env_step, "num_iterations": max_train_iter}
     given = {name: value for name, value in limits.items() if value is not None}
-    recipe = recipe_of(values)
-    return start(load_recipe(recipe), values, {"seed": seed, **given, **settings}, root=Path(runs), quiet=quiet)
+    values = configured(input_cfg, create_config)
+    recipe = load_recipe(recipe_of(values))
+    return start(recipe, values, {"seed": seed, **given, **settings}, root=Path(runs), quiet=quiet)
+
+
+def configured(
+    input_cfg: Config | Sequence[Config] | str | Path, create_config: Config | None = None
+) -> dict[str, SettingValue]:
+    """Both configurations as one, from a file too."""
+    if isinstance(input_cfg, str | Path):
+        return read_file(Path(input_cfg))[1]
+    main, create = _both(input_cfg, create_config)
+    return merged(main, create)
 
 
 def _both(configs: Config | Sequence[Config], create_config: Config | None) -> tuple[Config, Config]:

@@ -47,7 +47,7 @@ from headway.capacity.fit_report import Place
 from headway.capacity.generation_memory import Generation
 from headway.capacity.machine import Gpu, HostMemory, gpus_here, host_memory
 from headway.capacity.memory_items import GB
-from headway.capacity.planned_run import PlannedRun, places_apart, places_together, tree_tokens
+from headway.capacity.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
 from headway.capacity.rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
 from headway.capacity.remedies import Remedy, engine_changes, find_remedies, is_refused, learner_changes
 from headway.capacity.training_memory import Training
@@ -258,6 +258,7 @@ def _remedies(plan: PlannedRun, places: list[Place], told: Mapping[str, Any], ma
         is_vllm=generation.engine == "vllm",
         share=generation.gpu_memory_utilization,
         parts=generation.tensor_parallel_size,
+        lacks_pages=bool(line_about_pages(plan, places)),
     )
 
     def places_for(change: Mapping[str, object]) -> list[Place]:

@@ -9,7 +9,7 @@ from headway.capacity.division import Prediction
 from headway.capacity.fit_report import Place, table_rows
 from headway.capacity.machine import HostMemory
 from headway.capacity.memory_items import in_gb
-from headway.capacity.planned_run import PlannedRun
+from headway.capacity.planned_run import PlannedRun, line_about_pages
 from headway.capacity.rates import Rates
 from headway.capacity.remedies import Remedy, is_refused
 from headway.cli.output import print_table, say
@@ -60,6 +60,8 @@ class Report:
             lacking = [place for place in self.places if place.verdict == "does not fit"]
             for place in lacking:
                 say(f"does not fit: {place.in_a_line()}")
+            if why := line_about_pages(self.plan, lacking):
+                say(why)
             say("what would help:" if self.remedies else "nothing that can be changed here would help")
             for remedy in self.remedies:
                 say(f"  {remedy}")

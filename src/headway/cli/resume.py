@@ -1,4 +1,4 @@
-"""headway resume RUN [--checkpoint NAME|VERSION] [--FIELD VALUE ...]
+"""headway resume RUN [--checkpoint NAME|VERSION] [--FIELD VALUE ...] or headway resume SWEEP [--workers N] [--retry]
 
 Goes on from the last checkpoint, with a longer plan if you like; with --checkpoint from an earlier one (000007-v42,
 or the number of its version). What was recorded and saved after that one is set aside. Checkpoints are pickles:
@@ -9,17 +9,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from headway.cli.starting import launch_recipe, show_memory
+from headway.cli.sweep import resume as resume_sweep
 from headway.cli.words import UsageError, read_options
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.observe.folder import RunFolder
 from headway.recipes import load_recipe
 from headway.recipes.config import read_values
+from headway.sweeping.folder import SweepFolder
 
 
 def command(words: list[str]) -> int:
     """The command."""
     if not words or words[0].startswith("-"):
         raise UsageError("resume needs the folder of a run: headway resume RUN")
+    if SweepFolder.is_one(Path(words[0])):
+        return resume_sweep({"resume": words[0], **read_options(words[1:], as_written=True)})
     folder = RunFolder.existing(Path(words[0]))
     options = read_options(words[1:])
     quiet = bool(options.pop("quiet", False))

@@ -14,7 +14,7 @@ from headway.cli.lightzero import read_file
 from headway.cli.output import print_table, say
 from headway.cli.recipe_help import explain_recipe
 from headway.cli.starting import start
-from headway.cli.words import UsageError, read_options
+from headway.cli.words import UsageError, config_file, read_options
 from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
 from headway.core.opaque import SettingValue
@@ -38,8 +38,9 @@ def command(words: list[str]) -> int:
             raise UsageError("--replay repeats a run as it was: it takes no recipe and no other option")
         return _replay(path)
     values: dict[str, SettingValue] = {}
-    if "config" in options:
-        named, values = read_file(Path(str(options.pop("config"))))
+    file = config_file(options)
+    if file is not None:
+        named, values = read_file(file)
         recipe_name = recipe_name or named or ("agent" if roll.is_file(values) else "")
     if not recipe_name:
         raise UsageError(f"run needs a recipe: {', '.join(RECIPES)}")

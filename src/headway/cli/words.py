@@ -24,10 +24,11 @@ TEXTS = ("name",)
 NESTED = re.compile(r"\+{0,2}(\w+(?:\.\w+)+)=(.*)", re.DOTALL)
 
 
-def read_options(words: Sequence[str]) -> dict[str, SettingValue]:
+def read_options(words: Sequence[str], *, as_written: bool = False) -> dict[str, SettingValue]:
     """`--name value`, `--name=value` and bare `--flag`, values as YAML scalars, dashes as underscores.
 
-    Nested names need no dashes: `group.name=value`, where a value may be a list too.
+    Nested names need no dashes: `group.name=value`, where a value may be a list too. With `as_written` the values are
+    the texts themselves.
     """
     options: dict[str, SettingValue] = {}
     rest = list(words)
@@ -35,7 +36,7 @@ def read_options(words: Sequence[str]) -> dict[str, SettingValue]:
         word = rest.pop(0)
         nested = NESTED.fullmatch(word)
         if nested is not None:
-            options[nested[1]] = any_value(nested[2])
+            options[nested[1]] = nested[2] if as_written else any_value(nested[2])
             continue
         if not word.startswith("-"):
             raise UsageError(f"expected --name value, received {word!r}")
@@ -44,7 +45,8 @@ def read_options(words: Sequence[str]) -> dict[str, SettingValue]:
         if not has_value and rest and not is_next:
             text, has_value = rest.pop(0), "="
         name = name.replace("-", "_")
-        options[name] = True if not has_value else text if name in TEXTS else scalar(text)
+        is_text = as_written or name in TEXTS
+        options[name] = True if not has_value else text if is_text else scalar(text)
     return options
 
 
@@ -60,6 +62,17 @@ def any_value(text: str) -> SettingValue:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         return text
+
+
+def config_file(options: dict[str, SettingValue]) -> Path | None:
+    """The file that --config names, or as Hydra says it --config-path FOLDER --config-name NAME; it is taken out."""
+    folder, name = options.pop("config_path", None), options.pop("config_name", None)
+    if folder is None and name is None:
+        return Path(str(options.pop("config"))) if "config" in options else None
+    if "config" in options or name is None:
+        raise UsageError("a file is --config FILE, or --config-path FOLDER with --config-name NAME")
+    file = Path(str(folder or ".")) / str(name)
+    return file if file.suffix in (".yaml", ".yml") else file.with_name(f"{file.name}.yaml")
 
 
 def one_run(command: str, words: list[str]) -> Path:

@@ -6,7 +6,7 @@ from headway.core.opaque import SettingValue
 from headway.names.peer_rows import Beside, divided, must_be, nothing, said, segment_batch, table, updates_for
 from headway.names.rows import Meaning, whole
 
-STEPS = segment_batch((), ("num_steps",))
+STEPS = segment_batch()
 
 
 def _minibatches(value: SettingValue, beside: Beside) -> Meaning:

@@ -6,6 +6,7 @@ understood is said in a line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -49,6 +50,7 @@ def understand_layers(
     nested: dict[str, object] = {}
     unknown_names: list[str] = []
     layers, systems = _systems(defaults, layers, problems)
+    layers = [_with_numbers(values, defaults) for values in layers]
     together = {name: value for values in layers for name, value in values.items()}
     for values, names in zip(layers, systems, strict=True):
         theirs = {
@@ -102,6 +104,23 @@ def _systems(
     return list(rest), [system or last for system in said]
 
 
+NUMBER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+
+
+def _with_numbers(values: Mapping[str, object], defaults: Defaults) -> dict[str, object]:
+    """Numbers where there are any: YAML takes 1e-3 for a text, as it has no point in it. A run may be called 1e3."""
+    return {
+        name: float(value)
+        if isinstance(value, str) and not _is_text(name, defaults) and NUMBER.fullmatch(value)
+        else value
+        for name, value in values.items()
+    }
+
+
+def _is_text(name: str, defaults: Defaults) -> bool:
+    return name == "name" or isinstance(defaults.get(name), str)
+
+
 def _imply(defaults: Defaults, merged: dict[str, object], said: dict[str, Said]) -> None:
     """What goes along with a known name, where nobody says otherwise."""
     for one in list(said.values()):
@@ -115,8 +134,9 @@ def _imply(defaults: Defaults, merged: dict[str, object], said: dict[str, Said])
 
 def _unknown(names: list[str], defaults: Defaults, others: list[str]) -> list[str]:
     """One line each. The list of all that are allowed is only there where it is the only line."""
+    theirs = {*KNOWN_NAMES, *(name for table in peers.TABLES.values() for name in table)}
     lines = [
-        nested_paths.unknown_path(name) if "." in name else unknown("setting", name, defaults)
+        nested_paths.unknown_path(name) if "." in name else unknown("setting", name, defaults, also=theirs)
         for name in dict.fromkeys(names)
     ]
     if len(lines) + len(others) == 1:

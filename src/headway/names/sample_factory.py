@@ -52,7 +52,7 @@ NAMES = table(
     said("save_every_sec", "save_every_s", 120),
     said("with_wandb", "use_wandb", False),
     said("keep_checkpoints", "keep_checkpoints", 2),
-    must_be("use_rnn", False, "the network has no memory here"),
+    must_be("use_rnn", False, "a network with a memory is `--memory gru` here"),
     must_be("normalize_returns", False, "returns are used as they are"),
     must_be("exploration_loss", "entropy", "staying undecided is what is rewarded"),
     nothing("algo", "the recipe says it", "APPO"),

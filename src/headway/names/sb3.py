@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from headway.core.opaque import SettingValue
 from headway.names.peer_rows import (
     Beside,
@@ -16,7 +18,7 @@ from headway.names.peer_rows import (
 )
 from headway.names.rows import Meaning
 
-STEPS = segment_batch(("n_envs",), ("n_steps",))
+STEPS = segment_batch()
 
 
 def _policy(value: SettingValue, beside: Beside) -> Meaning:
@@ -26,12 +28,18 @@ def _policy(value: SettingValue, beside: Beside) -> Meaning:
 
 
 def _networks(value: SettingValue, beside: Beside) -> Meaning:
-    if not isinstance(value, dict):
-        raise ValueError(f"policy_kwargs must be a mapping, received {value!r}")
-    unknown = [name for name in value if name not in ("net_arch", "ortho_init", "activation_fn")]
+    said = _mapping("policy_kwargs", value)
+    unknown = [name for name in said if name not in ("net_arch", "ortho_init", "activation_fn")]
     if unknown:
         raise ValueError(f"policy_kwargs has {unknown[0]!r}: net_arch alone is understood (hidden)")
-    widths = value.get("net_arch")
+    activation = str(said.get("activation_fn", "Tanh")).rpartition(".")[2]
+    if activation.lower() != "tanh":
+        raise ValueError(f"policy_kwargs activation_fn={activation!r}: only 'Tanh' is possible here")
+    if said.get("ortho_init", True) is not True:
+        raise ValueError(f"policy_kwargs ortho_init={said['ortho_init']!r}: only True is possible here")
+    widths = said.get("net_arch")
+    if isinstance(widths, list) and len(widths) == 1 and isinstance(widths[0], dict):
+        widths = widths[0]  # as it was written before SB3 2
     if isinstance(widths, dict):
         if widths.get("pi") != widths.get("vf"):
             raise ValueError(f"policy_kwargs net_arch={widths!r}: both towers are alike here (hidden)")
@@ -40,9 +48,47 @@ def _networks(value: SettingValue, beside: Beside) -> Meaning:
 
 
 def _normalised(value: SettingValue, beside: Beside) -> Meaning:
-    if isinstance(value, dict):
-        value = value.get("norm_obs", True)
-    return {"normalise": bool(value)}
+    """As VecNormalize does it: observations and rewards, unless one is said not to be."""
+    if isinstance(value, bool):
+        return {"normalise": value, "normalise_rewards": value}
+    said = _mapping("normalize", value)
+    unknown = [name for name in said if name not in ("norm_obs", "norm_reward", "gamma")]
+    if unknown:
+        raise ValueError(f"normalize has {unknown[0]!r}: norm_obs and norm_reward are understood")
+    if said.get("gamma", beside.value("gamma")) != beside.value("gamma"):
+        raise ValueError(f"normalize gamma={said['gamma']!r}: rewards are scaled with the gamma of the run")
+    return {"normalise": said.get("norm_obs", True), "normalise_rewards": said.get("norm_reward", True)}
+
+
+def _mapping(name: str, value: SettingValue) -> dict[str, SettingValue]:
+    """A mapping, also as the zoo's files write it: a text in Python, {'a': 1} or dict(a=1)."""
+    if isinstance(value, str):
+        try:
+            return {key: _constant(part) for key, part in _parts(ast.parse(value.strip(), mode="eval").body)}
+        except (SyntaxError, ValueError):
+            pass
+    elif isinstance(value, dict):
+        return value
+    raise ValueError(f"{name} must be a mapping, received {value!r}")
+
+
+def _parts(tree: ast.expr) -> list[tuple[str, ast.expr]]:
+    if isinstance(tree, ast.Call) and ast.unparse(tree.func) == "dict" and not tree.args:
+        return [(str(one.arg), one.value) for one in tree.keywords]
+    if isinstance(tree, ast.Dict):
+        return [(ast.literal_eval(key or tree), part) for key, part in zip(tree.keys, tree.values, strict=True)]
+    raise ValueError("neither a display nor a call of dict")
+
+
+def _constant(tree: ast.expr) -> SettingValue:
+    """A value; the name of a class, as text."""
+    if isinstance(tree, ast.Name | ast.Attribute):
+        return ast.unparse(tree)
+    if isinstance(tree, ast.List):
+        return [_constant(one) for one in tree.elts]
+    if isinstance(tree, ast.Call | ast.Dict):
+        return {key: _constant(part) for key, part in _parts(tree)}
+    return ast.literal_eval(tree)
 
 
 NAMES = table(
@@ -60,7 +106,7 @@ NAMES = table(
     said("lr", "learning_rate", 3e-4, decaying("learning_rate", "final_learning_rate")),
     said("policy_kwargs", "hidden", {"net_arch": [64, 64]}, _networks),
     said("net_arch", "hidden", [64, 64]),
-    said("normalize", "normalise (observations)", True, _normalised),
+    said("normalize", "normalise, normalise_rewards", True, _normalised),
     said("env_id", "env", "CartPole-v1"),
     said("tensorboard_log", "tensorboard", "runs/tensorboard", lambda value, beside: {"tensorboard": bool(value)}),
     said("eval_freq", "evaluate_every", 10_000, evaluations("eval_freq", STEPS)),
