@@ -30,7 +30,7 @@ class Words:
         return ""
 
 
-def load(name: str | None, device: str, dtype: torch.dtype) -> Any:
+def load(name: str | None, device: str, dtype: torch.dtype, *, layers: int = 30) -> Any:
     if name is not None:
         from headway.llm.models import load_model
 
@@ -42,7 +42,7 @@ def load(name: str | None, device: str, dtype: torch.dtype) -> Any:
         vocab_size=49152,
         hidden_size=576,
         intermediate_size=1536,
-        num_hidden_layers=30,
+        num_hidden_layers=layers,
         num_attention_heads=9,
         num_key_value_heads=3,
         max_position_embeddings=8192,

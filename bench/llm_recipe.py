@@ -5,6 +5,9 @@
 Random weights in the shape of SmolLM2-135M, which take as long as trained ones; every reply runs to its full length.
 The plain loop generates with transformers' `generate` in bfloat16, trains the same number of tokens under autocast with
 a fused AdamW and copies the weights back. All ways see the same prompts and rewards, in turns, on the same GPU.
+With --processes engine and trainer of ours live in a process each, so that two interpreters feed the GPU; weights go
+through shared memory, or with --direct from the trainer's process to the engine's. --layers 1 tries the script where
+there is no GPU.
 Tokens per second are generated ones, over all updates but the first, by the clock on the wall. The GPU's busy share is
 what nvidia-smi says, sampled ten times a second; it counts a moment as busy if any kernel runs, however small.
 """
@@ -16,6 +19,7 @@ import statistics
 import time
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,12 +29,15 @@ from generation import Words, load
 from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
 from headway.llm.engine import Sample, Sampling
 from headway.llm.tasks import Prompt, user_says
 from headway.llm.transformers_engine import TransformersEngine, build_decoder
 from headway.observe.recorder import MemoryRecorder
+from headway.publish.linked_learner import LinkedLearner
+from headway.publish.weight_link import Intake
+from headway.runtime.processes import Processes
 from headway.runtime.threads import Threads
 
 PROMPT_TOKENS = 128
@@ -58,8 +65,8 @@ class Collector(GroupCollector):
 
 def plain_loop(given: argparse.Namespace, device: str) -> list[float]:
     """Seconds of each update of the loop one would write."""
-    actor = load(None, device, torch.bfloat16)
-    trained = load(None, device, torch.float32).train()
+    actor = load(None, device, torch.bfloat16, layers=given.layers)
+    trained = load(None, device, torch.float32, layers=given.layers).train()
     optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-6, fused=True)
     seconds = []
     for update in range(given.updates):
@@ -101,29 +108,42 @@ def plain_loop(given: argparse.Namespace, device: str) -> list[float]:
     return seconds
 
 
-def ours(given: argparse.Namespace, device: str, lead: float, on_publish: str) -> list[float]:
-    """Seconds of each update, from the events."""
-    half = torch.bfloat16 if device == "cuda" else torch.float32
-    rows = given.prompts * given.group
+def make_engine(given: argparse.Namespace, device: str) -> TransformersEngine:
+    model = load(None, device, precision(device), layers=given.layers)
+    rows, context = given.prompts * given.group, PROMPT_TOKENS + given.new
+    intake = Intake(device) if given.direct else None
+    return TransformersEngine(build_decoder(model, rows=rows, context=context), Words(), (), intake=intake)
 
-    def engine() -> TransformersEngine:
-        model = load(None, device, half)
-        return TransformersEngine(build_decoder(model, rows=rows, context=PROMPT_TOKENS + given.new), Words(), ())
 
-    def learner() -> GRPOLearner:
-        settings = GRPOSettings(learning_rate=1e-6, microbatch_tokens=given.microbatch)
-        return GRPOLearner(partial(load, None, device, torch.float32), settings, publish_dtype=half)
+def make_learner(given: argparse.Namespace, device: str, kernels: dict[str, Any]) -> Any:
+    settings = GRPOSettings(learning_rate=1e-6, microbatch_tokens=given.microbatch, **kernels)
+    load_trained = partial(load, None, device, torch.float32, layers=given.layers)
+    learner = GRPOLearner(load_trained, settings, publish_dtype=precision(device))
+    return LinkedLearner(learner) if given.direct else learner
 
+
+def make_collector(given: argparse.Namespace, device: str, number: int) -> Collector:
     groups = GroupSettings(size=given.group, sampling=Sampling(max_tokens=given.new))
-    stations = Stations(lambda number: Collector(engine, Numbers(), encode, groups), learner)  # type: ignore[arg-type]
+    return Collector(partial(make_engine, given, device), Numbers(), encode, groups)
+
+
+def precision(device: str) -> torch.dtype:
+    """Of the engine, and of the weights it is sent."""
+    return torch.bfloat16 if device == "cuda" else torch.float32
+
+
+def ours(given: argparse.Namespace, device: str, lead: float, on_publish: str, **kernels: Any) -> list[float]:
+    """Seconds of each update, from the events."""
+    stations = Stations(partial(make_collector, given, device), partial(make_learner, given, device, kernels))
     settings = Settings(
         plan=Plan(updates=given.updates),
         max_lead=lead,
         tickets_per_batch=given.prompts,
         lanes=given.prompts,
         on_publish=on_publish,  # type: ignore[arg-type]
+        deadlines=Deadlines(start_s=600.0),
     )
-    runtime, recorder = Threads(), MemoryRecorder()
+    runtime, recorder = (Processes(start_s=600.0) if given.processes else Threads()), MemoryRecorder()
     runtime.run(Coordinator(stations, settings, runtime, recorder=recorder).run())
     marks = [next(event["t"] for event in recorder.events if event["e"] == "open")]
     marks += [event["t"] for event in recorder.events if event["e"] == "learn"]
@@ -142,6 +162,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--rows", type=int, default=32, help="sequences a microbatch of the plain loop")
     parser.add_argument("--microbatch", type=int, default=16384, help="tokens a microbatch of ours")
+    parser.add_argument("--layers", type=int, default=30, help="of the model; fewer to try the script without a GPU")
+    parser.add_argument(
+        "--processes", action="store_true", help="engine and trainer of ours in a process each; weights go straight"
+    )
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     peer = argparse.Namespace(**{**vars(given), "updates": given.peer_updates})
@@ -150,6 +174,9 @@ def main() -> None:
         "headway, lead 0": partial(ours, given, device, 0, "drain"),
         "headway, lead 1": partial(ours, given, device, 1, "drain"),
         "headway, lead 1, partial": partial(ours, given, device, 1, "partial"),
+        "lead 1, dense, not compiled": partial(
+            ours, given, device, 1, "drain", trainer_attention="dense", compile_trainer="off"
+        ),
     }
     tokens = given.prompts * given.group * given.new
     speeds: dict[str, list[float]] = {name: [] for name in ways}
@@ -161,10 +188,10 @@ def main() -> None:
             speeds[name].append(tokens * len(seconds) / sum(seconds))
             shares[name].append(busy.share)
             print(f"{name}: {speeds[name][-1]:,.0f} tokens/s, GPU busy {busy.share:.0%} (start included)", flush=True)
-    print(f"\n{tokens} tokens an update\n{'':<26} {'tokens/s':>28} {'times the loop':>20} {'GPU busy':>9}")
+    print(f"\n{tokens} tokens an update\n{'':<28} {'tokens/s':>28} {'times the loop':>20} {'GPU busy':>9}")
     for name, found in speeds.items():
         ratios = [mine / theirs for mine, theirs in zip(found, speeds["plain loop"], strict=True)]
-        print(f"{name:<26} {spread(found, 0):>28} {spread(ratios, 1):>20} {statistics.fmean(shares[name]):>9.0%}")
+        print(f"{name:<28} {spread(found, 0):>28} {spread(ratios, 1):>20} {statistics.fmean(shares[name]):>9.0%}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
 """Scores per second of the in-process engine: all actions of all states packed, next to one by one, in the same run.
 
-    python bench/scoring.py --model smollm2 [--prompt 256] [--actions 16] [--states 1] [--repeats 3] --threads 1
-    python bench/scoring.py --shape 0.5b --prompt 1024 --actions 16 --states 8      # random weights, as on a GPU
+    python bench/scoring.py --model smollm2 [--prompt 256] [--actions 16] [--states 8] [--repeats 3] --threads 1
+    python bench/scoring.py --shape 0.5b --prompt 1024 --actions 16      # random weights, as on a GPU
 
     alone           one by one: one request with one continuation at a time: prompt and action are read for every action
     transformers    the same by the forward pass of the model itself, as the library gives it
     unpacked        every prompt with one action, all of them side by side in one call: as many tokens, few launches
     state           the continuations of one state at a time, its prompt read once
     packed          all states in one call
+
+The engine on a CPU keeps the last prompt, and reads what the next one begins with alike no more (llama_decoder.py). So
+nobody asks about one prompt twice in a row here: one by one, all states are asked about their first action, then all
+about their second, and so on, and states differ from their first token on. Every question reads its whole prompt, as it
+would without packing, and with packing every state's prompt is read once a call.
 
 Ways alternate in one run; the table gives medians and the spread of all repeats. Before anything is timed, all numbers
 are compared with those that are read one by one, in float32 and on a GPU in bfloat16, which is timed. On a CPU it is
@@ -80,8 +85,13 @@ def a_state(engine: Engine, requests: list[ScoreRequest]) -> list[np.ndarray]:
 
 
 def one_by_one(engine: Engine, requests: list[ScoreRequest]) -> list[np.ndarray]:
-    alone = (ScoreRequest(request.prompt, (tokens,)) for request in requests for tokens in request.continuations)
-    return [one for request in alone for one in flat(engine.score([request]))]
+    """Asks about an action of each state in turn, so that no question begins like the one before it."""
+    found: dict[tuple[int, int], np.ndarray] = {}
+    for place in range(len(requests[0].continuations)):
+        for number, request in enumerate(requests):
+            alone = ScoreRequest(request.prompt, (request.continuations[place],))
+            (found[number, place],) = flat(engine.score([alone]))
+    return [found[key] for key in sorted(found)]
 
 
 def unpacked(engine: Engine, requests: list[ScoreRequest]) -> list[np.ndarray]:
@@ -114,11 +124,13 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="135m")
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--actions", type=int, default=16)
-    parser.add_argument("--states", type=int, default=1)
+    parser.add_argument("--states", type=int, default=8, help="at least 2: one alone would be kept from call to call")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--ways", default="alone,transformers,unpacked,state,packed")
     options = parser.parse_args()
+    if options.states < 2:
+        parser.error(f"--states must be at least 2, received {options.states}")
     if options.threads:
         torch.set_num_threads(options.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -126,11 +126,19 @@ def row(size: int, *, shards: bool, state: str = "full", dtype: Any = torch.floa
             handle = subject.snapshot()
             cells.append(f"{max(part.kept.num_bytes for part in handle.parts) / MB:.0f}")
             with tempfile.TemporaryDirectory() as folder:
-                saved = subject.save_beside(f"{folder}/state")
+                began = time.perf_counter()
+                saving = subject.save_beside(f"{folder}/state")
+                returned = time.perf_counter() - began
+                subject.learn(batch(updates))
+                updated = time.perf_counter() - began
+                while (saved := saving.when_written()) is None:
+                    time.sleep(0.01)
+                written = time.perf_counter() - began
                 cells.append(f"{max(saved.files.values()) / MB:.0f}")
+                cells.append(f"{returned:.2f}, {updated:.2f}, {written:.2f}")
         else:
             whole = subject.snapshot().values()
-            cells += [f"{sum(t.numel() * t.element_size() for t in whole) / MB:.0f}", "-"]
+            cells += [f"{sum(t.numel() * t.element_size() for t in whole) / MB:.0f}", "-", "-"]
         print("| " + " | ".join(cells) + " |", flush=True)
     finally:
         if size > 1:
@@ -143,8 +151,9 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=3)
     chosen = parser.parse_args()
     print("| ranks | each holds | optimizer_state | weights | memory, MB | at its peak | CPU s an update | "
-          "published by a rank, MB | its file, MB |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|")
+          "published by a rank, MB | its file, MB | seconds until a save returns, an update beside it is done, "
+          "the files are there |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for size in chosen.ranks:
         row(size, shards=True, updates=chosen.updates)
         if size == 1:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from waiting import wait_until
 
+from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport, Rollout
 from headway.experience.episode import Episodes
 from headway.experience.group import Group
@@ -17,7 +19,9 @@ from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
 from headway.learn.imitation.learner import ImitationLearner
 from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.rank import ALONE, Rank
+from headway.learn.sharding import shard_model
 from headway.llm.adapters import add_adapters
+from headway.llm.models import load_model
 from headway.publish.offered_rows import OffersRows
 from headway.publish.weight_source import WeightSource
 from headway.testing.tiny_models import tiny_model
@@ -67,6 +71,15 @@ def learner(case: str, rank: Rank, shard_ranks: int | None, **more: Any) -> Any:
     return GRPOLearner(
         load, settings, load_reference=load, load_critic=load, seed=3, rank=rank, shard_ranks=shard_ranks
     )
+
+
+def written(saved: SavedBeside) -> SavedBeside:
+    """The same when the last rank has written its part."""
+    assert isinstance(saved, SavedSoon)
+    wait_until(lambda: not saved.unwritten(), what=f"files in {saved.folder}")
+    found = saved.when_written()
+    assert found is not None
+    return found
 
 
 def batch(version: int, groups: int = 5, *, lead: int = 0) -> Batch:
@@ -199,3 +212,42 @@ def offering(case: str, dtype: Any, rank: Rank) -> Any:
     load = partial(model, case)
     subject = GRPOLearner(load, settings, seed=3, rank=rank, shard_ranks=rank.size, publish_dtype=dtype)
     return subject if rank.size == 1 else OffersRows(subject, partial(WeightSource, rank.here, deadline_s=20.0))
+
+
+def publishing(folder: str, rank: Rank) -> OffersRows:
+    """One rank that trains the model in a folder and publishes its rows."""
+    torch.set_num_threads(1)
+    settings = GRPOSettings(learning_rate=1e-2, microbatch_tokens=64)
+    load = partial(load_model, folder, dtype=torch.float32, device="cpu")
+    subject = GRPOLearner(load, settings, seed=3, rank=rank, shard_ranks=rank.size)
+    return OffersRows(subject, partial(WeightSource, rank.here, deadline_s=120.0))
+
+
+class InBfloat16(Compared):
+    """What ranks on GPUs do, on CPUs: layers are gathered and computed in bfloat16, over shards in float32."""
+
+    def learn(self, data: Batch) -> LearnReport:
+        torch.set_num_threads(1)
+        rows = torch.randint(3, 200, (4, 12), generator=torch.Generator().manual_seed(1))
+        subjects = {"cut": model("grpo"), "alone": model("grpo"), "exact": model("grpo")}
+        shard_model(subjects["cut"], self._rank, self._shard_ranks, in_bfloat16=True)
+        for name, subject in subjects.items():
+            with torch.autocast("cpu", torch.bfloat16, enabled=name != "exact"):
+                mine = rows[self._rank.share(len(rows))] if name == "cut" else rows
+                logs = torch.log_softmax(subject(mine).logits[:, :-1].float(), -1)
+                loss = -logs.gather(2, mine[:, 1:, None]).sum() / rows.numel()
+            loss.backward()
+        cut = dict(subjects["cut"].named_parameters())
+        kinds = {str(part.dtype) for p in cut.values() for part in (p.to_local(), p.grad.to_local())}
+        parts = {name: dict(subject.named_parameters()) for name, subject in subjects.items()}
+        found = {"kinds": float(kinds == {"torch.float32"})}
+        for name in ("cut", "alone"):
+            apart = sum(
+                float((whole(p.grad) - parts["exact"][key].grad).square().sum()) for key, p in parts[name].items()
+            )
+            found[name] = (apart / sum(float(p.grad.square().sum()) for p in parts["exact"].values())) ** 0.5
+        return LearnReport(found)
+
+
+def in_bfloat16(shard_ranks: int, rank: Rank) -> InBfloat16:
+    return InBfloat16(shard_ranks, rank)

@@ -384,3 +384,9 @@ class _Steps:
             finally:
                 self._subject._state_lock.acquire()
         self._original()
+
+
+def test_rows_of_long_replies_that_no_memory_has_are_one_line_that_names_vllm() -> None:
+    line = r"^there is no memory for the cache of 50,000,000 rows of 8,192 tokens \(\d+\.\d GB on cpu\): "
+    with pytest.raises(EngineError, match=line + "set fewer .*--engine vllm, which has pages for the tokens in use$"):
+        LlamaDecoder(tiny_model("llama"), 50_000_000, 8192)

@@ -19,7 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from sharded_learners import CASES, batch, compared, mortal, offering  # noqa: E402
+from sharded_learners import CASES, batch, compared, in_bfloat16, mortal, offering, written  # noqa: E402
 
 from headway.children.shard_files import SavedShards  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
@@ -48,6 +48,21 @@ def test_shards_learn_what_one_rank_learns(size: int, shard_ranks: int, cases: l
         assert found[f"weights of {case}"] < 1e-5
         assert found[f"metrics of {case}"] < 1e-3
         assert found[f"share of {case}"] < 1.3 / shard_ranks
+
+
+@pytest.mark.parametrize(("size", "shard_ranks"), [(2, 2), (4, 2)])
+def test_float32_shards_that_are_computed_in_bfloat16_make_the_gradient_of_one_rank_in_bfloat16(
+    size: int, shard_ranks: int
+) -> None:
+    """As on GPUs: what one rank is away from float32 because of bfloat16, ranks are too, and sums are in float32."""
+    subject = RankedLearner(partial(in_bfloat16, shard_ranks), size, RankProcesses, deadline_s=400.0, start_s=250.0)
+    try:
+        found = subject.learn(Batch(0, ())).metrics
+    finally:
+        subject.close()
+    assert found["kinds"] == 1
+    assert 0 < found["alone"] < 0.05
+    assert 0 < found["cut"] < 2 * found["alone"]
 
 
 # -- checkpoints --------------------------------------------------------------------------------------
@@ -80,12 +95,13 @@ def test_a_state_goes_from_two_ranks_to_three_to_one_and_a_killed_rank_loses_not
     with ranks(2) as subject:
         subject.learn(batch(0))
         subject.learn(batch(1))
-        saved = subject.save_beside(str(places["two"]))
+        soon = subject.save_beside(str(places["two"]))
+        expected = subject.learn(batch(2)).metrics  # while it is being written
+        saved = written(soon)
         assert saved.missing() == ""
         assert {Path(name).suffix for name in saved.files} == {".safetensors", ".json"}
         assert len(saved.files) == 4
-        expected = subject.learn(batch(2)).metrics
-        subject.save_beside(str(places["expected"]))
+        written(subject.save_beside(str(places["expected"])))
         deadly = batch(3)
         deadly.rollouts[0].info["deed"] = signal.SIGKILL  # type: ignore[index]
         began = time.monotonic()
@@ -95,15 +111,15 @@ def test_a_state_goes_from_two_ranks_to_three_to_one_and_a_killed_rank_loses_not
     with ranks(2) as subject:
         subject.load_state_dict(saved)
         assert subject.learn(batch(2)).metrics == expected
-        subject.save_beside(str(places["resumed"]))
+        written(subject.save_beside(str(places["resumed"])))
     assert_same_bits(places["expected"], places["resumed"])
     with ranks(3) as subject:
         subject.load_state_dict(saved)
-        saved = subject.save_beside(str(places["three"]))
+        saved = written(subject.save_beside(str(places["three"])))
     assert_same_bits(places["two"], places["three"])
     alone = mortal(ALONE)
     alone.load_state_dict(saved)
-    alone.save_beside(str(places["one"]))
+    written(alone.save_beside(str(places["one"])))
     assert_same_bits(places["two"], places["one"])
     assert alone.learn(batch(2)).metrics == pytest.approx(dict(expected), rel=1e-3, abs=1e-5)
 
@@ -125,7 +141,7 @@ def test_engines_come_to_every_rank_for_its_rows_and_no_rank_has_them_all(case: 
     alone = offering(case, torch.bfloat16, ALONE)
     with ranks(2, partial(offering, case, torch.bfloat16)) as subject:
         subject.learn(batch(0))
-        alone.load_state_dict(subject.save_beside(str(tmp_path / "state")))
+        alone.load_state_dict(written(subject.save_beside(str(tmp_path / "state"))))
         expected = alone.snapshot()
         handle = subject.snapshot()
         assert isinstance(handle, ShardedWeights)

@@ -122,6 +122,23 @@ def test_on_gpus_ranks_go_round_and_engines_share_the_first(monkeypatch: pytest.
     assert [place.verdict for place in report.places][:2] == ["does not fit", "fits"]
 
 
+def test_long_replies_that_do_not_fit_in_rows_are_refused_with_a_line_that_names_vllm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_memory(monkeypatch, 1000 * GB)
+    with_gpus(monkeypatch, 80 * GB)
+    lengths = {"max_tokens": 32_768, "max_prompt_tokens": 128, "microbatch_tokens": 32_896}
+    less = {"gradient_checkpointing": True, "parameter_dtype": "bfloat16", "evaluate_every": 0}
+    report = memory_of(GRPOConfig(model="1.5B", engine_rows=64, **lengths, **less))
+    assert report is not None
+    assert report.is_refused
+    lines = report.refusal().splitlines()
+    assert lines[0].startswith("does not fit: GPU 0: learner ")
+    assert lines[1].startswith("the engine in this process keeps room for 64 rows of ")
+    assert lines[1].endswith("--engine vllm has pages for the tokens in use")
+    assert any(line.startswith("  --engine vllm: GPU 0 ") for line in lines)
+
+
 def test_on_ray_needs_are_said_and_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with_memory(monkeypatch, 1000)
     report = memory_of(GRPOConfig(model="7B", runtime="ray", device="cuda", collectors=2))

@@ -54,6 +54,44 @@ def test_a_run_in_shards_learns_what_one_rank_learns_and_goes_on_with_one(
     assert json.loads((folder / "summary.json").read_text())["updates"] == 3
 
 
+def killed_after_two_versions(runs: Path, options: list[str], victim: str) -> str:
+    """What a run says whose process of this title is killed when it has saved version 2; nothing of it is left."""
+    command = [sys.executable, "-m", "headway.cli", "run", "grpo", "--runs", str(runs), *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + patient(400)
+    while not list(runs.glob("*/checkpoints/*-v2/manifest.json")):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, "no checkpoint in time"
+        time.sleep(0.05)
+    family = descendants(process.pid)
+    (pid,) = [pid for pid, line in family.items() if line.rstrip().endswith(victim)]
+    os.kill(pid, signal.SIGKILL)
+    _, said = process.communicate(timeout=patient(100))
+    assert process.returncode == 1
+    assert "Traceback" not in said
+    wait_until_gone(family)
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_learner_killed_while_it_saves_is_one_line_and_the_resumed_run_has_the_bits_of_one_that_was_not(
+    tmp_path: Path,
+    words: list[str],  # noqa: F811
+) -> None:
+    """Every version is saved, beside the next one's update: wherever the kill comes, the last checkpoint is whole."""
+    more = ["--learner_ranks", "2", "--sharding", "full", "--num_epochs", "8", "--max_lead", "0", "--save_every", "1"]
+    more += ["--runtime", "processes"]
+    said = killed_after_two_versions(tmp_path / "killed", [*words, *more, "--updates", "200"], "headway role learner")
+    assert "learner" in said.splitlines()[-1]
+    assert "killed by SIGKILL" in said
+    (folder,) = (tmp_path / "killed").iterdir()
+    assert cli.main(["resume", str(folder), "--updates", "6", "--quiet"]) == 0
+    resumed = json.loads((folder / "summary.json").read_text())
+    whole, _ = run(tmp_path / "whole", words, *more, "--updates", str(resumed["updates"]))
+    assert resumed["fingerprint"] == whole["fingerprint"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_rank_killed_in_the_middle_is_one_line_and_the_run_goes_on_in_other_shards(
@@ -71,21 +109,8 @@ def test_a_rank_killed_in_the_middle_is_one_line_and_the_run_goes_on_in_other_sh
         "--gradient_checkpointing",
         "true",
     ]
-    command = [sys.executable, "-m", "headway.cli", "run", "grpo", "--runs", str(tmp_path), *words, *more]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + patient(400)
-    while not list(tmp_path.glob("*/checkpoints/*-v2/manifest.json")):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "no checkpoint in time"
-        time.sleep(0.05)
-    family = descendants(process.pid)
-    (rank,) = [pid for pid, line in family.items() if line.rstrip().endswith("headway learner rank 1 of 2")]
-    os.kill(rank, signal.SIGKILL)
-    _, said = process.communicate(timeout=patient(100))
-    assert process.returncode == 1
+    said = killed_after_two_versions(tmp_path, [*words, *more], "headway learner rank 1 of 2")
     assert "RankFailed: rank 1 of 2 was killed by SIGKILL" in said
-    assert "Traceback" not in said
-    wait_until_gone(family)
     (folder,) = tmp_path.iterdir()
     assert cli.main(["resume", str(folder), "--updates", "4", "--learner_ranks", "3", "--quiet"]) == 0
     assert json.loads((folder / "summary.json").read_text())["updates"] >= 4

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from headway import cli
 from headway.capacity.division import Division, Work, best_of, divide, divisions, predict
 from headway.capacity.fit_report import PROCESS_BYTES, Place, Tenant, table_rows
-from headway.capacity.generation_memory import Generation, engine_memory
+from headway.capacity.generation_memory import VLLM_CPU_CACHE, Generation, engine_memory, spare_bytes
 from headway.capacity.machine import Gpu, HostMemory, host_memory
 from headway.capacity.memory_items import GB, MemoryItem, RoleMemory, in_gb
 from headway.capacity.model_shape import NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
-from headway.capacity.planned_run import PlannedRun, places_apart, places_together, tree_tokens
+from headway.capacity.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
 from headway.capacity.rates import ENGINE_RATES, LEARNER_RATES, Rates, shipped_rates
 from headway.capacity.remedies import find_remedies, learner_changes
 from headway.capacity.training_memory import (
+    SAVED_AHEAD_BYTES,
     Training,
     activation_bytes,
     adapter_parameters,
@@ -205,6 +206,18 @@ def test_settings_that_cannot_be_are_refused(field: str, value: Any, message: st
         Training(**{field: value})
 
 
+def test_a_checkpoint_in_shards_takes_a_stated_amount_of_the_machines_memory() -> None:
+    from headway.learn import shard_writer
+
+    assert SAVED_AHEAD_BYTES == shard_writer.AHEAD_BYTES
+    shards = Training(sharding="full", learner_ranks=2)
+    assert learner_host_memory(SEVEN, shards).bytes_of("checkpoint") == SAVED_AHEAD_BYTES
+    small = named_shape("135M")
+    assert learner_host_memory(small, replace(shards, learner_ranks=8)).bytes_of("checkpoint") < SAVED_AHEAD_BYTES
+    assert learner_memory(SEVEN, replace(shards, device="cpu")).bytes_of("checkpoint") == SAVED_AHEAD_BYTES
+    assert learner_memory(SEVEN, shards).bytes_of("checkpoint") == 0
+
+
 # -- engines ----------------------------------------------------------------------------------------
 
 
@@ -275,6 +288,57 @@ def test_vllm_takes_its_share_whatever_it_needs() -> None:
     (first, _) = places_together(run, [Gpu("some", 100 * GB, 100 * GB)], None)
     assert first.tenants[1].peak_bytes == 50 * GB
     assert "its share" in {row[2] for row in table_rows([first])}
+
+
+def test_vllm_needs_one_whole_row_beside_its_weights_and_takes_the_pages_it_gets() -> None:
+    shape, room = named_shape("1.5B"), Gpu("some", 80 * GB, 80 * GB)
+    long = Generation(prompt_tokens=128, context_tokens=32_896, engine="vllm", gpu_memory_utilization=0.3)
+    assert engine_memory(shape, long).bytes_of("cache") > 50 * GB  # of 64 full rows
+    (first, _) = places_together(PlannedRun(shape, Training(), long, evaluator="none"), [room], None)
+    assert first.tenants[1].peak_bytes == 24 * GB
+    row = 32_896 * shape.cache_bytes(2)
+    assert spare_bytes(shape, long) == pytest.approx(engine_memory(shape, long).bytes_of("cache") - row, rel=1e-6)
+    (small, _) = places_together(
+        PlannedRun(shape, Training(), replace(long, gpu_memory_utilization=0.01)), [room], None
+    )
+    assert small.tenants[1].peak_bytes > 0.01 * 80 * GB + row  # weights and a row are needed, whatever its share
+
+
+def test_vllm_on_a_cpu_has_the_cache_it_is_given() -> None:
+    long = Generation(context_tokens=32_896, engine="vllm", device="cpu")
+    (alone,) = places_together(PlannedRun(named_shape("135M"), Training(device="cpu"), long, evaluator="none"), [], BIG)
+    memory = engine_memory(named_shape("135M"), long)
+    assert alone.tenants[1].peak_bytes == memory.peak_bytes - memory.bytes_of("cache") + max(
+        VLLM_CPU_CACHE, 32_896 * named_shape("135M").cache_bytes(4)
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "room", "says"),
+    [
+        (
+            32_768,
+            64,
+            80,
+            "64 rows of 32,896 tokens, used or not (60.4 GB): --engine vllm has pages for the tokens in use",
+        ),
+        (8_192, 64, 80, ""),  # fits
+        (32_768, 1, 30, ""),  # it is the learner that does not
+    ],
+)
+def test_one_line_names_vllm_where_rows_of_long_replies_do_not_fit(
+    tokens: int, rows: int, room: int, says: str
+) -> None:
+    generation = Generation(prompt_tokens=128, context_tokens=128 + tokens, engine_rows=rows)
+    run = PlannedRun(named_shape("1.5B"), Training(gradient_checkpointing=True), generation, evaluator="none")
+    places = places_together(run, [Gpu("some", room * GB, room * GB)], None)
+    line = line_about_pages(run, places)
+    assert line.endswith(says)
+    assert bool(line) == bool(says)
+    vllm = run.changed({"engine": "vllm"})
+    assert line_about_pages(vllm, places) == ""
+    if says:
+        assert places_together(vllm, [Gpu("some", room * GB, room * GB)], None)[0].verdict != "does not fit"
 
 
 def test_the_table_has_every_item_and_says_when_the_peak_is() -> None:

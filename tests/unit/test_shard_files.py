@@ -80,33 +80,45 @@ def test_a_save_holds_no_more_than_a_block(tmp_path: Path, monkeypatch: pytest.M
 
 
 SAVES = """
-import sys
+import sys, time
 from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[2])
 from test_checkpoint import state
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.core.saved_beside import SavedBeside
+from headway.core.saved_beside import SavedSoon
 from headway.children.shard_files import Rows, write_shard
+from headway.learn.shard_writer import ShardWriter
+writers = [ShardWriter(), ShardWriter()]
 store = CheckpointStore(Path(sys.argv[1]))
 number = 0
 while True:
     number += 1
     folder = store.beside()
-    files = {}
-    for shard in range(2):
+    files, notes = {}, []
+    for shard, writer in enumerate(writers):
         rows = torch.full((50, 400), float(number))
-        files |= write_shard(Path(folder), shard, {"w": Rows(rows, 50 * shard, (100, 400))})
-    store.save(state(version=number, learner=SavedBeside(folder, files, number)))
+        parts = {"w": Rows(rows, 50 * shard, (100, 400))}
+        if sys.argv[3] == "waiting":
+            files |= write_shard(Path(folder), shard, parts)
+            continue
+        notes.append(writer.begin(Path(folder), shard, parts))
+        writer.before_change()
+        rows.zero_()
+    saved = SavedSoon(folder, files, number, tuple(notes))
+    while (found := saved.when_written()) is None:
+        time.sleep(0.001)
+    store.save(state(version=number, learner=found))
     print(number, flush=True)
 """
 
 
-def test_a_save_killed_at_any_moment_leaves_the_last_one_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["waiting", "beside training"])
+def test_a_save_killed_at_any_moment_leaves_the_last_one_whole(way: str, tmp_path: Path) -> None:
     dice = random.Random(3)
     for run in range(3):
         folder = tmp_path / str(run)
-        command = [sys.executable, "-c", SAVES, str(folder), str(Path(__file__).parent)]
+        command = [sys.executable, "-c", SAVES, str(folder), str(Path(__file__).parent), way]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             said = [child.stdout.readline() for _ in range(2)]

@@ -24,22 +24,24 @@ Verdict = Literal["fits", "tight", "does not fit", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """`count` processes of a role in one place. `reserves`: they take so much there whatever they need (vLLM)."""
+    """`count` processes of a role in one place. `reserves`: they take so much there whatever they need, and can do
+    without the `spare` part of their needs (vLLM)."""
 
     memory: RoleMemory
     count: int = 1
     reserves: int = 0
+    spare: int = 0
 
     @property
     def peak_bytes(self) -> int:
-        return self.count * max(self.memory.peak_bytes, self.reserves)
+        return self.count * max(self.memory.peak_bytes - self.spare, self.reserves)
 
     @property
     def least_bytes(self) -> int:
         """What is needed even where the estimates are too high."""
         memory = self.memory
         coming = memory.peak_bytes - memory.held_bytes
-        return self.count * max(memory.held_bytes + int((1 - ESTIMATE_ERROR) * coming), self.reserves)
+        return self.count * max(memory.held_bytes - self.spare + int((1 - ESTIMATE_ERROR) * coming), self.reserves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def table_rows(places: Sequence[Place]) -> list[list[str]]:
                 when = f"{when} (peak)" if when == memory.peak_moment else when
                 rows.append([where, who, item.name, when, in_gb(item.num_bytes), item.note])
                 where = who = ""
-            peak = "its share" if tenant.reserves > memory.peak_bytes else "at the peak"
+            peak = "its share" if tenant.reserves > memory.peak_bytes - tenant.spare else "at the peak"
             rows.append(["", "", peak, "", in_gb(tenant.peak_bytes), ""])
         if place.overhead_bytes:
             rows.append(["", "", "CUDA itself", "always", in_gb(place.overhead_bytes), ""])

@@ -94,6 +94,26 @@ def engine_memory(model: ModelShape, generation: Generation, role: str = "engine
     )
 
 
+def spare_bytes(model: ModelShape, generation: Generation) -> int:
+    """Of the cache of `engine_memory`, what an engine can do without. vLLM has pages for as many rows as there is room
+    for, the others wait: one whole row is enough to go on. The engine in this process has all of its rows or none."""
+    if generation.engine != "vllm":
+        return 0
+    cache = engine_memory(model, generation).bytes_of("cache")
+    least = math.ceil(cache / generation.cached_tokens * generation.context_tokens)
+    if generation.device != "cuda":
+        least = max(least, VLLM_CPU_CACHE)
+    return max(0, cache - least)
+
+
+def rows_bytes(model: ModelShape, generation: Generation) -> int:
+    """What the engine in this process reserves for whole rows beyond the first; 0 for vLLM, which has pages."""
+    if generation.engine == "vllm":
+        return 0
+    cache = engine_memory(model, generation).bytes_of("cache")
+    return cache - cache // generation.engine_rows
+
+
 def vllm_share_bytes(generation: Generation, gpu_bytes: int) -> int:
     """What vLLM reserves of a GPU when it starts, used or not; 0 for the engine in this process."""
     return int(generation.gpu_memory_utilization * gpu_bytes) if generation.engine == "vllm" else 0

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol
 
 from headway.capacity.fit_report import Place, Tenant
-from headway.capacity.generation_memory import Generation, engine_memory, vllm_share_bytes
-from headway.capacity.memory_items import RoleMemory, items_of
+from headway.capacity.generation_memory import Generation, engine_memory, rows_bytes, spare_bytes, vllm_share_bytes
+from headway.capacity.memory_items import RoleMemory, in_gb, items_of
 from headway.capacity.model_shape import ModelShape
 from headway.capacity.training_memory import Training, learner_host_memory, learner_memory
 
@@ -109,8 +109,29 @@ def _each(name: str, count: int) -> str:
 
 def _engine_tenant(run: PlannedRun, role: str, count: int, gpu_room: int) -> Tenant:
     assert run.generation is not None
-    reserved = vllm_share_bytes(run.generation, gpu_room) if run.generation.device == "cuda" else 0
-    return Tenant(engine_memory(run.model, run.generation, role), count, reserved)
+    is_on_gpu = run.generation.device == "cuda"
+    reserved = vllm_share_bytes(run.generation, gpu_room) if is_on_gpu else 0
+    spare = spare_bytes(run.model, run.generation) if reserved or not is_on_gpu else 0
+    return Tenant(engine_memory(run.model, run.generation, role), count, reserved, spare)
+
+
+def line_about_pages(run: PlannedRun, places: Sequence[Place]) -> str:
+    """One line where a place does not fit because an engine has a place for every token of every row; else nothing."""
+    generation = run.generation
+    if generation is None or generation.engine == "vllm":
+        return ""
+    rows = rows_bytes(run.model, generation)
+    for place in places:
+        engines = sum(tenant.count for tenant in place.tenants if tenant.memory.bytes_of("cache"))
+        is_why = place.room_bytes is not None and place.peak_bytes - engines * rows <= place.room_bytes
+        if engines and is_why and place.verdict == "does not fit":
+            whole = engine_memory(run.model, generation).bytes_of("cache")
+            return (
+                f"the engine in this process keeps room for {generation.engine_rows} rows of "
+                f"{generation.context_tokens:,} tokens, used or not ({in_gb(whole)}): --engine vllm has pages for the "
+                "tokens in use"
+            )
+    return ""
 
 
 def _in_memory(tenants: Sequence[Tenant], room: Room | None) -> Place:

@@ -43,6 +43,8 @@ class MemoryReport:
 
     places: Sequence[Place]
     remedies: Sequence[Remedy] = ()
+    why: str = ""
+    """A line about what takes most, where one thing does."""
 
     @property
     def is_refused(self) -> bool:
@@ -60,7 +62,8 @@ class MemoryReport:
         """What does not fit, with the numbers, and what would help."""
         lacking = [place.in_a_line() for place in self.places if place.verdict == "does not fit"]
         helps = [f"\n  {remedy}" for remedy in self.remedies]
-        return f"does not fit: {'; '.join(lacking)}" + ("\nwhat would help:" if helps else "") + "".join(helps)
+        why = f"\n{self.why}" if self.why else ""
+        return f"does not fit: {'; '.join(lacking)}{why}" + ("\nwhat would help:" if helps else "") + "".join(helps)
 
 
 def is_refused(places: Sequence[Place]) -> bool:
@@ -157,14 +160,19 @@ def learner_changes(
     ]
 
 
-def engine_changes(*, engine_rows: int, is_vllm: bool, share: float, parts: int) -> list[list[Settings]]:
-    """What takes less memory in an engine: fewer rows, a smaller share, or (vLLM) more GPUs for one engine."""
+def engine_changes(
+    *, engine_rows: int, is_vllm: bool, share: float, parts: int, lacks_pages: bool = False
+) -> list[list[Settings]]:
+    """What takes less memory in an engine: fewer rows, pages instead of rows (`lacks_pages`: rows are what does not
+    fit), a smaller share, or (vLLM) more GPUs for one engine."""
     rows: list[Settings] = []
     count = engine_rows // 2
     while count >= 1:
         rows.append({"engine_rows": count})
         count //= 2
     changes: list[list[Settings]] = [rows]
+    if lacks_pages:
+        changes.insert(0, [{"engine": "vllm"}])
     if is_vllm:
         changes.append([{"tensor_parallel_size": size} for size in (2, 4, 8) if size > parts])
         changes.append([{"gpu_memory_utilization": part} for part in (0.5, 0.7, 0.9) if part > share])

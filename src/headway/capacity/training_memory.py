@@ -29,6 +29,8 @@ QUANTIZED_BLOCK = 256
 """Numbers that share a scale in an optimizer state of 8 bit."""
 SAVED_COPIES_ON_HOST = 3
 """A checkpoint of replicas is in the machine's memory this many times at its peak: as tensors, packed, and written."""
+SAVED_AHEAD_BYTES = 1 << 30
+"""Of a checkpoint in shards a rank copies so much at most, while it goes on learning (learn/shard_writer.py)."""
 STEP_BYTES = 4
 """AdamW counts its steps for each tensor."""
 
@@ -192,7 +194,9 @@ def learner_memory(model: ModelShape, training: Training) -> RoleMemory:
     optimizer = optimizer_bytes(trained, tensors, training)
     reference = base * each if training.has_reference and not training.lora_rank else 0
     critic = _critic_bytes(model, training)
-    saved = 0
+    saved = ahead = 0
+    if training.saves and training.sharding != "replicas" and training.device == "cpu":
+        ahead = min(trained * each + optimizer, SAVED_AHEAD_BYTES)
     if training.saves and training.sharding == "replicas":
         copies = SAVED_COPIES_ON_HOST if training.device == "cpu" else 1
         saved = copies * (trained * each + optimizer + (critic - critic // 4 if critic else 0))
@@ -213,6 +217,7 @@ def learner_memory(model: ModelShape, training: Training) -> RoleMemory:
                 ("gathered layers", gathered_bytes(model, training)),
                 ("activations", activation_bytes(model, training)),
                 ("logits chunk", logit_bytes(model, training)),
+                ("checkpoint", ahead),
             ),
             "adding up": items_of(("gradient message", message)),
             "publishing": items_of(("publishing", publishing_bytes(model, training))),
@@ -242,7 +247,7 @@ def learner_host_memory(model: ModelShape, training: Training) -> RoleMemory:
     optimizer = 2 * 4 * trained if training.optimizer_state == "host" else 0
     checked = 4 * trained if training.max_lead and training.check_engine_every else 0
     state = trained * training.weight_bytes + optimizer_bytes(trained, 0, training) + optimizer
-    copies = SAVED_COPIES_ON_HOST if training.sharding == "replicas" else 1
+    saved = SAVED_COPIES_ON_HOST * state if training.sharding == "replicas" else min(state, SAVED_AHEAD_BYTES)
     whole = model.num_parameters
     return RoleMemory(
         "learner on the host",
@@ -252,6 +257,6 @@ def learner_host_memory(model: ModelShape, training: Training) -> RoleMemory:
                 ("weights", 4 * (whole if training.sharding == "replicas" else whole // training.shards))
             ),
             "publishing": items_of(("published version", 2 * whole if training.sharding == "replicas" else 0)),
-            "saving": items_of(("checkpoint", copies * state if training.saves else 0)),
+            "saving": items_of(("checkpoint", saved if training.saves else 0)),
         },
     )

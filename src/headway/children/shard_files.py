@@ -14,7 +14,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,8 +53,15 @@ class ShardError(ValueError):
     """Files of a state are damaged, or not of this model. One line."""
 
 
-def write_shard(folder: Path, number: int, parts: Mapping[str, Rows]) -> dict[str, int]:
-    """Writes a file of tensors and its index, to the disk; returns their names and sizes."""
+ReadBlock = Callable[[str, int, int], Tensor]
+"""Of a tensor by its name, the rows from one to before another, in the machine's memory."""
+
+
+def write_shard(
+    folder: Path, number: int, parts: Mapping[str, Rows], read_block: ReadBlock | None = None
+) -> dict[str, int]:
+    """Writes a file of tensors and its index, to the disk; returns their names and sizes. With `read_block` their
+    content comes from there, block by block; else it is that of the parts."""
     header: JsonObject = {}
     index: JsonObject = {}
     at = 0
@@ -71,8 +78,10 @@ def write_shard(folder: Path, number: int, parts: Mapping[str, Rows]) -> dict[st
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, part in parts.items():
-            rows = part.tensor.detach() if part.tensor.dim() else part.tensor.detach().reshape(1)
-            for block in rows.split(index[name]["block_rows"]) if rows.numel() else ():
+            rows, step = as_rows(part.tensor), index[name]["block_rows"]
+            for low in range(0, len(rows), step) if rows.numel() else ():
+                high = min(low + step, len(rows))
+                block = rows[low:high] if read_block is None else read_block(name, low, high)
                 data = block.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
                 index[name]["crc32"].append(zlib.crc32(data))
                 file.write(data)
@@ -81,6 +90,11 @@ def write_shard(folder: Path, number: int, parts: Mapping[str, Rows]) -> dict[st
     about = folder / f"shard-{number:05d}.json"
     about.write_text(json.dumps({"start": 8 + len(text), "tensors": index, "places": header}))
     return {path.name: path.stat().st_size, about.name: about.stat().st_size}
+
+
+def as_rows(tensor: Tensor) -> Tensor:
+    """The same memory without its gradient; a single number is a row."""
+    return tensor.detach() if tensor.dim() else tensor.detach().reshape(1)
 
 
 def _block_rows(part: Rows) -> int:

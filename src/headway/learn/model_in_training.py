@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.children.shard_files import Rows, SavedShards, write_shard
-from headway.core.saved_beside import SavedBeside
+from headway.children.shard_files import Rows, SavedShards
+from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.learn.grpo.policy import autocast
 from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
 from headway.learn.kernel_settings import KernelSettings
 from headway.learn.published_rows import PublishedRows, published_rows
 from headway.learn.rank import Rank
+from headway.learn.shard_writer import ShardWriter
 from headway.learn.sharding import shard_model
 from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
 from headway.llm.adapters import plain_weights
@@ -69,6 +70,7 @@ class ModelInTraining:
         self.random = np.random.default_rng(seed)
         self.updates = 0
         self.saves_beside = shard_ranks is not None
+        self._writer = ShardWriter()
         self._publish_dtype = publish_dtype
         self._rank = rank
 
@@ -113,11 +115,15 @@ class ModelInTraining:
             "random": self.random.bit_generator.state,
         }
 
-    def save_beside(self, folder: str, parts: Mapping[str, Rows], rest: Mapping[str, Any]) -> SavedBeside:
-        """Writes this rank's rows of everything, and `parts` with them, into files of its own."""
-        files = write_shard(Path(folder), self._rank.index, {**self.trained.parts("policy"), **parts})
+    def save_beside(self, folder: str, others: Mapping[str, TrainedWeights], rest: Mapping[str, Any]) -> SavedSoon:
+        """Begins to write this rank's rows of everything, and of the `others` by their names, into files of its own."""
+        parts: dict[str, Rows] = {}
+        for name, one in {"policy": self.trained, **others}.items():
+            parts |= one.parts(name)
+            one.before_change = self._writer.before_change
+        note = self._writer.begin(Path(folder), self._rank.index, parts)
         own = {"policy": self.trained.rest(), "updates": self.updates, "random": self.random.bit_generator.state}
-        return SavedBeside(folder, files, {**own, **rest})
+        return SavedSoon(folder, {}, {**own, **rest}, (note,))
 
     def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
         if isinstance(state, SavedBeside):
@@ -161,7 +167,7 @@ class LearnsAModel:
         """Its state goes into files, shard by shard."""
         return self._training.saves_beside
 
-    def save_beside(self, folder: str) -> SavedBeside:
+    def save_beside(self, folder: str) -> SavedSoon:
         return self._training.save_beside(folder, {}, {})
 
     def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:

@@ -32,7 +32,7 @@ from typing import Any, Protocol, TypeVar
 from headway.children.torch_groups import find_store, open_store
 from headway.core.opaque import SavedState, Weights
 from headway.core.protocols import Learner, explain
-from headway.core.saved_beside import SavedBeside
+from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport
 from headway.learn.rank import Backend, Device, Meeting, Rank, RanksBroken
 from headway.observe.fingerprint import fingerprint
@@ -161,12 +161,15 @@ class RankedLearner:
         return getattr(self._learner, "saves_beside", False)
 
     def save_beside(self, folder: str) -> SavedBeside:
-        """Each rank writes what it has."""
+        """Each rank writes what it has, perhaps while it goes on."""
         own: SavedBeside
         own, others = self._call_all("save_beside", folder)
         files = dict(own.files)
         for other in others.values():
             files |= other.files
+        if isinstance(own, SavedSoon):
+            notes = [*own.notes, *(note for rank in sorted(others) for note in others[rank].notes)]
+            return replace(own, files=files, notes=tuple(notes))
         return replace(own, files=files)
 
     def load_state_dict(self, state: object) -> None:

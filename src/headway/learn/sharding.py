@@ -18,16 +18,19 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headway.learn.published_rows import first_row
 from headway.learn.rank import Rank
 from headway.llm.model_types import CausalModel
 from headway.llm.trees import body_of
+from headway.llm.unread_models import is_unread, read_rows
 
 
 class Shards:
@@ -45,11 +48,14 @@ class Shards:
                 module.reshard()
 
 
-def shard_model(model: CausalModel, rank: Rank, shard_ranks: int | None) -> Shards | None:
+def shard_model(
+    model: CausalModel, rank: Rank, shard_ranks: int | None, *, in_bfloat16: bool | None = None
+) -> Shards | None:
     """Cuts a model in place, over `shard_ranks` of the ranks (all of them, or replicas of so many; None: not at all).
     Returns None where it is kept whole: there is one rank, replicas are asked for, or it cannot be cut, which is said
-    in one line."""
-    return _shard(body_of(model), model.get_output_embeddings(), rank, shard_ranks)
+    in one line. `in_bfloat16`: layers are gathered in bfloat16, whatever their weights are kept in, for a pass under
+    autocast (None: on GPUs, and of weights in bfloat16); gradients are summed in float32 then."""
+    return _shard(body_of(model), model.get_output_embeddings(), rank, shard_ranks, in_bfloat16)
 
 
 def shard_body(body: Any, rank: Rank, shard_ranks: int | None) -> Shards | None:
@@ -57,7 +63,7 @@ def shard_body(body: Any, rank: Rank, shard_ranks: int | None) -> Shards | None:
     return _shard(body, None, rank, shard_ranks)
 
 
-def _shard(body: Any, head: Any, rank: Rank, shard_ranks: int | None) -> Shards | None:
+def _shard(body: Any, head: Any, rank: Rank, shard_ranks: int | None, in_bfloat16: bool | None = None) -> Shards | None:
     if rank.size == 1 or shard_ranks is None or shard_ranks == 1:
         return None
     layers = find_layers(body)
@@ -66,13 +72,14 @@ def _shard(body: Any, head: Any, rank: Rank, shard_ranks: int | None) -> Shards 
         if rank.index == 0:
             line = f"{type(body).__name__} is not cut into shards, every rank keeps all of it: {why}"
             print(f"headway: {line}", file=sys.stderr, flush=True)
+        _with_head(body, head, partial(_read, rank))
         for whole in (body,) if head is None else (body, head):
             whole.to(rank.device)
         return None
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     kind = next(body.parameters()).dtype
-    is_lean = rank.device.type == "cuda" or kind == torch.bfloat16
+    is_lean = rank.device.type == "cuda" or kind == torch.bfloat16 if in_bfloat16 is None else in_bfloat16
     precise = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if is_lean else None,
         reduce_dtype=torch.float32 if is_lean else None,
@@ -81,15 +88,32 @@ def _shard(body: Any, head: Any, rank: Rank, shard_ranks: int | None) -> Shards 
     mesh = rank.mesh(shard_ranks)
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=precise)
-    if head is not None:
-        body.add_module("_head_while_it_is_cut", head)  # so that the head is gathered and let go with the body
-    fully_shard(body, mesh=mesh, mp_policy=precise, reshard_after_forward=False)
-    if head is not None:
-        del body._modules["_head_while_it_is_cut"]
+
+    def cut(whole: Any) -> None:
+        fully_shard(whole, mesh=mesh, mp_policy=precise, reshard_after_forward=False)
+        _read(rank, whole)
+
+    _with_head(body, head, cut)
     for part in (body, *layers):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)  # gloo knows no other
     return Shards(body, is_first_replica=rank.index < shard_ranks)
+
+
+def _with_head(body: Any, head: Any, work: Callable[[Any], None]) -> None:
+    """Works on body and head as one, so that the head is gathered and let go with the body."""
+    if head is not None:
+        body.add_module("_head_while_it_is_cut", head)
+    try:
+        work(body)
+    finally:
+        if head is not None:
+            del body._modules["_head_while_it_is_cut"]
+
+
+def _read(rank: Rank, whole: Any) -> None:
+    if is_unread(whole):
+        read_rows(whole, rank.device, first_row)
 
 
 def find_layers(body: Any) -> list[Any]:

@@ -10,7 +10,7 @@ gradients come summed, so only the norm has to be told between ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -63,6 +63,8 @@ class TrainedWeights:
     ) -> None:
         self._sharded: dict[str, Any] = {name: p for name, p in named.items() if hasattr(p, "to_local")}
         self.named = {name: _own_rows(p) if name in self._sharded else p for name, p in named.items()}
+        self.before_change: Callable[[], None] = _nothing
+        """Called before the weights and what the optimizer keeps of them change: somebody may be writing them."""
         self._rank = rank
         self._max_grad_norm = settings.max_grad_norm
         chosen: dict[str, Any] = {
@@ -128,6 +130,7 @@ class TrainedWeights:
         return (own + alike).sqrt().float()
 
     def step(self) -> None:
+        self.before_change()
         self._optimizer.step()
 
     def values(self) -> dict[str, Tensor]:
@@ -165,6 +168,7 @@ class TrainedWeights:
 
     def load_parts(self, prefix: str, saved: SavedShards, rest: dict[str, Any]) -> None:
         """Reads this rank's rows back, however many ranks have written them."""
+        self.before_change()
         state: dict[int, dict[str, Tensor]] = {}
         with torch.no_grad():
             for number, (name, rows) in enumerate(self.named.items()):
@@ -199,10 +203,15 @@ class TrainedWeights:
     # -- in memory --------------------------------------------------------------------------------------
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.before_change()
         with torch.no_grad():
             for name, parameter in self.named.items():
                 parameter.copy_(torch.as_tensor(state["weights"][name]))
         self._optimizer.load_state_dict(state["optimizer"])
+
+
+def _nothing() -> None:
+    pass
 
 
 def _is_of(key: str, name: str) -> bool:

@@ -40,6 +40,9 @@ def add_adapters(model: CausalModel, rank: int, alpha: float, *, seed: int = 0) 
     random = torch.Generator().manual_seed(seed)  # never the global one: roles are built at the same time
     with torch.no_grad():
         for module in adapted_layers(adapted).values():
+            for layer in (*module.lora_A.values(), *module.lora_B.values()):
+                if layer.weight.is_meta:  # beside weights that are not read yet
+                    layer.weight = torch.nn.Parameter(torch.zeros_like(layer.weight, device="cpu"))
             for layer in module.lora_A.values():
                 width = layer.weight.shape[1]
                 layer.weight.copy_((torch.rand(layer.weight.shape, generator=random) * 2 - 1) / width**0.5)
@@ -82,8 +85,9 @@ def plain_weights(model: CausalModel, dtype: torch.dtype | None = None) -> dict[
     for name, module in adapted_layers(model).items():
         adapted.update(f"{name}.{inner}" for inner, _ in module.named_parameters())
         change = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
-        plain[f"{name}.weight"] = module.base_layer.weight + change
+        folded = module.base_layer.weight + change
+        plain[f"{name}.weight"] = folded.to(dtype or folded.dtype)  # at once: one layer is there in both
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name not in adapted:
-            plain[name] = parameter.detach()
-    return plain if dtype is None else {name: tensor.to(dtype) for name, tensor in plain.items()}
+            plain[name] = parameter.detach().to(dtype or parameter.dtype)
+    return plain

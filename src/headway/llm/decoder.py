@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headway.core.naming import unknown
-from headway.llm.engine import Sampling
+from headway.llm.engine import EngineError, Sampling
 from headway.llm.model_types import NamedWeights
 from headway.llm.trees import ReplyTree
 
@@ -87,6 +88,22 @@ class StepsBesideReading(Protocol):
         ...
 
     steps_beside_reading: bool
+
+
+def room_for_rows(
+    size: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, rows: int, context: int
+) -> tuple[Tensor, Tensor]:
+    """The cache of keys and values, zeros of that size each. One line where there is no memory for it."""
+    try:
+        return torch.zeros(size, dtype=dtype, device=device), torch.zeros(size, dtype=dtype, device=device)
+    except RuntimeError as error:  # on a GPU, and where the machine says so at once
+        if "alloc" not in str(error) and not isinstance(error, torch.OutOfMemoryError):
+            raise
+        gb = 2 * math.prod(size) * dtype.itemsize / 1e9
+        raise EngineError(
+            f"there is no memory for the cache of {rows:,} rows of {context:,} tokens ({gb:.1f} GB on {device}): "
+            "set fewer engine_rows, or --engine vllm, which has pages for the tokens in use"
+        ) from error
 
 
 @torch.no_grad()

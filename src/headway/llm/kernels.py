@@ -120,7 +120,13 @@ def _why_not(model: CausalModel, chosen: Kernels, layout: Layout, budget: int, p
         exact = _read(model, probe, PLAIN, apart, 0)
         with precision(device):
             rounded = _read(model, probe, PLAIN, apart, 0)
-            is_coarse = torch.is_autocast_enabled(device.type) or next(model.parameters()).element_size() < 4
+            is_coarse = torch.is_autocast_enabled(device.type)
+        if next(model.parameters()).element_size() < 4:  # no precision to compare with: attention that is written out
+            is_coarse, config._attn_implementation = True, "eager"
+            try:
+                rounded = _read(model, probe, PLAIN, apart, 0)
+            finally:
+                config._attn_implementation = before
         try:
             with precision(device):
                 chosen.apply(model)

@@ -25,7 +25,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn.functional import linear
 
-from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits
+from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits, room_for_rows
 from headway.llm.engine import Sampling
 from headway.llm.llama_scores import branch_price, line_up, log_probs_of
 from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotation
@@ -54,8 +54,7 @@ class LlamaDecoder:
         self.weights.load(model.state_dict())
         self.cos, self.sin = rotation(model, context, parameter.dtype)
         size = (shape.layers, rows + 1, shape.kv_heads, context, shape.dim)
-        self.keys = torch.zeros(size, dtype=parameter.dtype, device=parameter.device)
-        self.values = torch.zeros_like(self.keys)
+        self.keys, self.values = room_for_rows(size, parameter.dtype, self.device, rows=rows, context=context)
         self.slots = np.arange(rows)
         self._scores = torch.zeros(shape.heads, context + 16)
         self._last_prompt = np.zeros(0, np.int64)  # in the slot behind those of the rows

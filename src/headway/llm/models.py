@@ -35,6 +35,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from headway.llm.model_types import CausalModel, ModelError, Tokenizer
+from headway.llm.unread_models import CannotWait, unread_model
 
 DEFAULT_MODEL = "smollm2"
 CACHE_VARIABLE = "HEADWAY_CACHE"
@@ -90,6 +91,32 @@ def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "
             f"model {name!r} could not be loaded: {len(missing)} of its weights are missing ({missing[0]})"
         )
     return model.to(device)
+
+
+def load_unread(name: str, *, dtype: torch.dtype = torch.float32) -> CausalModel | None:
+    """Builds a model whose weights are read when it is cut into shards (unread_models.py). None where that cannot be:
+    then it is loaded as a whole, and one line says why."""
+    place = locate(name)
+    with _named(f"model {name!r}"), _quiet():
+        folder = Path(_readable(place))
+        try:
+            if not folder.is_dir():
+                folder = _snapshot(place)
+            config = AutoConfig.from_pretrained(folder)
+            if getattr(config, "quantization_config", None):
+                raise CannotWait("its weights are quantised")
+            model: CausalModel = unread_model(folder, lambda: AutoModelForCausalLM.from_config(config, dtype=dtype))
+        except CannotWait as error:
+            print(f"headway: every rank loads all of {name!r} before it is cut: {error}", file=sys.stderr, flush=True)
+            return None
+    return model
+
+
+def _snapshot(place: str) -> Path:
+    """Finds the folder of a model of the hub in its cache, where its files are fetched to."""
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(place, allow_patterns=["*.json", "*.safetensors"]))
 
 
 def load_tokenizer(name: str) -> Tokenizer:

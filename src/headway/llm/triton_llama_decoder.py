@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits
+from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits, room_for_rows
 from headway.llm.engine import Sampling
 from headway.llm.llama_scores import branch_price, score_branches
 from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotate, rotation
@@ -81,8 +81,7 @@ class TritonLlamaDecoder:
         room = context + burst  # a row may run past its end within a burst
         self._cos, self._sin = (table.float().contiguous() for table in rotation(model, room, torch.float32))
         size = (shape.layers, _rounded(rows), shape.kv_heads, room, shape.dim)
-        self.keys = torch.zeros(size, dtype=dtype, device=self.device)
-        self.values = torch.zeros_like(self.keys)
+        self.keys, self.values = room_for_rows(size, dtype, self.device, rows=rows, context=context)
         self._rows = _DeviceRows(_rounded(rows), burst, self.device)
         self._graphs: dict[tuple[int, tuple[float, int, float]], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None

@@ -14,7 +14,14 @@ from headway.capacity.generation_memory import VLLM_SHARE, Generation, engine_me
 from headway.capacity.machine import gpus_here, host_memory
 from headway.capacity.memory_items import RoleMemory, items_of
 from headway.capacity.model_shape import ModelShape
-from headway.capacity.planned_run import EvaluatorPlace, PlannedRun, places_apart, places_together, tree_tokens
+from headway.capacity.planned_run import (
+    EvaluatorPlace,
+    PlannedRun,
+    line_about_pages,
+    places_apart,
+    places_together,
+    tree_tokens,
+)
 from headway.capacity.remedies import MemoryReport, engine_changes, find_remedies, is_refused, learner_changes
 from headway.capacity.training_memory import Training
 from headway.llm.model_types import ModelError
@@ -65,6 +72,7 @@ def memory_of(config: Checked) -> MemoryReport | None:
     def places_for(change: Mapping[str, object]) -> list[Place]:
         return places_together(run.changed(change), gpus, host)
 
+    why = line_about_pages(run, places)
     changes = learner_changes(
         microbatch_tokens=run.training.microbatch_tokens,
         least_tokens=_least_microbatch(config),
@@ -78,9 +86,10 @@ def memory_of(config: Checked) -> MemoryReport | None:
             is_vllm=generation.engine == "vllm",
             share=generation.gpu_memory_utilization,
             parts=8,  # more GPUs for one engine are Ray's to give
+            lacks_pages=bool(why),
         )
     known = {*type(config).model_fields, "gpu_memory_utilization"}
-    return MemoryReport(places, find_remedies(places_for, changes, known))
+    return MemoryReport(places, find_remedies(places_for, changes, known), why)
 
 
 def planned_run(config: Checked, shape: ModelShape, device: str) -> PlannedRun:

@@ -22,6 +22,9 @@ from headway.publish.weight_source import WeightSource
 from headway.recipes import Exported
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, ShardedConfig
 
+UNREAD = "meta"
+"""In place of a device: weights are read when the model is cut, by each rank its own rows."""
+
 
 class TrainsAModel(Protocol):
     """The settings of a recipe, as far as they concern the model itself."""
@@ -85,9 +88,9 @@ def ranks_on(config: TrainsAModel) -> Device:
 
 
 def loading_device(config: ShardedModel, rank: Rank) -> str:
-    """Where a rank loads a model. One that will be cut goes to the GPU layer by layer: it need not fit there."""
+    """Where a rank loads a model. Of one that will be cut, only this rank's rows are read, after that (UNREAD)."""
     if rank.size > 1 and config.ranks_of_a_model is not None:
-        return "cpu"
+        return UNREAD
     return str(rank.device) if rank.device.type == "cuda" else device_of(config)
 
 
@@ -120,9 +123,10 @@ def trained_dtype(config: TrainsAModel) -> torch.dtype:
 
 
 def frozen_model(config: TrainsAModel, device: str, dtype: torch.dtype = torch.float32) -> CausalModel:
-    from headway.llm.models import load_model
+    from headway.llm.models import load_model, load_unread
 
-    return load_model(config.model, dtype=dtype, device=device)
+    unread = load_unread(config.model, dtype=dtype) if device == UNREAD else None
+    return unread or load_model(config.model, dtype=dtype, device="cpu" if device == UNREAD else device)
 
 
 # -- for others -------------------------------------------------------------------------------------

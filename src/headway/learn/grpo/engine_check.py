@@ -13,7 +13,7 @@ the engine's cache is of older ones, and the difference would be no mistake of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -25,6 +25,7 @@ from headway.learn.grpo.policy import TokenPolicy
 from headway.learn.grpo.replies import MicrobatchSizes, Replies
 from headway.learn.rank import ALONE, Rank
 from headway.learn.sharding import Shards
+from headway.learn.trained_weights import TrainedWeights
 
 SHARE = 8
 """One reply of so many is read again, ..."""
@@ -41,7 +42,7 @@ class EngineCheck:
     def __init__(
         self,
         policy: TokenPolicy,
-        trained: Mapping[str, Tensor],
+        trained: TrainedWeights,
         every: int,
         rank: Rank = ALONE,
         shards: Shards | None = None,
@@ -49,7 +50,8 @@ class EngineCheck:
         self._rank = rank
         self._shards = shards
         self._policy = policy
-        self._trained = trained
+        self._weights = trained
+        self._trained = trained.named
         self._every = every
         self._copied: tuple[int, dict[str, Tensor]] | None = None
         self._due = 0
@@ -119,6 +121,7 @@ class EngineCheck:
             self._exchange(weights)
 
     def _exchange(self, weights: dict[str, Tensor]) -> None:
+        self._weights.before_change()
         if self._shards is not None:
             self._shards.forget_gathered()
         for name, live in self._trained.items():

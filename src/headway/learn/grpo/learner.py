@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from headway.children.shard_files import SavedShards
-from headway.core.saved_beside import SavedBeside
+from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport
 from headway.learn.corrections import Correction, Weighed, find_correction, interpolate
 from headway.learn.grpo import diagnostics
@@ -95,7 +95,7 @@ class GRPOLearner(LearnsAModel):
         model = self._training.model
         self._policy = TokenPolicy(model, settings, self._training.kernels)
         self._check = EngineCheck(
-            self._policy, self._training.trained.named, settings.check_engine_every, rank, self._training.shards
+            self._policy, self._training.trained, settings.check_engine_every, rank, self._training.shards
         )
         self._reference = find_reference(self._policy, settings, _sharded(load_reference, rank, shard_ranks))
         self._critic: Critic | None = None
@@ -137,11 +137,10 @@ class GRPOLearner(LearnsAModel):
             "version": self._check.version,
         }
 
-    def save_beside(self, folder: str) -> SavedBeside:
+    def save_beside(self, folder: str) -> SavedSoon:
         critic = None if self._critic is None else self._critic.trained
-        parts = {} if critic is None else critic.parts("critic")
         rest = {"critic": critic and critic.rest(), "version": self._check.version}
-        return self._training.save_beside(folder, parts, rest)
+        return self._training.save_beside(folder, {} if critic is None else {"critic": critic}, rest)
 
     def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
         rest = state.rest if isinstance(state, SavedBeside) else state
