@@ -1,6 +1,8 @@
 """Times the search for what can be done in Z-machine files, and counts how much of a walkthrough it finds.
 
-    python bench/valid_actions.py                 a house and a kitchen that TextWorld makes, as files nobody knows
+    python bench/valid_actions.py                 files nobody knows: a house and a kitchen that TextWorld makes, and a
+                                                  manor (bench/stories), a story in the manner of Zork, twice: by the
+                                                  Inform 7 that TextWorld brings, and by inform6 where it is installed
     python bench/valid_actions.py zork1.z5        a file of yours too
 
 A step of the walkthrough is found if one of the valid actions changes the world as it does; steps that change nothing
@@ -14,6 +16,8 @@ import argparse
 import faulthandler
 import json
 import random
+import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +31,10 @@ from rich.table import Table
 from headway.envs.text_games.textworld_games import COMMON, OPTIONS, made_world
 from headway.envs.text_games.valid_actions import find_valid_actions
 from headway.envs.text_games.z_machine import ZMachine
+
+STORIES = Path(__file__).parent / "stories"
+LIBRARY = Path("/usr/share/inform6/library")
+"""Of Debian's inform6-library."""
 
 
 @dataclass
@@ -50,8 +58,9 @@ def main() -> None:
     faulthandler.dump_traceback_later(given.limit_s, exit=True)
     table = Table("file", "version", "states", "ms average", "ms max", "valid actions", "walkthrough found")
     console = Console()
-    with _made("quest") as house, _made("cooking") as kitchen:
-        for path, walkthrough in [(path, None) for path in given.files] + [house, kitchen]:
+    with _made("quest") as house, _made("cooking") as kitchen, tempfile.TemporaryDirectory() as folder:
+        manors = [(path, manor_script()) for path in compiled_manors(Path(folder))]
+        for path, walkthrough in [(path, None) for path in given.files] + manors + [house, kitchen]:
             machine = ZMachine(path)
             found = measured(machine, walkthrough, given.steps)
             number = len(found.ms)
@@ -78,6 +87,23 @@ def _made(kind: str) -> Iterator[tuple[Path, tuple[str, ...]]]:
         path = Path(folder) / f"{kind}.z8"
         path.write_bytes(made.story)
         yield path, tuple(json.loads(made.logic)["metadata"]["walkthrough"])
+
+
+def compiled_manors(folder: Path) -> Iterator[Path]:
+    """Compiles the story of the manor by each compiler that is here."""
+    from textworld.generator.inform7.world2inform7 import compile_inform7_game
+
+    compile_inform7_game((STORIES / "manor.ni").read_text(), str(folder / "manor.z8"))
+    yield folder / "manor.z8"
+    if shutil.which("inform6") and LIBRARY.is_dir():
+        words = ["inform6", "-v5", f"+include_path={LIBRARY}", str(STORIES / "manor.inf"), str(folder / "manor.z5")]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        yield folder / "manor.z5"
+
+
+def manor_script() -> tuple[str, ...]:
+    """A way to win it."""
+    return tuple((STORIES / "manor.txt").read_text().splitlines())
 
 
 def measured(machine: ZMachine, walkthrough: tuple[str, ...] | None, num_steps: int) -> Found:

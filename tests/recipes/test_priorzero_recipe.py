@@ -95,6 +95,14 @@ def test_the_prior_decides_what_stands_in_the_slots_and_what_is_cut_is_counted(m
     assert (segment.priors[segment.valid].sum(-1) > 2 / 7).all(), "the likeliest of about seven"
 
 
+def test_a_language_model_that_is_late_is_not_waited_for_and_counted(model: str) -> None:
+    told = {"model": model, "prior": "frozen", "runtime": "inline", "dispatch": "free"}
+    result = run(tiny(**told, prior_deadline_s=1e-6))
+    assert result.updates == 8
+    assert result.metrics["prior_late"] > 0
+    assert run(tiny(**told)).metrics["prior_late"] == 0
+
+
 @pytest.mark.parametrize("mode", ["both", "world_model", "prior"])
 def test_every_way_to_play_collects_something_to_learn_from(model: str, mode: str) -> None:
     result = run(tiny(model=model, collect_mode=mode, runtime="inline"))
@@ -136,6 +144,25 @@ def test_a_game_has_defaults_of_its_own_which_a_user_and_a_quick_test_overrule()
     assert (read_values(PriorZeroConfig, {}).slots, cave.slots) == (16, 24)
     quick = read_values(PriorZeroConfig, {"env": "colossal_cave", "quick_test": True})
     assert (quick.max_episode_steps, quick.value_range) == (10, wanted["value_range"])
+
+
+def test_a_game_does_not_speak_of_a_prior_that_is_not_there_or_has_another_share() -> None:
+    pytest.importorskip("adventure", reason="a library of games is not installed: adventure")
+
+    def cave(**told: object) -> PriorZeroConfig:
+        config = read_values(PriorZeroConfig, {"env": "colossal_cave", **told})
+        assert isinstance(config, PriorZeroConfig)
+        return config
+
+    assert not cave(prior="none").has_prior
+    assert not cave(prior="none", quick_test=True).has_prior
+    assert cave().weight_of_prior() == AnnealedWeight(0.5, 0.0, 2000)
+    assert cave(prior_weight=0.3).weight_of_prior() == FixedWeight(0.3)
+    assert cave(wm_weight=0.75).weight_of_prior() == FixedWeight(0.25)
+    assert cave(prior_weighting="adaptive").weight_of_prior() == AdaptiveWeight(0.3, 1.0)
+    assert cave(prior_weight_low=0.1).weight_of_prior() == AdaptiveWeight(0.1, 1.0)
+    assert cave(prior_weighting="annealed", prior_weight=0.9).weight_of_prior() == AnnealedWeight(0.9, 0.0, 2000)
+    assert cave(final_prior_weight=0.1).weight_of_prior() == AnnealedWeight(0.5, 0.1, 2000)
 
 
 def test_a_quick_test_is_small_unless_told_otherwise() -> None:

@@ -546,6 +546,19 @@ def test_a_status_of_a_long_log_reads_its_end(tmp_path: Path, monkeypatch: pytes
     assert read_status(tmp_path).status.done == known.done == 20
 
 
+def test_a_status_of_a_long_run_that_was_resumed_reads_its_end_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for updates, resume in ((20, False), (30, True)):
+        headway.run(quick, quick_train, weights=0.0, updates=updates, folder=tmp_path, resume=resume)
+    monkeypatch.setattr("headway.observe.status.UP_TO_BYTES", 100)
+    assert read_status(tmp_path).status.done == 30
+    for tail_bytes in range(200, 12_000, 400):  # from within the session that goes on to before it
+        told = read_end_status(folder_of(tmp_path), tail_bytes=tail_bytes)
+        assert told is not None
+        assert told.status.done == 30
+
+
 # -- what is no run ---------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from headway.collect.search_segments import Games
 from headway.envs.text_games import RowShape, Scene, StoryGames, StoryLost, encode_scene, hashed_words
+from headway.envs.text_games.interface import BadStory
 from headway.envs.text_games.mini_world import MiniWorld
 from headway.envs.text_games.prompts import situation_prompt
 
@@ -222,3 +224,29 @@ class _NeverBegins(MiniWorld):
 def test_a_game_that_never_begins_is_an_error() -> None:
     with pytest.raises(StoryLost, match="there is no memory left"):
         StoryGames(_NeverBegins, 1)
+
+
+class _NothingCanBeDone(MiniWorld):
+    """Has no candidate from its second scene on, and is not over."""
+
+    def step(self, action: str) -> Scene:
+        return replace(super().step(action), candidates=())
+
+
+class _SaysWhatCanBeDoneAfterTheEnd(MiniWorld):
+    def step(self, action: str) -> Scene:
+        return replace(super().step(action), is_over=True)
+
+
+@pytest.mark.parametrize(
+    ("game", "what"),
+    [
+        (_NothingCanBeDone, "_NothingCanBeDone goes on and has no candidate: 'You are in the"),
+        (_SaysWhatCanBeDoneAfterTheEnd, "_SaysWhatCanBeDoneAfterTheEnd is over and has candidates: 'You are in the"),
+    ],
+)
+def test_an_empty_list_is_the_end_and_anything_else_is_one_line(game: type[MiniWorld], what: str) -> None:
+    games = StoryGames(game, 1)
+    with pytest.raises(BadStory, match=what) as refused:
+        games.step(np.array([0]))
+    assert "\n" not in str(refused.value)

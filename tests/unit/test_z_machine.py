@@ -15,7 +15,8 @@ import jericho
 from story_files import small_story
 
 from headway.envs.text_games.interface import BadStory
-from headway.envs.text_games.valid_actions import ActionTemplates, fallback_actions, find_valid_actions, names_in
+from headway.envs.text_games.names_of_things import Vocabulary
+from headway.envs.text_games.valid_actions import ActionTemplates, fallback_actions, find_valid_actions
 from headway.envs.text_games.z_machine import StoryMoment, ZMachine, check_story_file, told
 
 SAFE = ("take", "drop", "open", "close")
@@ -103,7 +104,39 @@ def test_names_are_words_of_the_dictionary_that_stand_in_the_text() -> None:
     words = {word: frozenset({"noun"}) for word in ("small", "brass", "lanter", "mailbo", "north")}
     words["take"] = frozenset({"verb"})
     text = "There is a small brass lantern here. Take the mailbox north, or a sword."
-    assert names_in(text, words) == ["lantern", "mailbox", "small brass lantern", "small", "brass"]
+    assert Vocabulary(words).names_in(text) == {
+        "lantern": frozenset(),
+        "mailbox": frozenset(),
+        "small brass lantern": {"lantern"},
+        "small": {"lantern"},
+        "brass": {"lantern"},
+    }
+
+
+def test_where_two_rows_end_alike_their_other_words_are_needed() -> None:
+    words = {word: frozenset({"noun"}) for word in ("iron", "brass", "key", "lamp")}
+    assert Vocabulary(words).names_in("An iron key, a brass key and a brass lamp.") == {
+        "key": frozenset(),
+        "lamp": frozenset(),
+        "iron key": frozenset(),
+        "brass key": frozenset(),
+        "brass lamp": {"lamp"},
+        "iron": frozenset(),
+        "brass": frozenset(),
+    }
+
+
+def test_what_was_moved_is_known_by_its_object(machine: ZMachine) -> None:
+    played(machine, "take lamp")
+    now = machine.objects()
+    dropped = machine.moved(now, machine.outcome("drop lamp")[1])
+    assert dropped is not None
+    assert len(dropped.attributes) == (4 if machine.version <= 3 else 6)
+    assert machine.moved(now, now) is None
+    played(machine)
+    taken = machine.moved(machine.objects(), machine.outcome("take lamp")[1])
+    assert taken is not None
+    assert taken.number == dropped.number
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from headway.collect.carried import can_be_carried, refuse_nan
-from headway.collect.reward_scale import RewardScale
-from headway.collect.segments import NUMBERS, ActingPolicy
+from headway.collect.reward_scale import RewardScale, RewardSigns
+from headway.collect.segments import NUMBERS, ActingPolicy, RememberingPolicy, first_state
 from headway.core.types import Rollout, Snapshot, State, Ticket
 from headway.envs.gymnasium_rows import EnvRows, EnvShape, MakeEnv
 from headway.envs.gymnasium_vector import Spec, legal_actions, to_environment
@@ -106,12 +106,12 @@ class FirstReadyCollector:
     def __init__(
         self,
         start: Callable[[], SteppedApart],
-        make_policy: Callable[[Spec], ActingPolicy],
+        make_policy: Callable[[Spec], ActingPolicy | RememberingPolicy],
         *,
         steps: int,
         seed: int,
         min_ready: int = 1,
-        scale: RewardScale | None = None,
+        scale: RewardScale | RewardSigns | None = None,
     ) -> None:
         if steps < 1:
             raise ValueError(f"a segment needs at least one step, received {steps!r}")
@@ -126,10 +126,11 @@ class FirstReadyCollector:
         if not 1 <= min_ready <= self._shape.num_envs:
             self.close()
             raise ValueError(f"min_ready must be from 1 to {self._shape.num_envs} environments, received {min_ready!r}")
-        self._policy = make_policy(self._spec)
+        self._policy: Any = make_policy(self._spec)
         self._places = np.arange(self._shape.num_envs)
         shape = (self._shape.num_envs, *self._spec.observation)
         self._obs = np.zeros(shape, self._spec.dtype)  # never moves: see above
+        self._state = first_state(self._policy, self._shape.num_envs)  # neither does this
         self._begin_episodes(self._envs)
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
@@ -165,6 +166,8 @@ class FirstReadyCollector:
         self._done = np.zeros(num_envs, bool)
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
+        if self._state is not None:
+            self._state[:] = 0
         missing = num_envs
         try:
             envs.reset(self._seed)
@@ -180,7 +183,7 @@ class FirstReadyCollector:
         steps, num_envs = self._steps, self._shape.num_envs
         noise = self._policy.noise(ticket.seed, steps, num_envs)  # [T, N, ...]
         turns = EnvTurns(num_envs, steps, self._min_ready)
-        segment = _Segment(steps, self._obs)
+        segment = _Segment(steps, self._obs, self._state)
         while not turns.are_over:
             if turns.may_act:
                 self._act(envs, turns, noise, segment)
@@ -194,8 +197,12 @@ class FirstReadyCollector:
     def _act(self, envs: SteppedApart, turns: EnvTurns, noise: np.ndarray, segment: _Segment) -> None:
         """One policy call for all that are ready."""
         mine = noise[np.minimum(turns.made, self._steps - 1), self._places]  # [N, ...]
-        actions, log_probs = self._policy.act(self._obs, mine, self._mask)
         who = turns.act()
+        if self._state is None:
+            actions, log_probs = self._policy.act(self._obs, mine, self._mask)
+        else:
+            actions, log_probs, after = self._policy.act_from(self._state, self._obs, mine, self._mask)
+            self._state[who] = np.where(self._done[who, None], np.float32(0), after[who])
         step = turns.made[who]
         segment.put("obs", step, who, self._obs)
         segment.put("actions", step, who, actions)
@@ -234,12 +241,12 @@ class FirstReadyCollector:
 class _Segment:
     """A rollout in the making: [T, N] of everything, filled in whatever order the steps come."""
 
-    def __init__(self, steps: int, obs: np.ndarray) -> None:
+    def __init__(self, steps: int, obs: np.ndarray, state: np.ndarray | None) -> None:
         self._steps = steps
         self._episodes: list[tuple[int, int, float, int]] = []  # step, environment, return, length
         flags: dict[str, DTypeLike] = dict.fromkeys(("terminated", "truncated", "valid", "masks"), bool)
         self._kinds = flags | {"obs": obs.dtype, "rewards": np.float32}  # others are kept as they come
-        self._fields: dict[str, np.ndarray] = {}
+        self._fields: dict[str, np.ndarray] = {} if state is None else {"state": state[None].copy()}
 
     def put(self, name: str, step: np.ndarray, who: np.ndarray, rows: np.ndarray) -> None:
         """The rows [N, ...] of `who`, each at its own step."""
@@ -271,13 +278,16 @@ class ResumableFirstReadyCollector(FirstReadyCollector):
             self._envs = self._start()
             self._begin_episodes(self._envs)
         scale = copy.deepcopy(self._scale)
-        return {"envs": self._envs.states(), "scale": scale, **{name: _copied(getattr(self, name)) for name in CARRIED}}
+        carried = {name: _copied(getattr(self, name)) for name in (*CARRIED, "_state")}
+        return {"envs": self._envs.states(), "scale": scale, **carried}
 
     def load_state_dict(self, state: State) -> None:
         if self._envs is None:
             self._envs = self._start()
         self._envs.load_states(state["envs"])
         self._obs[:] = state["_obs"]
+        if self._state is not None:
+            self._state[:] = state["_state"]
         self._scale = copy.deepcopy(state.get("scale"))
         for name in CARRIED[1:]:
             setattr(self, name, _copied(state[name]))
@@ -289,7 +299,7 @@ def _copied(values: np.ndarray | None) -> np.ndarray | None:
 
 def first_ready_collector(
     make_env: MakeEnv,
-    make_policy: Callable[[Spec], ActingPolicy],
+    make_policy: Callable[[Spec], ActingPolicy | RememberingPolicy],
     *,
     num_envs: int,
     steps: int,
@@ -298,7 +308,7 @@ def first_ready_collector(
     min_ready: int = 1,
     start_s: float = 120.0,
     step_s: float = 60.0,
-    scale: RewardScale | None = None,
+    scale: RewardScale | RewardSigns | None = None,
 ) -> FirstReadyCollector:
     """Single environments in `num_workers` processes (0: one each), which act as they become ready.
 

@@ -88,14 +88,13 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
     def build_runtime(self) -> Runtime:
         """Where this run takes place."""
         if self.runtime != "ray":
-            return build_runtime(self.runtime)
-        start_s = 5 / 6 * self.start_deadline_s  # before the coordinator gives up: it can say what was lacking
+            return build_runtime(self.runtime, start_s=self.start_deadline_s)
         return build_runtime(
             self.runtime,
+            start_s=self.start_deadline_s,
             address=self.ray_address,
             connect_s=self.ray_connect_s,
             keeps_copies=self.ray_keep_copies,
-            start_s=start_s,
         )
 
     def settings(self) -> Settings:
@@ -166,7 +165,7 @@ def read_values(kind: type[RunConfig], *layers: Mapping[str, object]) -> RunConf
     merged, _, problems = _in_our_words(kind, layers)
     for name, value in list(merged.items()):
         annotation = kind.model_fields[name].annotation
-        if isinstance(value, str) and get_origin(annotation) in (dict, list, tuple):
+        if isinstance(value, str) and _may_hold_several(annotation):
             value = merged[name] = _structure(value)
         if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
             problems.append(f"{name} needs a value, received {value!r}")  # else a bare --updates would be 1
@@ -197,12 +196,18 @@ def _in_our_words(
     return understand_layers(defaults_of(kind), [renamed(layer, former) for layer in layers])
 
 
+def _may_hold_several(annotation: object) -> bool:
+    """Whether a mapping or a list may be meant, also where it is one of several (`tuple[int, ...] | None`)."""
+    return any(get_origin(one) in (dict, list, tuple) for one in (annotation, *get_args(annotation)))
+
+
 def _structure(text: str) -> SettingValue:
-    """A mapping or a list that was written on the command line."""
+    """A mapping or a list that was written on the command line; a word stays as it stands there."""
     try:
-        return yaml.safe_load(text)
+        read: SettingValue = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
+    return read if isinstance(read, dict | list | None) else text
 
 
 def _lines(error: ValidationError, *, with_combinations: bool) -> list[str]:

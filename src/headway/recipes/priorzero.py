@@ -86,6 +86,7 @@ def stations(config: PriorZeroConfig, *, make_prior: MakePrior | None = None) ->
         learner_placement=replace(config.placement, num_gpus=config.learner_gpus),
         evaluator_placement=_playing(config),
         replay_placement=config.placement,
+        most_collectors=config.collectors,
         lines={LINE: _prior_line(config)} if config.is_learned else {},
     )
 

@@ -279,7 +279,7 @@ class PriorZeroConfig(
     def _defaults_of_the_game(cls, values: SettingValue) -> SettingValue:
         if not isinstance(values, dict):
             return values
-        return {**story_defaults(values.get("env", cls.model_fields["env"].default)), **values}
+        return {**story_defaults(values.get("env", cls.model_fields["env"].default), values), **values}
 
     @model_validator(mode="before")
     @classmethod

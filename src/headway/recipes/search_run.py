@@ -99,6 +99,7 @@ def search_stations(
         learner_placement=replace(config.placement, num_gpus=config.learner_gpus),
         evaluator_placement=replace(config.placement, num_gpus=config.search_gpus),
         replay_placement=config.placement,
+        most_collectors=config.collectors,
     )
 
 

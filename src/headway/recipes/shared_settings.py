@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -16,6 +16,7 @@ from headway.core.naming import unknown
 from headway.launching import RUNTIMES
 from headway.observe.alarms import DEFAULT_ALARMS, check_alarms
 from headway.observe.folder import check_name
+from headway.observe.log_file import LOG_LIMIT_MB, wrong_log_limit
 from headway.observe.monitor import load_monitor
 
 
@@ -76,6 +77,10 @@ class AsynchronySettings(SettingsGroup):
     wait, however big it is. Above max_lead=0 dispatch is free."""
     pacing_s: float = Field(0.0, ge=0)
     """Each collector, in each of its lanes, starts at most one ticket per this many seconds."""
+    tickets_per_call: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Tickets that one call brings to a collector, where as many wait for it. Raising it makes a ticket cheaper, above
+    all on Ray, and the first rollout of a call lands with the last. auto: as many as are collected while a call is on
+    its way, which is one where a ticket takes long. A pinned run has the same bits with any number."""
     lead_limit: int = Field(64, ge=1)
     """The largest lead that max_lead=auto may choose."""
     lead_buffer_size: int | None = Field(None, ge=1)
@@ -162,6 +167,9 @@ class RecordingSettings(SettingsGroup):
     """Write report.html at the end of the run: what happened, as one page."""
     keep_checkpoints: int = Field(2, ge=1)
     """How many checkpoints to keep."""
+    log_limit_mb: int = Field(LOG_LIMIT_MB, ge=0)
+    """What the event log may have on the disk, in MiB: at least 64, or 0 for whatever it comes to. Beyond it the oldest
+    parts of the log are let go, and the run can no longer be replayed from its beginning."""
     keep_best: bool = True
     """Keep the weights with the best score of an evaluation as well."""
     metrics_interval_s: float = Field(1.0, ge=0)
@@ -188,10 +196,23 @@ class RecordingSettings(SettingsGroup):
     """The project there."""
     wandb_mode: Literal["online", "offline", "disabled"] = "online"
     """offline: into the run's folder, to be sent with `wandb sync`; disabled: not at all."""
+    wandb_group: str | None = None
+    """The group of runs there that this one belongs to; `headway sweep` sets it to the name of the sweep."""
+    wandb_job_type: str | None = None
+    """What kind of run it is within its group; `headway sweep` sets it to the settings that are varied."""
     prometheus_port: int | None = Field(None, ge=0, le=65535)
     """Serve the newest metrics for Prometheus on this port while the run goes on; 0: any free port."""
     prometheus_host: str = "127.0.0.1"
-    """The address that port is bound to; 0.0.0.0 is reachable from other machines."""
+    """The address that port is bound to. 0.0.0.0 is reachable from other machines: they have to show the run's token,
+    from HEADWAY_TOKEN or the file `token` in the run's folder."""
+
+    @field_validator("log_limit_mb")
+    @classmethod
+    def _log_has_room_for_its_parts(cls, value: int) -> int:
+        wrong = wrong_log_limit(value)
+        if wrong:
+            raise ValueError(wrong)
+        return value
 
     @field_validator("monitor")
     @classmethod

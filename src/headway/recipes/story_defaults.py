@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from headway.core.opaque import SettingValue
 from headway.envs.text_games.loading import ALIASES
@@ -23,6 +24,12 @@ LONG_GAME: Mapping[str, SettingValue] = {
     "value_bins": 91,
     "value_norm_floor": 5.0,  # less than a few points is no difference
 }
+FADING_PRIOR: Mapping[str, SettingValue] = {
+    "prior_weighting": "annealed",  # a frozen prior helps to begin with, costs time, and is then left alone
+    "prior_weight": 0.5,
+    "prior_weight_versions": 2000,
+    "prior_floor": 0.03,
+}
 STORY_DEFAULTS: Mapping[str, Mapping[str, SettingValue]] = {
     "colossal_cave": {
         **LONG_GAME,
@@ -31,17 +38,30 @@ STORY_DEFAULTS: Mapping[str, Mapping[str, SettingValue]] = {
         "td_steps": 10,
         "entropy_weight": 0.1,
         "eval_temperature": 0.5,
+        **FADING_PRIOR,
     },
     Z_MACHINE: {**LONG_GAME, "text_words": 128},
 }
 """By the name of the game."""
 
+OTHER_SHARES = frozenset({"prior_weight", "prior_weight_low", "prior_weight_high"})
+"""Whoever sets one of these and no weighting means another one than fading."""
 _STORY_FILE = re.compile(r"\.z[1-8]$", re.IGNORECASE)
 
 
-def story_defaults(env: object) -> Mapping[str, SettingValue]:
-    """What the game of this name wants; nothing, if it is content with the recipe's defaults."""
+def story_defaults(env: object, told: Mapping[str, SettingValue] = MappingProxyType({})) -> Mapping[str, SettingValue]:
+    """What the game of this name wants beside what was told; nothing, if it is content with the recipe's defaults."""
     if not isinstance(env, str):
         return {}
     name = ALIASES.get(env, env)
-    return STORY_DEFAULTS.get(Z_MACHINE if _STORY_FILE.search(name) else name, {})
+    wanted = STORY_DEFAULTS.get(Z_MACHINE if _STORY_FILE.search(name) else name, {})
+    return {name: value for name, value in wanted.items() if name not in FADING_PRIOR or _may_fade(name, told)}
+
+
+def _may_fade(name: str, told: Mapping[str, SettingValue]) -> bool:
+    """Whether a default about the prior's share fits what was told: there is one, and it was given no other share."""
+    if told.get("prior") == "none":
+        return False
+    weighting = told.get("prior_weighting")
+    is_other = weighting not in (None, "annealed") or (weighting is None and not OTHER_SHARES.isdisjoint(told))
+    return name == "prior_floor" or not is_other

@@ -63,7 +63,10 @@ BEST_WALK = 2
 class ColossalCave:
     """Plays the cave. A seed decides where dwarves and pirate go, and nothing else."""
 
-    objective = "Explore the cave, find its treasures and bring them to the building."
+    objective = (
+        "Explore the cave, find its treasures and bring them to the building. "
+        'Magic works there: if a voice says "abra", say abra.'
+    )
     max_score = 350.0
     walkthrough_seed = BEST_WALK
 

@@ -1,47 +1,67 @@
 """Finds what can be done at a moment of a story, by trying it.
 
-    words of the text that are in the story's dictionary -> names of things (those that can be looked at)
-    directions, verbs x names, two-name templates        -> tried, one after another, from the same state
+    words of the text that are in the story's dictionary -> names of things (those that can be dropped or looked at)
+    dropping, looking, taking, directions, verbs x names, two-name templates -> tried, each from the same state
     kept: what changes the object table, the location or the score, and differs from what waiting changes
 
 Of commands with the same outcome the first is kept ("take mailbox" and "take small mailbox" are one action). What
-changes nothing of this is not found: speaking, reading, looking. Trying takes some hundred turns of the story, so the
-result is worth caching by the moment's key.
+changes nothing of this is not found: speaking, and mostly reading and looking.
+
+Nearly all of the time is the story's own, half a millisecond a turn, so what can be known without a turn is not tried:
+
+    a thing that was taken or dropped is known by its object; others by their description
+    of carried things with the same attributes one is opened, closed, switched, eaten, and something put into it; if
+    that does nothing, it is not tried with the rest
+    what can be opened is shut: it is not closed or unlocked, and nothing is put into it
+    two things that look as they read: reading is looking, and no more is read
+    two things together only where the answer to one pair was not dull (`_try_pairs`)
+
+The result is worth caching by the moment's key.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-DIRECTIONS = (
-    *("north", "south", "east", "west", "northeast", "northwest", "southeast", "southwest"),
-    *("up", "down", "in", "out"),
-)
+from headway.envs.text_games.names_of_things import DIRECTIONS, Vocabulary
+
 VERBS = ("take", "drop", "open", "close", "push", "pull", "move", "turn on", "eat", "read", "climb", "enter")
-PAIRS = ("put {held} in {other}", "unlock {other} with {held}", "attack {other} with {held}", "give {held} to {other}")
-"""`held` is a thing that is carried, `other` one that is not."""
+PAIRS = (
+    *("put {held} in {other}", "unlock {other} with {held}", "attack {other} with {held}", "give {held} to {other}"),
+    "tie {held} to {other}",
+)
+"""`held` is a thing that is carried, `other` one that cannot be; things are put into anything."""
+FOR_FIXED = ("push", "pull", "move", "climb", "enter")
+"""Verbs that are not tried on what can be carried."""
+FOR_PORTABLE = ("drop", "eat")
+"""Verbs that are not tried on what cannot."""
+FOR_A_KIND = ("open", "close", "turn on", "eat")
+"""Verbs for which it takes a thing of the right kind, as its attributes say."""
+FOR_OPEN = ("put ", "unlock ")
+"""Templates that are not tried on what is shut and can be opened: it holds nothing now, and is not locked."""
 FALLBACK = ("north", "south", "east", "west", "up", "down", "in", "out", "take all", "wait")
 """What is worth trying anywhere, for moments where trying took too long or found nothing."""
 MAX_NAMES = 16
 
-_FILLING = frozenset(
-    re.findall(
-        r"\w+",
-        "a an the and or of it its is are was were be you your yourself me my him her them they this that these those "
-        "here there all both every each no not some any other another one two three to from with at by for as if then",
-    )
-)
 _NOT_THERE = re.compile(
     r"can't see|cannot see|don't see|do not see|no such|isn't here|not here|don't know the word|not a verb|which do you"
-    r"|do you mean|what do you want|didn't understand|don't understand|there is no|there's no|used the word",
+    r"|do you mean|what do you want|didn't understand|don't understand|there is no|there's no|used the word"
+    r"|only understood you as far as",
     re.IGNORECASE,
 )
 ANNOUNCED = re.compile(r"score has (?:just )?gone (up|down) by ([\w-]+)", re.IGNORECASE)
 """How Inform's library tells of points."""
-_WORD = re.compile(r"[a-z0-9][a-z0-9'-]*|[.,;:!?()\n]")
+
+
+class MovedThing(NamedTuple):
+    """Says which object of a story was moved, and what it is like."""
+
+    number: int
+    attributes: bytes
 
 
 class TryingMachine(Protocol):
@@ -58,6 +78,10 @@ class TryingMachine(Protocol):
 
     def objects(self) -> bytes: ...
 
+    def moved(self, before: bytes, after: bytes) -> MovedThing | None:
+        """Returns the one thing that is elsewhere in the second object table. None: nothing is, or several are."""
+        ...
+
 
 @dataclass(frozen=True)
 class ActionTemplates:
@@ -72,67 +96,186 @@ def find_valid_actions(
 ) -> tuple[str, ...]:
     """Finds what can be done. Empty if nothing was found."""
     templates = templates or ActionTemplates()
-    held = _there(machine, names_in(carried, machine.words))
-    others = _there(machine, (name for name in names_in(f"{room}\n{said}", machine.words) if name not in held))
-    now = machine.objects()
-    seen = {now}
-    _, waited, _ = machine.outcome("wait")
-    commands = dict.fromkeys(_commands(machine.words, held, others, templates))
-    found = []
-    if waited != now:
-        seen.add(waited)
-        found.append("wait")
-    for command in commands:
-        said, objects, is_halted = machine.outcome(command)
-        if (objects not in seen or ANNOUNCED.search(said)) and not is_halted:
-            seen.add(objects)
-            found.append(command)
-    return tuple(sorted(found))
+    vocabulary = Vocabulary(machine.words)
+    trials = _Trials(machine, vocabulary)
+    verbs = [verb for verb in templates.verbs if vocabulary.knows(verb)]
+    trials.find_held(carried, can_drop="drop" in verbs)
+    trials.find_others(f"{room}\n{said}", can_take="take" in verbs)
+    for way in DIRECTIONS:
+        if vocabulary.knows(way):
+            trials.does_nothing(way)
+    for verb in verbs:
+        if verb not in ("take", "drop"):
+            trials.try_verb(verb)
+    for pair in templates.pairs:
+        if vocabulary.knows(pair.replace("{held}", "").replace("{other}", "")):
+            trials.try_pairs(pair)
+    return tuple(sorted(trials.found))
 
 
-def names_in(text: str, words: Mapping[str, frozenset[str]]) -> list[str]:
-    """Names of things that stand in a text: words of the dictionary, the last one of a row first, then the row.
+class _Trials:
+    """Tries commands at one moment of a story, and keeps what was learned of the things that are there."""
 
-    Of "a small brass lantern" these are "lantern", "small brass lantern" and "brass".
-    """
-    length = max(map(len, words), default=0)
-    heads: dict[str, None] = {}
-    rows: dict[str, None] = {}
-    rest: dict[str, None] = {}
-    for row in _rows(_WORD.findall(text.lower()), words, length):
-        heads[row[-1]] = None
-        if len(row) > 1:
-            rows[" ".join(row[-3:])] = None
-            rest.update(dict.fromkeys(row[:-1]))
-    return list(heads | rows | rest)
+    def __init__(self, machine: TryingMachine, vocabulary: Vocabulary) -> None:
+        self.found: list[str] = []
+        self._machine, self._vocabulary = machine, vocabulary
+        self._now = machine.objects()
+        self._seen = {self._now}
+        self._held: list[str] = []
+        self._others: list[str] = []
+        self._portable: set[str] = set()
+        self._shut: set[str] = set()  # what could be opened
+        self._named_held: set[str] = set()  # words for what is carried, asked about or not
+        self._looks: dict[str, str] = {}  # what looking at a thing says, where it was looked at
+        self._attributes: dict[str, bytes] = {}  # of things that were moved
+        _, waited, _ = machine.outcome("wait")
+        if waited != self._now:
+            self._seen.add(waited)
+            self.found.append("wait")
+
+    def does_nothing(self, command: str) -> str | None:
+        """Tries a command. What the story answers, if nothing comes of it."""
+        answer, is_nothing, _ = self._try(command)
+        return answer if is_nothing else None
+
+    def _try(self, command: str) -> tuple[str, bool, MovedThing | None]:
+        """Tries a command: what the story answers, whether nothing new comes of it, and what is elsewhere then."""
+        answer, objects, is_halted = self._machine.outcome(command)
+        moved = None if objects == self._now else self._machine.moved(self._now, objects)
+        if is_halted or (objects in self._seen and not ANNOUNCED.search(answer)):
+            return answer, True, moved
+        self._seen.add(objects)
+        self.found.append(command)
+        return answer, False, moved
+
+    # -- which things are there --------------------------------------------------------------------
+
+    def find_held(self, carried: str, *, can_drop: bool) -> None:
+        """Finds names of what is carried, one for each thing: by dropping it, or else by looking at it."""
+        numbers: set[int] = set()
+
+        def is_new(name: str) -> bool | None:
+            answer, is_nothing, moved = self._try(f"drop {name}") if can_drop else ("", True, None)
+            if is_nothing and _NOT_THERE.search(answer):
+                return None
+            if moved is None:
+                return self._looks_new(name)
+            self._attributes[name] = moved.attributes
+            is_first = moved.number not in numbers
+            numbers.add(moved.number)
+            return is_first
+
+        names = self._vocabulary.names_in(carried)
+        self._held, self._named_held = _there(names, is_new)
+        self._portable.update(self._held)
+
+    def find_others(self, text: str, *, can_take: bool) -> None:
+        """Finds names of what is there otherwise, one for each thing, and which of them can be taken."""
+        names = self._vocabulary.names_in(text)
+        names = {name: instead for name, instead in names.items() if name not in self._named_held}
+        self._others, _ = _there(names, self._looks_new)
+        for name in self._others if can_take else ():
+            _, is_nothing, moved = self._try(f"take {name}")
+            if not is_nothing:
+                self._portable.add(name)
+                if moved is not None:
+                    self._attributes[name] = moved.attributes
+
+    def _looks_new(self, name: str) -> bool | None:
+        """Looks at a thing. Is it a new one? Two with the same description are one thing. None: it is not there."""
+        said = self._try(f"examine {name}")[0]
+        if _NOT_THERE.search(said):
+            return None
+        is_new = _says_nothing(said, name) or said not in self._looks.values()
+        self._looks[name] = said
+        return is_new
+
+    # -- what can be done with them ----------------------------------------------------------------
+
+    def try_verb(self, verb: str) -> None:
+        """Tries a verb with each thing for which it makes sense; not on, once it has proved to be a word for looking.
+
+        One thing may be described by what is written on it, so it takes two that look as they read.
+        """
+        refused: set[bytes] = set()
+        num_looks = 0
+        for name in [*self._others, *self._held]:
+            if verb in (FOR_FIXED if name in self._portable else FOR_PORTABLE) or (
+                verb == "close" and name in self._shut
+            ):
+                continue
+            attributes = self._attributes.get(name) if verb in FOR_A_KIND else None
+            if attributes in refused:
+                continue
+            answer = self.does_nothing(f"{verb} {name}")
+            if answer is None:
+                self._shut.update([name] if verb == "open" else [])
+                continue
+            if attributes is not None:
+                refused.add(attributes)
+            if verb == "read":
+                if name not in self._looks:
+                    self._looks_new(name)
+                num_looks += answer == self._looks[name]
+                if num_looks == 2:
+                    return
+
+    def try_pairs(self, pair: str) -> None:
+        """Tries two things: each with the first that is carried, and with all the rest where the answer was not dull.
+
+        An answer is dull that several things get ("that can't contain things"): it is about their kind. One that a
+        single thing gets ("it does not fit the lock") says that something else might do.
+        """
+        targets = [*self._others, *self._held]
+        if not pair.startswith("put "):
+            targets = [name for name in self._others if name not in self._portable]
+        if pair.startswith(FOR_OPEN):
+            targets = [name for name in targets if name not in self._shut]
+        answers: dict[str, tuple[str, ...] | None] = {}  # None: something came of it
+        of_kind: dict[bytes, tuple[str, ...]] = {}
+        for other in targets:
+            mine = next((one for one in self._held if one != other), None)
+            if mine is None:
+                continue
+            attributes = self._attributes.get(other, b"")
+            if attributes in of_kind:
+                answers[other] = of_kind[attributes]
+                continue
+            said = self.does_nothing(pair.format(held=mine, other=other))
+            answers[other] = answer = None if said is None else self._vocabulary.without_names(said)
+            if answer is not None and attributes:
+                of_kind[attributes] = answer
+        often = Counter(answers.values())
+        for other, answer in answers.items():
+            more = [one for one in self._held if one != other][1:]
+            if answer is None or (often[answer] == 1 and not self._is_dull(pair, answer, more)):
+                for mine in more:
+                    self.does_nothing(pair.format(held=mine, other=other))
+
+    def _is_dull(self, pair: str, answer: tuple[str, ...], more: list[str]) -> bool:
+        """Asks something that is carried the same, where that is less work than trying all that might do."""
+        if pair.startswith("put ") or len(more) < 2:
+            return False
+        said = self.does_nothing(pair.format(held=self._held[0], other=self._held[1]))
+        return said is not None and self._vocabulary.without_names(said) == answer
 
 
-def _rows(tokens: Iterable[str], words: Mapping[str, frozenset[str]], length: int) -> Iterator[list[str]]:
-    """The longest rows of words that may name a thing."""
-    row: list[str] = []
-    for token in [*tokens, "."]:
-        if _may_name(token, words, length):
-            row.append(token)
-        elif row:
-            yield row
-            row = []
-
-
-def _may_name(token: str, words: Mapping[str, frozenset[str]], length: int) -> bool:
-    parts = words.get(token[:length])
-    if parts is None or token in _FILLING or token in DIRECTIONS or not token[0].isalpha() or len(token) < 2:
-        return False
-    return not parts or bool(parts & {"noun", "adj", "plural"})
-
-
-def _there(machine: TryingMachine, names: Iterable[str]) -> list[str]:
-    """Those names that can be looked at, one for each thing: two with the same description are one thing."""
-    found: dict[str, str] = {}
-    for name in list(names)[:MAX_NAMES]:
-        said, _, _ = machine.outcome(f"examine {name}")
-        if not _NOT_THERE.search(said):
-            found.setdefault(f"{said} of {name}" if _says_nothing(said, name) else said, name)
-    return list(found.values())
+def _there(names: Mapping[str, frozenset[str]], is_new: Callable[[str], bool | None]) -> tuple[list[str], set[str]]:
+    """Those names of which each names a new thing, and all that name something; `is_new` asks (None: not there)."""
+    found: list[str] = []
+    named: set[str] = set()
+    asked = 0
+    for name, instead in names.items():
+        if instead and instead <= named:
+            named.add(name)
+        elif asked < MAX_NAMES:
+            asked += 1
+            answer = is_new(name)
+            if answer is not None:
+                named.add(name)
+            if answer:
+                found.append(name)
+    return found, named
 
 
 def _says_nothing(said: str, name: str) -> bool:
@@ -140,28 +283,7 @@ def _says_nothing(said: str, name: str) -> bool:
     return "nothing special" in said.lower() and name not in said.lower()
 
 
-def _commands(
-    words: Mapping[str, frozenset[str]], held: list[str], others: list[str], templates: ActionTemplates
-) -> Iterator[str]:
-    length = max(map(len, words), default=0)
-
-    def is_known(command: str) -> bool:
-        return all(word[:length] in words for word in command.split())
-
-    yield from filter(is_known, DIRECTIONS)
-    for verb in filter(is_known, templates.verbs):
-        for name in [*others, *held]:
-            if not (verb == "take" and name in held) and not (verb == "drop" and name in others):
-                yield f"{verb} {name}"
-    for pair in templates.pairs:
-        if is_known(pair.replace("{held}", "").replace("{other}", "")):
-            yield from (
-                pair.format(held=mine, other=other) for mine in held for other in [*others, *held] if mine != other
-            )
-
-
 def fallback_actions(words: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
     """What is tried where nothing better is known, as far as the story knows the words."""
-    length = max(map(len, words), default=0)
-    known = [command for command in FALLBACK if all(word[:length] in words for word in command.split())]
+    known = filter(Vocabulary(words).knows, FALLBACK)
     return tuple(sorted(known)) or ("wait",)

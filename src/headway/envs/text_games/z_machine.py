@@ -33,7 +33,7 @@ import jericho
 import numpy as np
 
 from headway.envs.text_games.interface import BadStory
-from headway.envs.text_games.valid_actions import ANNOUNCED
+from headway.envs.text_games.valid_actions import ANNOUNCED, MovedThing
 
 VERSIONS = (1, 2, 3, 4, 5, 7, 8)
 """Of story files that are text; 6 draws pictures."""
@@ -100,6 +100,16 @@ class ObjectTable:
             properties, count = min(properties, mine), count + 1
             end = max(end, _end_of_properties(memory, mine, is_small))
         return ObjectTable(first, count, size, attribute_bytes, end)
+
+    @property
+    def parents(self) -> slice:
+        """Where an object says in which other one it is."""
+        width = (self.size - self.attribute_bytes - 2) // 3
+        return slice(self.attribute_bytes, self.attribute_bytes + width)
+
+    def rows(self, table: bytes) -> np.ndarray:
+        """The objects of a table, [count, size]."""
+        return np.frombuffer(table, np.uint8, self.count * self.size).reshape(self.count, self.size)
 
 
 class ZMachine:
@@ -188,6 +198,16 @@ class ZMachine:
         table = memory[self._table.first : self._table.end] & self._mask
         variables = memory[self._variables : self._variables + 4] if self.version <= 3 else memory[:0]
         return table.tobytes() + variables.tobytes()
+
+    def moved(self, before: bytes, after: bytes) -> MovedThing | None:
+        """Returns the one object that is elsewhere in the second table, with its attributes in the first."""
+        then, now = self._table.rows(before), self._table.rows(after)
+        parents = self._table.parents
+        elsewhere = np.flatnonzero((then[:, parents] != now[:, parents]).any(1))
+        if len(elsewhere) != 1:
+            return None
+        number = int(elsewhere[0])
+        return MovedThing(number, then[number, : self._table.attribute_bytes].tobytes())
 
     def state(self) -> bytes:
         """The whole state, in some kilobytes."""
