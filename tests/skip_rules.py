@@ -17,6 +17,7 @@ ALLOWED = {
     "vLLM is not installed: ": "it needs an environment of its own, of some gigabytes: make vllm",
     "a library of games is not installed: ": "each needs an environment of its own, some of hundreds of megabytes",
     "a story file of the user is not on this machine: ": "games that are sold are not ours to give away",
+    "this kernel or user may not make machines: ": "namespaces need root, and a kernel that has them",
     "the data set is not on this machine": "GSM8K is for whoever has downloaded it",
 }
 """How the reason of a skip may begin, and why that is no fault."""

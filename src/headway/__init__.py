@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from headway.launching import Run, build_runtime, launch, run
     from headway.recipes.background import start
     from headway.recipes.loading import load
+    from headway.sweeping.session import SweepFailed, sweep
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ _HOMES = {
     "headway.launching": ("Run", "build_runtime", "launch", "run"),
     "headway.recipes.background": ("start",),
     "headway.recipes.loading": ("load",),
+    "headway.sweeping.session": ("SweepFailed", "sweep"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -96,6 +98,7 @@ __all__ = [
     "Stalled",
     "Stations",
     "Step",
+    "SweepFailed",
     "Ticket",
     "build_runtime",
     "launch",
@@ -103,6 +106,7 @@ __all__ = [
     "run",
     "start",
     "stations_from_functions",
+    "sweep",
     "window",
 ]
 

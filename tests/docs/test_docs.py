@@ -38,7 +38,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.
 FENCE = re.compile(r"^```(\w*)$")
 NOT_RUN = re.compile(r"^<!-- not run: \S.*-->$")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-STAMPED = re.compile(r"runs/(\w+)-\d{8}-\d{6}")
+STAMPED = re.compile(r"runs/((?:sweep-)?\w+)-\d{8}-\d{6}")
 
 
 @dataclass
@@ -178,6 +178,16 @@ def test_internal_links_lead_somewhere(page: Path) -> None:
         assert ROOT in there.parents, f"{target} leaves the repository"
         if anchor:
             assert anchor in anchors(there), f"{target}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_test_that_a_page_links_to_is_there(page: Path) -> None:
+    for test, target in re.findall(r"\[`(test_\w+)`\]\(([^)\s]+)\)", page.read_text()):
+        there = (page.parent / target).resolve()
+        held = there.read_text()
+        suites = [ROOT / "src/headway/testing", ROOT / "tests"] if "_contract import" in held else []
+        sources = [held, *(path.read_text() for suite in suites for path in suite.rglob("*contract*.py"))]
+        assert any(re.search(rf"\b{test}\b", source) for source in sources), f"{test} is not in {target}"
 
 
 def anchors(page: Path) -> set[str]:

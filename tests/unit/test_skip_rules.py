@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cluster_machines import FORBIDDEN
 from skip_rules import ALLOWED, is_allowed
 from waiting import patient
 
@@ -62,8 +63,8 @@ def test_the_session_of_all_tests_counts_its_skips(request: pytest.FixtureReques
     assert request.config.pluginmanager.has_plugin("skip_rules")
 
 
-def test_only_a_gpu_vllm_libraries_of_games_and_files_of_a_user_may_be_missing() -> None:
-    assert len(ALLOWED) == 5
+def test_only_a_gpu_vllm_libraries_of_games_files_of_a_user_and_namespaces_may_be_missing() -> None:
+    assert len(ALLOWED) == 6
     theirs = "a story file of the user is not on this machine: zork1.z5", "the data set is not on this machine"
-    assert all(map(is_allowed, (GPU, VLLM, GAMES, *theirs)))
+    assert all(map(is_allowed, (GPU, VLLM, GAMES, FORBIDDEN, *theirs)))
     assert not is_allowed("needs Chromium: make browser") and not is_allowed("EnvPool is not installed")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.functions import stations_from_functions
+from headway.coordinate.idle_seats import IdleSeats
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.snapshots import HeldSnapshots
 from headway.coordinate.ticket_queue import TicketQueue
@@ -49,6 +50,34 @@ def test_in_a_pinned_run_every_collector_has_its_own_line() -> None:
     assert desk.take(0) == ticket(0, 0)
     assert desk.take(0) is None
     assert [desk.take(1), desk.take(1)] == [ticket(1, 1), ticket(3, 1)]
+
+
+@stable
+@given(
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.lists(st.tuples(st.sampled_from(["add", "add", "remove", "pop"]), st.integers(0, 19)), max_size=300),
+)
+def test_with_lanes_the_next_ticket_goes_where_most_lanes_are_idle(
+    collectors: int, lanes: int, calls: list[tuple[str, int]]
+) -> None:
+    idle = IdleSeats((lambda seat: seat % collectors) if lanes > 1 else None)
+    waiting: list[int] = []  # longest first
+    for call, number in calls:
+        seat = number % (collectors * lanes)
+        if call == "pop":
+            many = [sum(other % collectors == one % collectors for other in waiting) for one in waiting]
+            wanted = waiting[many.index(max(many)) if lanes > 1 else 0] if waiting else None
+            assert idle.pop() == wanted
+            waiting = [one for one in waiting if one != wanted]
+        elif call == "add":
+            idle.add(seat)
+            waiting += [seat] if seat not in waiting else []
+        elif seat in waiting:
+            idle.remove(seat)
+            waiting.remove(seat)
+        assert list(idle) == waiting
+        assert (seat in idle) == (seat in waiting)
 
 
 @pytest.mark.parametrize("pinned", [True, False])
