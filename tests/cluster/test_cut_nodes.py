@@ -7,10 +7,19 @@ from dataclasses import replace
 
 import pytest
 from cluster_driver import ANY, HEAD, WORKER, Job
-from cluster_runs import RayCluster, assert_nothing_lost_or_doubled, undisturbed_hash
+from cluster_runs import ClusterRun, RayCluster, assert_nothing_lost_or_doubled, undisturbed_hash
 from waiting import patient, wait_until
 
 pytestmark = pytest.mark.timeout(240)
+BEFORE_RAY_S = 8.0
+"""Ray itself calls a node dead that has been silent for 12 s (`HEALTH`); a deadline that is to be first is shorter."""
+
+
+def stands_still(run: ClusterRun, seconds: float) -> bool:
+    """Whether nothing was said in the run's log for so long."""
+    before = len(run.events())
+    time.sleep(seconds)
+    return len(run.events()) == before
 
 
 def test_a_node_that_is_back_before_the_deadline_costs_time_and_nothing_else(
@@ -20,11 +29,8 @@ def test_a_node_that_is_back_before_the_deadline_costs_time_and_nothing_else(
     with cluster.run(Job(run_folder, deadlines={"collect_s": patient(60)})) as run:
         run.wait_for_update(10)
         cluster.cut(WORKER)
-        before = len(run.events())
-        stood_still_from = time.monotonic()
-        wait_until(lambda: time.monotonic() - stood_still_from > 2.5, what="a cut of some seconds")
+        wait_until(lambda: stands_still(run, 2.5), what="a run that stands still, since nobody can be reached")
         assert not run.is_over
-        assert len(run.events()) - before < 20, "nothing could be collected meanwhile"
         cluster.mend(WORKER)
         result = run.finish()
         assert_nothing_lost_or_doubled(run, result)
@@ -37,7 +43,7 @@ def test_a_node_that_stays_away_is_replaced_and_a_pinned_run_keeps_its_bits(
     cluster.bring_up(WORKER)
     worker = cluster.nodes[WORKER]
     job = Job(run_folder, collectors=4, max_lead=4, updates=60, collect_ms=150, collector_at=ANY)
-    with cluster.run(replace(job, deadlines={"collect_s": patient(2)})) as run:
+    with cluster.run(replace(job, deadlines={"collect_s": min(patient(2), BEFORE_RAY_S)})) as run:
         run.wait_for_update(10)
         there = len(worker.processes("ray::RoleHost"))
         assert there, "Ray spread the collectors over both machines"
