@@ -106,7 +106,7 @@ def undisturbed_hash(job: DiskJob) -> str:
 def test_training_goes_on_while_the_disk_with_its_log_is_frozen_and_the_log_is_whole_afterwards(
     tmp_path: Path, ends: ExitStack
 ) -> None:
-    disk, job = make(tmp_path, ends, updates=300)
+    disk, job = make(tmp_path, ends, updates=1000)
     run = DiskRun(disk, job, ends)
     run.wait_for_update(30)
     disk.freeze()
@@ -119,14 +119,14 @@ def test_training_goes_on_while_the_disk_with_its_log_is_frozen_and_the_log_is_w
 def test_a_checkpoint_waits_for_a_frozen_disk_within_its_deadline_and_the_run_goes_on(
     tmp_path: Path, ends: ExitStack
 ) -> None:
-    disk, job = make(tmp_path, ends, updates=100, save_every=50)
+    disk, job = make(tmp_path, ends, updates=600, save_every=500)  # some seconds to freeze it in
     run = DiskRun(disk, job, ends)
     run.wait_for_update(20)
     disk.freeze()
-    run.wait_for_update(50)
+    run.wait_for_update(500)
     waiting_since = time.monotonic()
     wait_until(lambda: time.monotonic() - waiting_since > 1.0, what="a second in which nothing can happen")
-    assert run.num_updates() == 50, "what is saved is the state between two updates"
+    assert run.num_updates() == 500, "what is saved is the state between two updates"
     disk.thaw()
     assert_whole(run, job)
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from waiting import patient
 
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
@@ -53,10 +54,13 @@ class PausableEngine(ToyEngine):
 
 
 class SlowEvaluator(ToyEvaluator):
-    """Takes longer than a collect call may."""
+    """Takes so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
 
     def evaluate(self, snapshot: Snapshot, seed: int) -> Score:
-        time.sleep(0.5)
+        time.sleep(self._seconds)
         return super().evaluate(snapshot, seed)
 
 
@@ -158,8 +162,9 @@ def test_a_call_that_hangs_is_given_up_when_its_own_time_is_over() -> None:
 
 @pytest.mark.parametrize("runtime", ["threads", "processes"])
 def test_an_evaluation_that_takes_longer_than_a_collect_call_may_restarts_nobody(runtime: str) -> None:
-    settings = settings_for(updates=3, every=1, deadlines=Deadlines(collect_s=0.4))
-    result, events = run(settings, runtime, stations(steps=10, evaluator=SlowEvaluator))
+    limit_s = patient(0.4)
+    settings = settings_for(updates=3, every=1, deadlines=Deadlines(collect_s=limit_s))
+    result, events = run(settings, runtime, stations(steps=10, evaluator=partial(SlowEvaluator, 1.25 * limit_s)))
     assert result.restarts == 0
     assert parked_over(events)
 
@@ -226,17 +231,17 @@ class TalkingEngine(ToyEngine):
 
 @pytest.mark.parametrize("runtime", ["threads", "processes"])
 def test_what_a_late_collector_was_doing_is_said(runtime: str) -> None:
-    given = Stations(TalkingEngine, ToyLearner, ToyEvaluator)
+    given, limit_s = Stations(TalkingEngine, ToyLearner, ToyEvaluator), patient(0.25)
     settings = settings_for(
         updates=1,
         evaluation_waits_for="landed",
-        deadlines=Deadlines(collect_s=0.5),
+        deadlines=Deadlines(collect_s=limit_s),
         retries=Retries(attempts_on_loss=2),
     )
     result, events = run(settings, runtime, given)
     (again,) = (event for event in events if event["e"] == "reissue" and event["k"] == 1)
     said = "(game 0: step 0 since 9.9 s; game 1: step 1 since 9.9 s; game 2: step 2 since 9.9 s; and 2 more)"
-    assert again["why"] == f"no answer within 0.5 s {said}"
+    assert again["why"] == f"no answer within {limit_s:g} s {said}"
     assert result.restarts == 1
 
 

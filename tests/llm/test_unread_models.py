@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from sharded_learners import batch  # noqa: E402
+from waiting import patient  # noqa: E402
 
 from headway.core.types import Batch, LearnReport, Rollout  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
@@ -91,7 +92,7 @@ def test_ranks_that_read_their_rows_alone_hold_the_model_and_learn_what_one_rank
 ) -> None:
     tiny_model().save_pretrained(tmp_path)  # type: ignore[attr-defined]
     told = Batch(0, (Rollout(None, info={"folder": str(tmp_path), "lora": lora}),))
-    subject = RankedLearner(partial(build, Read, str(tmp_path), lora), size, RankProcesses, start_s=120.0)
+    subject = RankedLearner(partial(build, Read, str(tmp_path), lora), size, RankProcesses, start_s=patient(120))
     try:
         found = subject.learn(told).metrics
     finally:
@@ -101,7 +102,7 @@ def test_ranks_that_read_their_rows_alone_hold_the_model_and_learn_what_one_rank
     if size > 2:
         return
     alone = build(GRPOLearner, str(tmp_path), lora, ALONE)
-    subject = RankedLearner(partial(build, GRPOLearner, str(tmp_path), lora), size, RankProcesses, start_s=120.0)
+    subject = RankedLearner(partial(build, GRPOLearner, str(tmp_path), lora), size, RankProcesses, start_s=patient(120))
     try:
         for version in range(2):
             there, here = subject.learn(batch(version, lead=1)).metrics, alone.learn(batch(version, lead=1)).metrics
@@ -121,7 +122,7 @@ def with_critic(folder: str, rank: Rank) -> GRPOLearner:
 def test_a_critic_of_its_own_is_read_by_rows_too_and_learns_what_one_rank_learns(tmp_path: Path) -> None:
     tiny_model().save_pretrained(tmp_path)  # type: ignore[attr-defined]
     alone = with_critic(str(tmp_path), ALONE)
-    subject = RankedLearner(partial(with_critic, str(tmp_path)), 2, RankProcesses, start_s=120.0)
+    subject = RankedLearner(partial(with_critic, str(tmp_path)), 2, RankProcesses, start_s=patient(120))
     try:
         for version in range(2):
             there, here = subject.learn(batch(version, lead=1)).metrics, alone.learn(batch(version, lead=1)).metrics

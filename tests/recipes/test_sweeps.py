@@ -132,7 +132,7 @@ def test_a_sweep_that_is_over_has_nothing_to_go_on_with_and_its_files_are_made_a
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    words = ["functions", "--seeds", "3", "--updates", "40", "--evaluate_every", "10", "--workers", "2"]
+    words = ["functions", "--seeds", "3", "--updates", "200", "--evaluate_every", "10", "--workers", "2"]
     assert main(["sweep", *words, *QUICK, "--runs", str(tmp_path / "whole"), "--quiet"]) == 0
     whole = only(tmp_path / "whole")
     process = started(tmp_path / "cut", *words, *SLOW)
@@ -148,7 +148,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_sweep_that_is_killed_leaves_no_run_behind_and_goes_on(tmp_path: Path) -> None:
-    words = ["functions", "--seeds", "2", "--updates", "40", "--save_every", "5", "--workers", "2"]
+    words = ["functions", "--seeds", "2", "--updates", "200", "--save_every", "5", "--workers", "2"]
     process = started(tmp_path / "runs", *words, *SLOW, "--runtime", "processes")
     folder = wait_for_updates(tmp_path / "runs", 8)
     children = all_children(process.pid)
@@ -157,11 +157,11 @@ def test_a_sweep_that_is_killed_leaves_no_run_behind_and_goes_on(tmp_path: Path)
     process.communicate(timeout=patient(60))
     wait_until_gone(children)
     assert main(["resume", str(folder.path), "--quiet"]) == 0
-    assert {run["updates"] for run in results_in(folder)["runs"]} == {40}
+    assert {run["updates"] for run in results_in(folder)["runs"]} == {200}
 
 
 def test_a_run_whose_process_is_killed_is_started_again_from_its_checkpoint(tmp_path: Path) -> None:
-    words = ["functions", "--seeds", "2", "--updates", "60", "--save_every", "5", "--workers", "2"]
+    words = ["functions", "--seeds", "2", "--updates", "300", "--save_every", "5", "--workers", "2"]
     process = started(tmp_path / "runs", *words, *SLOW)
     folder = wait_for_updates(tmp_path / "runs", 12)
     victim = next(pid for pid in all_children(process.pid) if is_running(pid))

@@ -233,8 +233,8 @@ recorder.start()
 began = time.monotonic()
 while True:
     now = time.monotonic() - began
+    print(now, flush=True)  # first: what is in the log was said
     recorder.append((now, Opened, (0,)))
-    print(now, flush=True)
     time.sleep(0.0005)
 """
 

@@ -475,7 +475,8 @@ def test_a_resumed_run_gives_the_bits_of_one_that_was_not_stopped(tmp_path: Path
 
 
 def test_the_settings_of_first_ready_reach_the_collector() -> None:
-    settings = {"env_workers": 2, "min_ready": 3, "step_deadline_s": 0.5, "start_deadline_s": 100.0}
+    limit_s = patient(0.5)
+    settings = {"env_workers": 2, "min_ready": 3, "step_deadline_s": limit_s, "start_deadline_s": 100.0}
     collector = stations(tiny(stepping="first_ready", **settings)).collector(0)
     assert isinstance(collector, ResumableFirstReadyCollector) and isinstance(collector._envs, EnvWorkers)
     assert len(collector._envs.pids) == 2
@@ -483,7 +484,7 @@ def test_the_settings_of_first_ready_reach_the_collector() -> None:
     os.kill(collector._envs.pids[1], signal.SIGSTOP)
     weights = weights_for(gym.make("Acrobot-v1"))
     collector._policy = policy(collector._spec)
-    with pytest.raises(EnvironmentFailed, match=r"^environment 1 made no step within 0\.5 s"):
+    with pytest.raises(EnvironmentFailed, match=rf"^environment 1 made no step within {limit_s:g} s"):
         collect(collector, 0, weights)
     collector = stations(tiny(stepping="first_ready")).collector(0)
     assert isinstance(collector, ResumableFirstReadyCollector) and isinstance(collector._envs, EnvWorkers)
