@@ -136,7 +136,7 @@ class Holder:
 
 @in_local_ray
 def test_when_the_learner_is_killed_its_ranks_go_too() -> None:
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
 
     async def main() -> list[int]:
         try:

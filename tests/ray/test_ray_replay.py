@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import patient
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator
@@ -36,7 +37,7 @@ HEAVY = 20_000  # numbers: enough to stay in the store of a node
 
 
 def run(settings: Settings, parts: Stations, runtime: Runtime | None = None, **more: Any) -> RunResult:
-    place = runtime or RayActors()
+    place = runtime or RayActors(start_s=patient(50))
     return place.run(Coordinator(parts, settings, place, **more).run())
 
 
@@ -66,7 +67,7 @@ class Heavy(ToyCollector):
 def test_rollouts_draws_and_feedback_go_from_actor_to_actor_without_the_driver(dispatch: Any) -> None:
     """Every payload is heavy here: what is below a kilobyte travels with the reply, and is counted as such."""
     toy = toy_replay_stations(ballast=HEAVY)
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
     result = run(
         settings_for(1, updates=20, dispatch=dispatch),
         Stations(collector=Heavy, learner=toy.learner, replay=toy.replay),
@@ -90,7 +91,7 @@ class Saboteur(MemoryRecorder):
 
 
 def test_a_replay_whose_actor_dies_ends_the_run_and_a_resumed_one_has_the_same_bits(tmp_path: Path) -> None:
-    settings, runtime = settings_for(1, save_every=5), RayActors()
+    settings, runtime = settings_for(1, save_every=5), RayActors(start_s=patient(50))
     store = CheckpointStore(tmp_path / "checkpoints")
     with pytest.raises(
         RunFailed, match=r"^replay\.\w+: its actor died .*; what it held is gone: `headway resume "

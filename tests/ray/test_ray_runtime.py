@@ -135,7 +135,7 @@ def test_a_ray_of_our_own_listens_on_the_loopback_interface_only() -> None:
         pids = [os.getpid(), *all_children(os.getpid())]
         return {f"{title(pid)[:60]} ({pid})": found for pid in pids if (found := listens_on(pid))}
 
-    found = drive(RayActors(), look, Role("echo", Echo))
+    found = drive(RayActors(start_s=patient(50)), look, Role("echo", Echo))
     assert len(found) >= 4, found  # the driver, Ray's server and its daemon, the actor
     assert {address for addresses in found.values() for address in addresses} <= {"127.0.0.1", "::1"}, found
 
@@ -161,7 +161,7 @@ def listens_on(pid: int) -> set[str]:
 @in_local_ray
 class TestRayActors(RuntimeContract):
     def make(self) -> Runtime:
-        return RayActors()
+        return RayActors(start_s=patient(50))
 
 
 @in_local_ray
@@ -197,7 +197,7 @@ def test_actors_are_added_and_taken_away_while_a_run_goes_on(dispatch: Any) -> N
     before = set(all_children(os.getpid()))
     settings = Settings(plan=Plan(updates=100_000), max_lead=4, collectors=2, dispatch=dispatch)
     stations = toy_stations(Pause(0.01), evaluates=False)
-    run = ScaledRun(RayActors(), stations, settings, at_versions={3: 4, 20: 1}, ends_after=20)
+    run = ScaledRun(RayActors(start_s=patient(50)), stations, settings, at_versions={3: 4, 20: 1}, ends_after=20)
     assert [answer.result().now for answer in run.answers] == [4, 1]
     assert {event["c"] for event in run.of("start")} == {0, 1, 2, 3}
     assert {event["role"]: event["why"] for event in run.of("leave")} == dict.fromkeys(
@@ -249,7 +249,7 @@ class Saboteur(MemoryRecorder):
 @in_local_ray
 def test_a_collector_killed_in_the_middle_is_replaced_and_nothing_is_lost() -> None:
     settings = Settings(plan=Plan(updates=40), collectors=2, max_lead=2)
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
     log = Saboteur(runtime, 20, "collector-0")
     stations = toy_stations(Pause(0.01), evaluates=False)
     result = runtime.run(Coordinator(stations, settings, runtime, recorder=log).run())
@@ -266,7 +266,7 @@ def test_a_collector_killed_in_the_middle_is_replaced_and_nothing_is_lost() -> N
 @in_local_ray
 def test_a_killed_collector_with_lanes_is_replaced_once_and_nothing_is_lost() -> None:
     settings = Settings(plan=Plan(updates=10), collectors=2, lanes=3, max_lead=1, tickets_per_batch=6)
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
     log = Saboteur(runtime, 24, "collector-0")
     stations = engine_stations(Pause(0.2), evaluates=False)
     result = runtime.run(Coordinator(stations, settings, runtime, recorder=log).run())
@@ -300,7 +300,7 @@ class Bodies(Echo):
 
 @in_local_ray
 def test_payloads_stay_out_of_the_driver_and_outlive_the_actor_that_made_them() -> None:
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
 
     async def main() -> None:
         sizes = [200, 5000, 200_000]  # of 8 bytes: below and above what Ray would send along
@@ -332,7 +332,7 @@ def test_payloads_stay_out_of_the_driver_and_outlive_the_actor_that_made_them() 
 
 @in_local_ray
 def test_a_role_that_is_built_anew_leaves_nothing_in_the_driver() -> None:
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
 
     async def main() -> list[int]:
         counts = []
@@ -349,7 +349,7 @@ def test_a_role_that_is_built_anew_leaves_nothing_in_the_driver() -> None:
 
 @in_local_ray
 def test_a_frozen_process_is_given_up_killed_and_replaced() -> None:
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
 
     async def main() -> None:
         frozen = runtime.pid("echo")
@@ -380,7 +380,7 @@ def test_what_cannot_be_placed_built_or_sent_says_so() -> None:
 
 @in_local_ray
 def test_more_roles_than_cpus_share_them_and_a_closed_runtime_leaves_no_actor() -> None:
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
 
     async def main() -> list[int]:
         with pytest.raises(RoleRaised, match="what unpicklable returned cannot be sent"):
@@ -401,7 +401,7 @@ class Seeing(Echo):
 @pytest.mark.slow
 @in_local_ray
 def test_a_role_has_the_gpus_it_asked_for_and_sees_no_others() -> None:
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
 
     async def main() -> None:
         found = [(await runtime.call(role, "gpus", deadline_s=SOON_S))[:2] for role in ("learner", "collector")]
@@ -432,7 +432,7 @@ def test_a_learner_whose_gpu_does_not_exist_computes_on_the_cpu() -> None:
 def test_a_closed_runtime_leaves_nothing_of_the_ray_it_started() -> None:
     before = set(all_children(os.getpid()))
     handler = signal.getsignal(signal.SIGTERM)
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
 
     async def main() -> list[int]:
         assert signal.getsignal(signal.SIGTERM) is handler

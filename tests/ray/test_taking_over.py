@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import ray
 from running_processes import wait_until_gone
+from waiting import patient
 
 from headway.core.protocols import GivesNotice, Placement, Role
 from headway.runtime.ray_actors import RayActors
@@ -27,7 +28,7 @@ class Slow(Echo):
 
 
 def with_role(main: Callable[[RayActors], Awaitable[Any]]) -> Any:
-    runtime = RayActors()
+    runtime = RayActors(start_s=patient(50))
 
     async def body() -> Any:
         try:
