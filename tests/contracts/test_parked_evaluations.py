@@ -47,7 +47,7 @@ class PausableEngine(ToyEngine):
 
     def collect(self, ticket: Ticket, snapshot: Snapshot) -> Rollout:
         for _ in range(self._steps * (1 + ticket.index % 3)):
-            if not self._may_go_on.wait(PATIENCE_S):
+            if not self._may_go_on.wait(patient(PATIENCE_S)):
                 raise TimeoutError("nobody let me go on")
             time.sleep(0.002)
         return super().collect(ticket, snapshot)
