@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.core import events as ev
+from headway.core.written_events import as_event, written_kind
 from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms, Logged
 from headway.testing.audit_terms import RULES as RULES
 from headway.testing.audit_terms import Terms as Terms
@@ -40,7 +41,7 @@ def audit(
     `terms` may be one for each session. `result` holds the run's own counts under the names of `LedgerStatistics` and
     `RunResult`, and under `lines` those of the other lines by name; whatever it has is compared.
     """
-    auditor = Auditor([ev.as_event(event) for event in events], terms)
+    auditor = Auditor([as_event(event) for event in events], terms)
     auditor.read_all()
     if result is not None:
         auditor.compare(result)
@@ -204,7 +205,7 @@ class Auditor:
         self.findings.at = len(self.findings.events)
 
     def _read(self, event: ev.Event) -> None:
-        find, kind = self.findings, ev.written_kind(event)
+        find, kind = self.findings, written_kind(event)
         if not find.at and not isinstance(event, ev.RunBegan):
             find.wrong("log", f"a log begins with `run`, this one with `{kind}`")
         if event.time_s < find.now_s - EPSILON_S:
