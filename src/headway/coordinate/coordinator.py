@@ -45,7 +45,8 @@ from headway.coordinate.scaling import CollectorChange
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board, Stalled
 from headway.core.events import Ended, EvaluationAbandoned, Failed, RoleBusy, RoleWaits, RunBegan, Stopped
-from headway.core.ledger import Ledger, LedgerError
+from headway.core.ledger import Ledger
+from headway.core.live_tickets import LedgerError
 from headway.core.naming import learner_name
 from headway.core.opaque import JsonObject, SettingValue
 from headway.core.protocols import RoleError, RoleRaised, Runtime

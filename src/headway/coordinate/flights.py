@@ -24,7 +24,7 @@ from headway.coordinate.role_calls import RoleCalls, RunFailed
 from headway.coordinate.ticket_queue import TicketQueue
 from headway.coordinate.turns import all_turns
 from headway.core.events import Dropped, Landed, Lost, Opened, Reissued, Requeued, Settled, Started
-from headway.core.ledger import LedgerError
+from headway.core.live_tickets import LedgerError
 from headway.core.order import OnStale
 from headway.core.protocols import PayloadLost
 from headway.core.types import Batch, DropReason, Phase, Rollout, Snapshot, Span, Ticket, map_payloads

@@ -33,7 +33,8 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
-from headway.core.ledger import Choice, Ledger
+from headway.core.choosing import Choice
+from headway.core.ledger import Ledger
 from headway.core.order import READY, OnStale
 from headway.core.rules import Tally
 from headway.core.types import DropReason, Phase, Span, State, Ticket
