@@ -45,7 +45,7 @@ class Collecting:
 
     def __init__(self, flights: Flights, collectors: CollectorCalls, calls: RoleCalls, control: RunControl) -> None:
         self.flights = flights
-        self._queue = flights.queue
+        self._queue = flights.dispatch.queue
         self.feeds: Mapping[str, AnyFeed] = {}
         """Line -> where its batches come from; it is woken when that has news."""
         self._collectors = collectors
@@ -118,7 +118,7 @@ class Collecting:
         for _ in range(min(limit, self._queue.num_for(seat))):
             ticket = self._queue.first(seat)
             assert ticket is not None
-            if ticket.attempt or versions not in (None, self.flights.versions_for(ticket)):
+            if ticket.attempt or versions not in (None, self.flights.weights.versions_for(ticket)):
                 break
             self._queue.take(seat)
             started.append(self.flights.start(ticket, seat))
@@ -177,7 +177,7 @@ class Collecting:
         """Is its collector ready for the seat's next ticket? If not, somebody else may have it meanwhile."""
         ticket = self._queue.first(seat)
         post = self._collectors.post(seat)
-        if ticket is None or post.may_take_off(self.flights.versions_for(ticket), self._wanted(post)):
+        if ticket is None or post.may_take_off(self.flights.weights.versions_for(ticket), self._wanted(post)):
             return True
         post.waiting[self.names[seat]] = None
         other = self._queue.another_idle()
@@ -188,14 +188,14 @@ class Collecting:
     def _wanted(self, post: Post) -> set[Versions]:
         """The versions of the next tickets of all seats of one collector."""
         if not self._settings.is_pinned:
-            return {self.flights.newest_versions}
+            return {self.flights.weights.newest_versions}
         tickets = map(self._queue.first, post.seats)
-        return {self.flights.versions_for(ticket) for ticket in tickets if ticket is not None}
+        return {self.flights.weights.versions_for(ticket) for ticket in tickets if ticket is not None}
 
     def _why_not_yet(self, seat: int) -> str:
         ticket, flights = self._queue.first(seat), self.flights
         return self._collectors.post(seat).why_not(
-            flights.newest_versions if ticket is None else flights.versions_for(ticket)
+            flights.weights.newest_versions if ticket is None else flights.weights.versions_for(ticket)
         )
 
     async def _next_ticket(self, seat: int) -> Ticket | None:
@@ -331,7 +331,7 @@ class Collecting:
         """
         name = publisher_name(number)
         while True:
-            snapshot = self.flights.hold_newest()
+            snapshot = self.flights.weights.hold_newest()
             try:
                 await self._collectors.push(number, name, snapshot)
                 is_done = True
@@ -342,8 +342,8 @@ class Collecting:
                 await self._collectors.revive(number, name, error)
                 is_done = False
             finally:
-                self.flights.let_go(snapshot)
-            while is_done and self.flights.are_newest(snapshot):
+                self.flights.weights.let_go(snapshot)
+            while is_done and self.flights.weights.are_newest(snapshot):
                 await self._board.wait(name, "version", "a newer version", float("inf"))
 
 

@@ -16,7 +16,7 @@ from headway.coordinate.publishing import Publishing
 from headway.coordinate.role_calls import RoleCalls
 from headway.coordinate.turns import OnlyTurn, Turn
 from headway.core.opaque import JsonObject
-from headway.core.types import Ticket
+from headway.core.types import Phase, Ticket
 
 
 class Line:
@@ -49,6 +49,10 @@ class Line:
     def takes(self, index: int) -> bool:
         """Is this line offered the rollout of ticket `index`?"""
         return index % self.settings.every == 0
+
+    def has(self, index: int, phase: Phase) -> bool:
+        """Has this line a live ticket of that index in this phase?"""
+        return self.ledger.is_live(index) and self.ledger.entry(index).phase is phase
 
     def next_taken(self, index: int) -> int:
         """The first ticket from this one on that the line takes."""

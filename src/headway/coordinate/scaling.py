@@ -65,7 +65,7 @@ class Scaling:
         self.stations: Stations | None = None
         """How further collectors are built."""
         self._collecting = collecting
-        self._queue = collecting.flights.queue
+        self._queue = collecting.flights.dispatch.queue
         self._collectors = collectors
         self._calls = calls
         self._control = control
@@ -211,7 +211,7 @@ class Scaling:
         self._note(numbers.start, ticket)
         for seat in (seat for number in numbers for seat in self._collectors.post_of(number).seats):
             self._queue.leave(seat)
-        self._collecting.flights.wake_idle()  # somebody else takes what one of them was woken for
+        self._collecting.flights.dispatch.wake_idle()  # somebody else takes what one of them was woken for
         self._calls.board.wake_all()  # and the others wait with the patience that fewer collectors need
         for number in numbers:
             self._leaving[number] = self._group.create_task(self._see_off(number))
