@@ -189,7 +189,7 @@ class Checkpointing:
             evaluations_skipped=evaluations.skipped,
             events_position=None,
             events_s=self._calls.journal.time_s,
-            settings={**self._calls.settings.describe(), "collectors": self._collectors.num},
+            settings={**self._calls.settings.describe(), "collectors": self._collectors.posts.num},
             configured_collectors=self.configured_collectors,
             replay=main.replay,
             last=main.last,

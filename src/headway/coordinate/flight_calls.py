@@ -19,7 +19,7 @@ not parked; a collector that is built anew in the meantime is not paused, and ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -69,7 +69,7 @@ class _Clock:
 class FlightCalls:
     """Makes collect calls that can be parked, or that can say what they do (`tells`)."""
 
-    def __init__(self, calls: RoleCalls, posts: Sequence[Post], *, tells: bool) -> None:
+    def __init__(self, calls: RoleCalls, posts: Iterable[Post], *, tells: bool) -> None:
         self._calls = calls
         self._posts = posts
         self._tells = tells
