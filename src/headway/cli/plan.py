@@ -52,7 +52,7 @@ from headway.capacity.rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
 from headway.capacity.remedies import Remedy, engine_changes, find_remedies, is_refused, learner_changes
 from headway.capacity.training_memory import Training
 from headway.cli.output import say
-from headway.cli.plan_report import Machine, Report
+from headway.cli.plan_report import Machine, PlanReport
 from headway.cli.simulate import read_leads
 from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
@@ -186,7 +186,7 @@ def _rates(plan: PlannedRun, told: Mapping[str, Any]) -> Rates:
     return Rates(engine or found.engine_tokens_per_s, learner or found.learner_tokens_per_s, source)
 
 
-def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Machine) -> Report:
+def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Machine) -> PlanReport:
     leads = read_leads(told["leads"])
     work = Work(told["tickets_per_batch"], told["group_size"], told["reply_tokens"], told["engine_rows"])
     publish = told["publish_gb_per_s"] * GB
@@ -205,7 +205,7 @@ def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Ma
                 publish=publish,
             )
             found = [predict(alone, work, [0.0], uneven=told["uneven"])]
-        return Report(plan, machine, places, found, _remedies(plan, places, told, machine), rates)
+        return PlanReport(plan, machine, places, found, _remedies(plan, places, told, machine), rates)
     for sharding in ("replicas", "full") if told["sharding"] is None else (told["sharding"],):
         plan = replace(plan, training=replace(plan.training, sharding=sharding))
         possible = [
@@ -219,7 +219,7 @@ def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Ma
             predictions = best_of(possible, work, leads, uneven=told["uneven"])
             plan = _with_division(plan, predictions[0].division)
             places = _rooms(plan, machine)
-            return Report(plan, machine, places, predictions, _remedies(plan, places, told, machine), rates)
+            return PlanReport(plan, machine, places, predictions, _remedies(plan, places, told, machine), rates)
     ranks = told["learner_ranks"] or max(1, machine.gpus // 2)
     plan = replace(plan, training=replace(plan.training, learner_ranks=ranks))
     places = _rooms(plan, machine)
@@ -228,7 +228,7 @@ def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Ma
             f"no division of {machine.gpus} GPUs has --collectors {told['collectors'] or 'any'} and --learner_ranks "
             f"{told['learner_ranks'] or 'any'} with an evaluator of {plan.evaluator!r}"
         )
-    return Report(plan, machine, places, [], _remedies(plan, places, told, machine), rates)
+    return PlanReport(plan, machine, places, [], _remedies(plan, places, told, machine), rates)
 
 
 def _with_division(plan: PlannedRun, division: Division) -> PlannedRun:

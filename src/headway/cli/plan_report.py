@@ -33,7 +33,7 @@ class Machine:
         return f"{each} in {self.nodes} machine{'s' * (self.nodes > 1)} ({self.source})"
 
 
-class Report:
+class PlanReport:
     """What was found: places of the run that is advised (or asked for), predictions, and what would help."""
 
     def __init__(

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from headway.core.types import State
 from headway.simulate.branch_world import BranchWorld, BusyThread
 from headway.simulate.branched_shape import Branched, BranchedResult
-from headway.simulate.lease_messages import Answer, Refusal, Report
+from headway.simulate.lease_messages import LeaseAnswer, Refusal, Report
 from headway.simulate.leases import RootLedger
 from headway.simulate.simulated_branch import RETRIES_A_TERM, SimulatedBranch
 
@@ -161,14 +161,14 @@ class BranchedRun:
         handed_over = len(report.group.landings) if report.group else 0
         self.root_thread.do(self.shape.message_s + self.shape.root_ticket_s / 2 * handed_over, heard)
 
-    def _answer(self, branch: SimulatedBranch, answer: Answer | Refusal) -> None:
+    def _answer(self, branch: SimulatedBranch, answer: LeaseAnswer | Refusal) -> None:
         self.watcher.held(self)
-        leased = sum(len(lease.tickets) for lease in answer.leases) if isinstance(answer, Answer) else 0
+        leased = sum(len(lease.tickets) for lease in answer.leases) if isinstance(answer, LeaseAnswer) else 0
         self.root_thread.do(
             self.shape.root_ticket_s / 2 * leased, lambda: self._to_branch(branch, lambda: self._bring(branch, answer))
         )
 
-    def _bring(self, branch: SimulatedBranch, answer: Answer | Refusal) -> None:
+    def _bring(self, branch: SimulatedBranch, answer: LeaseAnswer | Refusal) -> None:
         branch.hear(answer)
         self.watcher.held(self)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from headway.core.types import DropReason, Span, Ticket
 from headway.simulate.branch_world import BranchWorld, BusyThread
-from headway.simulate.lease_messages import Answer, Refusal, Report, Session
+from headway.simulate.lease_messages import LeaseAnswer, Refusal, Report, Session
 from headway.simulate.leases import BranchLedger
 
 RETRIES_A_TERM = 4
@@ -120,7 +120,7 @@ class SimulatedBranch:
     def _say_to_root(self, deliver: Callable[[], object]) -> None:
         self._world.send(lambda: self.cut[0], deliver)
 
-    def hear(self, message: Answer | Refusal) -> None:
+    def hear(self, message: LeaseAnswer | Refusal) -> None:
         ledger = self.ledger
         if ledger is None or not self.is_up or message.session != ledger.session:
             return
