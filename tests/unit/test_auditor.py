@@ -30,7 +30,14 @@ from headway.simulate.workloads import (
     SimulatedReplayLearner,
     SteadyWorkload,
 )
-from headway.testing import audit_admission, audit_terms, audit_versions, line_auditor
+from headway.testing import (
+    audit_admission,
+    audit_evaluations,
+    audit_scaling,
+    audit_terms,
+    audit_versions,
+    line_auditor,
+)
 from headway.testing.auditor import RULES, Terms, audit
 
 Event = dict[str, Any]
@@ -343,7 +350,8 @@ def test_a_session_begins_where_the_log_before_it_ends(resumed: list[Event]) -> 
 
 def test_the_auditor_shares_no_code_with_what_it_audits() -> None:
     imported = set()
-    own = (auditor_module, line_auditor, audit_admission, audit_terms, audit_versions)
+    checks = (audit_admission, audit_evaluations, audit_scaling, audit_terms, audit_versions)
+    own = (auditor_module, line_auditor, *checks)
     for module in own:
         tree = ast.parse(Path(str(module.__file__)).read_text())
         imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
