@@ -56,9 +56,12 @@ from headway.cli.plan_report import Machine, PlanReport
 from headway.cli.simulate import read_leads
 from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.recipes.model_shapes import find_shape
 
-DEFAULTS: Mapping[str, Any] = {
+Told = Mapping[str, SettingValue]
+"""What the user said of the run, under the names of the options."""
+DEFAULTS: Told = {
     **{"prompt_tokens": 128, "reply_tokens": 256, "group_size": 8, "tickets_per_batch": 32},
     **{"gpus": None, "gpu_memory_gb": None, "nodes": 1, "host_memory_gb": None},
     **{"collectors": None, "learner_ranks": None, "evaluator": "own"},
@@ -122,7 +125,7 @@ def _read(words: list[str]) -> dict[str, Any]:
     return told
 
 
-def _machine(told: Mapping[str, Any]) -> Machine:
+def _machine(told: Told) -> Machine:
     here = gpus_here() if told["gpus"] is None or told["gpu_memory_gb"] is None else ()
     gpus = told["gpus"] or len(here) or 1
     memory = told["gpu_memory_gb"] or (here[0].total_bytes / GB if here else DEFAULT_GPU_GB)
@@ -134,7 +137,7 @@ def _machine(told: Mapping[str, Any]) -> Machine:
     return Machine(gpus, int(memory * GB), told["nodes"], host, source)
 
 
-def _planned(model: Any, told: Mapping[str, Any], machine: Machine) -> PlannedRun:
+def _planned(model: Any, told: Told, machine: Machine) -> PlannedRun:
     prompt, reply, group = told["prompt_tokens"], told["reply_tokens"], told["group_size"]
     least = prompt + reply
     if told["microbatch_tokens"] < least:
@@ -168,7 +171,7 @@ def _planned(model: Any, told: Mapping[str, Any], machine: Machine) -> PlannedRu
     return PlannedRun(model, training, generation, told["collectors"] or 1, told["evaluator"])
 
 
-def _rates(plan: PlannedRun, told: Mapping[str, Any]) -> Rates:
+def _rates(plan: PlannedRun, told: Told) -> Rates:
     if told["probe"]:
         from headway.recipes.rate_probe import probe
 
@@ -186,7 +189,7 @@ def _rates(plan: PlannedRun, told: Mapping[str, Any]) -> Rates:
     return Rates(engine or found.engine_tokens_per_s, learner or found.learner_tokens_per_s, source)
 
 
-def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Machine) -> PlanReport:
+def _report(plan: PlannedRun, rates: Rates, told: Told, machine: Machine) -> PlanReport:
     leads = read_leads(told["leads"])
     work = Work(told["tickets_per_batch"], told["group_size"], told["reply_tokens"], told["engine_rows"])
     publish = told["publish_gb_per_s"] * GB
@@ -243,7 +246,7 @@ def _rooms(plan: PlannedRun, machine: Machine) -> list[Place]:
     return places_apart(plan, machine.gpu_room, machine.host, machine.nodes)
 
 
-def _remedies(plan: PlannedRun, places: list[Place], told: Mapping[str, Any], machine: Machine) -> list[Remedy]:
+def _remedies(plan: PlannedRun, places: list[Place], told: Told, machine: Machine) -> list[Remedy]:
     if not is_refused(places):
         return []
     training, generation = plan.training, plan.generation

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headway.core.opaque import JsonObject, SettingValue
+
 Metrics = Mapping[str, Any]
 
 
@@ -317,8 +319,8 @@ class RunBegan(NamedTuple):
     """A session begins with these settings; `config` is the recipe with its own, where there is one."""
 
     time_s: float
-    settings: Mapping[str, Any]
-    config: Mapping[str, Any] | None = None
+    settings: Mapping[str, SettingValue]
+    config: Mapping[str, SettingValue] | None = None
 
 
 class GapFound(NamedTuple):
@@ -332,7 +334,7 @@ class PartBegan(NamedTuple):
     """A new part of a long log begins; `run` is the last line of a session's beginning, as it was written then."""
 
     time_s: float
-    run: Mapping[str, Any]
+    run: JsonObject
 
 
 class Resumed(NamedTuple):
@@ -409,7 +411,7 @@ class Unknown(NamedTuple):
 
     time_s: float
     kind: str
-    fields: Mapping[str, Any]
+    fields: JsonObject
 
 
 Event = (

@@ -56,8 +56,9 @@ from headway.core.events import (
     Updated,
     WorkGiven,
 )
+from headway.core.opaque import JsonObject
 
-WRITTEN: dict[type[Any], tuple[str, ...]] = {
+WRITTEN: dict[type[Event], tuple[str, ...]] = {
     Opened: ("open", "k"),
     Started: ("start", "k", "c", "v"),
     Landed: ("land", "k", "v", "n", "l", "b"),
@@ -104,14 +105,14 @@ WRITTEN: dict[type[Any], tuple[str, ...]] = {
 """Event -> the kind it is written as and the names of its fields, in their order. `line` and `others` come last under
 their own names, and only where there is something to say."""
 
-KINDS: dict[str, type[Any]] = {row[0]: event for event, row in WRITTEN.items()}
+KINDS: dict[str, type[Event]] = {row[0]: event for event, row in WRITTEN.items()}
 _OPTIONAL = ("line", "others")
-_NAMES: dict[type[Any], tuple[str, ...]] = {
+_NAMES: dict[type[Event], tuple[str, ...]] = {
     event: ("t", "e", *row[1:], *(name for name in event._fields if name in _OPTIONAL))
     for event, row in WRITTEN.items()
 }
 _REQUIRED = object()
-_DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {
+_DEFAULTS: dict[type[Event], tuple[tuple[str, Any], ...]] = {
     event: tuple(
         (name, event._field_defaults.get(field, _REQUIRED))
         for name, field in zip(names[2:], event._fields[1:], strict=True)
@@ -119,22 +120,22 @@ _DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {
     for event, names in _NAMES.items()
     if event is not RunBegan
 }
-_GETTERS: dict[type[Any], tuple[itemgetter[Any], int]] = {
+_GETTERS: dict[type[Event], tuple[itemgetter[Any], int]] = {
     event: (itemgetter("t", *row[1:]), 1 + len(row)) for event, row in WRITTEN.items() if len(row) > 1
 }
 
 
-def _writer(word: str, *names: str) -> Callable[[Any], dict[str, Any]]:
+def _writer(word: str, *names: str) -> Callable[[Event], JsonObject]:
     """A function that gives the fields of an event their written names: compiled, for it runs with every event."""
     fields = "".join(f", {name!r}: event[{place}]" for place, name in enumerate(names, 1))
-    write: Callable[[Any], dict[str, Any]] = eval(f"lambda event: {{'t': event[0], 'e': {word!r}{fields}}}")
+    write: Callable[[Event], JsonObject] = eval(f"lambda event: {{'t': event[0], 'e': {word!r}{fields}}}")
     return write
 
 
 _WRITERS = {event: _writer(*row) for event, row in WRITTEN.items() if event is not RunBegan}
 
 
-def written(event: Event) -> dict[str, Any]:
+def written(event: Event) -> JsonObject:
     """The event as it stands in the log."""
     kind = type(event)
     write = _WRITERS.get(kind)
