@@ -28,7 +28,7 @@ from headway.core.rules import MaxLead
 from headway.core.types import Span
 from headway.simulate.branched_shape import Branched, Network
 from headway.simulate.branches import BranchedRun
-from headway.simulate.lease_messages import Answer, Group, Landing, LeaseTerms, Report
+from headway.simulate.lease_messages import LandedGroup, Landing, LeaseAnswer, LeaseTerms, Report
 from headway.simulate.leases import RootLedger
 from headway.simulate.ticket_costs import TICKET_COSTS
 from headway.simulate.workloads import Constant, Lognormal
@@ -74,11 +74,11 @@ def root_ticket_us(block: int, tickets: int = 100_000, batch: int = 1024) -> flo
     while root.ledger.tally.learned < tickets:
         number += 1
         answer = root.hear(Report(session, number, 0.0, block, seen, group), 0.0)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, LeaseAnswer)
         leased = [ticket for lease in answer.leases for ticket in lease.tickets]
         seen = answer.first_lease + len(answer.leases)
         landings = tuple(Landing(ticket.index, Span(root.version, root.version)) for ticket in leased)
-        group = Group(answer.groups_seen, landings)
+        group = LandedGroup(answer.groups_seen, landings)
         while batch_chosen := root.choose().batch:
             root.ledger.take(batch_chosen, root.version)
             root.publish()

@@ -36,6 +36,7 @@ from soak_measures import MIB, Series, family, is_bad, of_process, on_disk, shar
 from soak_run import LOG_PARTS, run_all
 
 from headway.core import events as ev
+from headway.core.written_events import as_event, written_kind
 from headway.observe import json_lines, log_file, samples, spacing
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import closed_parts, whole_lines
@@ -208,7 +209,7 @@ def logged(folder: Path) -> list[ev.Event]:
         at = part.end
     with open(path, "rb") as file:
         events += [parse_event(line, path, 0) for line in whole_lines(file)]
-    return [ev.as_event(event) for event in events]
+    return [as_event(event) for event in events]
 
 
 def limits_of(shrink: int, seconds: float) -> dict[str, float]:
@@ -229,7 +230,7 @@ def report(one: Soak, given: argparse.Namespace) -> int:
     bounds = limits_of(given.shrink, one.measured["run: rss, MiB"].times[-1])
     print(*table(one.measured, bounds), sep="\n")
     events = logged(one.folder)
-    kinds = Counter(ev.written_kind(event) for event in events)
+    kinds = Counter(written_kind(event) for event in events)
     print(f"faults: {', '.join(f'{name} {count}' for name, count in one.done.most_common())}")
     names = ("open", "settle", "drop", "reissue", "restart", "resume", "publish", "score")
     print(f"events: {len(events):,}; {', '.join(f'{name} {kinds[name]:,}' for name in names)}")

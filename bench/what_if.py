@@ -33,8 +33,9 @@ from headway.observe.folder import RunFolder
 from headway.observe.run_history import Story, read_story
 from headway.recipes.functions import FunctionsConfig
 from headway.recipes.functions import stations as toy_stations
-from headway.simulate.fitting import MeasuredRun, fit, measure, repeat
+from headway.simulate.fitting import fit
 from headway.simulate.simulation import Outcome, simulate
+from headway.simulate.what_if import MeasuredRun, measure, repeat
 
 RATE_WITHIN, STALENESS_WITHIN = 0.05, 0.10
 

@@ -23,8 +23,10 @@ from headway.coordinate.line import Line
 from headway.coordinate.scaling import Scaling
 from headway.coordinate.settings import Settings
 from headway.coordinate.ticket_queue import TicketQueue
-from headway.core import ledger as ledger_module
-from headway.core.ledger import Choice, Entry, Ledger
+from headway.core import choosing as choosing_module
+from headway.core.choosing import Choice, Chooser
+from headway.core.ledger import Ledger
+from headway.core.live_tickets import Entry
 from headway.core.order import Expiry
 from headway.core.rules import Budget, Bytes, Capacity, MaxLead, ReplayRatio
 from headway.core.seat_plan import SeatPlan
@@ -194,38 +196,38 @@ def too_long_in_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("staleness", "reason")
 def waiting_begins_an_update_too_late(patch: pytest.MonkeyPatch) -> None:
-    required = ledger_module.required_by_age
+    required = choosing_module.required_by_age
 
     def late(births: dict[int, int], **more: Any) -> Any:
         return required(births, **{**more, "updates_left": more["updates_left"] + 1})
 
-    patch.setattr(ledger_module, "required_by_age", late)
+    patch.setattr(choosing_module, "required_by_age", late)
 
 
 @mutant("order", "same bits", "plain program")
 def a_window_that_is_one_too_wide(patch: pytest.MonkeyPatch) -> None:
-    def candidates(self: Ledger) -> Any:
+    def candidates(self: Chooser) -> Any:
         missing = None
-        for index, entry in self._untaken.items():
-            if missing is not None and index > missing + self.order.window:
+        for index, entry in self._live.untaken.items():
+            if missing is not None and index > missing + self._terms.order.window:
                 return
             if entry.phase is Phase.READY:
                 yield entry
             elif missing is None:
                 missing = index
 
-    patch.setattr(Ledger, "_candidates", candidates)
+    patch.setattr(Chooser, "_candidates", candidates)
 
 
 @mutant("order")
 def last_come_first_served(patch: pytest.MonkeyPatch) -> None:
-    candidates = Ledger._candidates
+    candidates = Chooser._candidates
 
-    def reversed_candidates(self: Ledger) -> Any:
+    def reversed_candidates(self: Chooser) -> Any:
         found = list(candidates(self))
-        return reversed(found) if self.order.is_first_come else iter(found)
+        return reversed(found) if self._terms.order.is_first_come else iter(found)
 
-    patch.setattr(Ledger, "_candidates", reversed_candidates)
+    patch.setattr(Chooser, "_candidates", reversed_candidates)
 
 
 @mutant("batch", "order")
@@ -301,7 +303,7 @@ def staleness_is_measured_from_the_newest_version_of_a_span(patch: pytest.Monkey
 
     def newest(self: Ledger, index: int, *, span: Any = None, **more: Any) -> Any:
         landed = land(self, index, span=span, **more)
-        entry: Entry = self._entries[index]
+        entry: Entry = self.entry(index)
         if entry.span is not None:
             entry.span = type(entry.span)(entry.span.newest, entry.span.newest)
         return landed

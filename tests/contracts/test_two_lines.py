@@ -27,12 +27,12 @@ from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
-from headway.core.events import as_event
 from headway.core.history import RunHistory
 from headway.core.order import READY, OnStale
 from headway.core.protocols import PayloadLost, Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, Ticket
+from headway.core.written_events import as_event
 from headway.launching import build_runtime, launch
 from headway.launching.run_summary import statistics_rows
 from headway.observe.advice import advise, bottleneck

@@ -28,8 +28,8 @@ from headway import cli
 from headway.cli.demo import demo
 from headway.coordinate.facade import AsyncTrainingCoordinator
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
-from headway.core.events import KINDS, WRITTEN
 from headway.core.types import DropReason, Rollout
+from headway.core.written_events import KINDS, WRITTEN
 from headway.launching.of_functions import KEYWORDS
 from headway.recipes.config import RunConfig
 

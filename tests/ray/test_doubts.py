@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.runtime.ray_doubts import DOUBT_S, Doubts, Room
+from headway.runtime.ray_doubts import DOUBT_S, Doubts, NodeRoom
 
 WISHES = {"CPU": 1.0, "GPU": 0.0, "simulator": 1.0}
 
@@ -15,8 +15,8 @@ class Clock:
         return self.now_s
 
 
-def room(node: str, cpus: float = 2.0, simulators: float = 1.0) -> Room:
-    return Room(node, {"CPU": cpus, "simulator": simulators})
+def room(node: str, cpus: float = 2.0, simulators: float = 1.0) -> NodeRoom:
+    return NodeRoom(node, {"CPU": cpus, "simulator": simulators})
 
 
 def doubts_about(*nodes: str) -> Doubts:

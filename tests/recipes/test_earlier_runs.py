@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli import main
-from headway.core.events import Unknown, as_event
+from headway.core.events import Unknown
 from headway.core.history import RunHistory
+from headway.core.written_events import as_event
 from headway.observe.folder import RunFolder
 from headway.observe.metrics import Metrics
 from headway.observe.recorder import read_events

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 import headway
 from headway.cli import main
-from headway.core.events import Alarmed, written
+from headway.core.events import Alarmed
 from headway.core.types import Ticket
+from headway.core.written_events import written
 from headway.observe.alarms import DEFAULT_ALARMS, KNOWN, Alarms, check_alarms
 from headway.observe.metrics import MEANINGS
 from headway.observe.recorder import read_events

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import patient, wait_until
 
-from headway.core.events import KINDS, Opened, written
+from headway.core.events import Opened
+from headway.core.written_events import KINDS, written
 from headway.observe.log_file import LogFile, Mark
 from headway.observe.log_parts import closed_parts, crc_before, cut, go_on_at, lines_from, log_size
 from headway.observe.recorder import EventLog, InBackground, MemoryRecorder, event_of, line_of, read_events

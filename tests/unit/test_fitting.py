@@ -22,8 +22,9 @@ from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
 from headway.observe.run_history import read_story, tell
 from headway.recipes.functions import FunctionsConfig, stations
-from headway.simulate.fitting import LEADS, MAX_TICKETS, fit, measure, repeat, what_if
+from headway.simulate.fitting import MAX_TICKETS, fit
 from headway.simulate.simulation import ForgottenCheckpoints, simulate
+from headway.simulate.what_if import LEADS, measure, repeat, what_if
 from headway.simulate.workloads import (
     Constant,
     Exponential,

@@ -31,10 +31,9 @@ from headway.core.events import (
     Stopped,
     UpdateBegan,
     Updated,
-    read_event,
-    written,
 )
 from headway.core.history import RunHistory
+from headway.core.written_events import read_event, written
 from headway.observe.metrics import Metrics, load_metrics, metrics_of
 from headway.observe.report import Seen, document, page
 from headway.observe.run_history import tell

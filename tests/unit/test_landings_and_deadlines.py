@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.runtime.deadlines import Deadlines
+from headway.runtime.deadlines import AnswerDeadlines
 from headway.runtime.landings import Landings
 
 SOON_S = 30.0
@@ -71,11 +71,11 @@ def test_what_lands_when_the_loop_is_closed_is_refused() -> None:
     assert not landings.put(print)
 
 
-def watched(watch: Callable[[Deadlines, Callable[[str], None]], object], names: int) -> list[str]:
+def watched(watch: Callable[[AnswerDeadlines, Callable[[str], None]], object], names: int) -> list[str]:
     """Who was late, in order, up to so many."""
 
     async def main() -> list[str]:
-        deadlines, late, all_late = Deadlines(), [], asyncio.Event()
+        deadlines, late, all_late = AnswerDeadlines(), [], asyncio.Event()
 
         def note(name: str) -> None:
             late.append(name)
@@ -91,7 +91,7 @@ def watched(watch: Callable[[Deadlines, Callable[[str], None]], object], names: 
 
 
 def test_whoever_is_late_is_told_in_the_order_of_deadlines_whatever_the_order_of_calls() -> None:
-    def watch(deadlines: Deadlines, note: Callable[[str], None]) -> None:
+    def watch(deadlines: AnswerDeadlines, note: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         loop.time = lambda: asked_at  # type: ignore[method-assign]  # all of them at one moment, however busy it is
@@ -103,7 +103,7 @@ def test_whoever_is_late_is_told_in_the_order_of_deadlines_whatever_the_order_of
 
 
 def test_what_is_forgotten_is_not_late_and_hides_nobody() -> None:
-    def watch(deadlines: Deadlines, note: Callable[[str], None]) -> None:
+    def watch(deadlines: AnswerDeadlines, note: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
         first, second = loop.create_future(), loop.create_future()
         deadlines.watch(first, 0.01, note, "forgotten")
@@ -117,7 +117,7 @@ def test_what_is_forgotten_is_not_late_and_hides_nobody() -> None:
 @pytest.mark.parametrize("calls", [1, 1000])
 def test_there_is_one_timer_however_many_calls_are_under_way(calls: int) -> None:
     async def main() -> int:
-        loop, deadlines, made = asyncio.get_running_loop(), Deadlines(), 0
+        loop, deadlines, made = asyncio.get_running_loop(), AnswerDeadlines(), 0
         call_at = loop.call_at
 
         def counted(*args: object) -> asyncio.TimerHandle:

@@ -17,7 +17,7 @@ from headway.core.rules import MaxLead
 from headway.core.types import DropReason, State, Ticket
 from headway.simulate.branched_shape import Faults, Network
 from headway.simulate.branches import BranchedRun
-from headway.simulate.lease_messages import Answer, LeaseTerms, Refusal, Report, Session
+from headway.simulate.lease_messages import LeaseAnswer, LeaseTerms, Refusal, Report, Session
 from headway.simulate.leases import BranchLedger, RootLedger
 
 TERMS = LeaseTerms(block=3, term_s=10.0, drift=0.1)
@@ -41,7 +41,7 @@ class AnyNetwork(RuleBasedStateMachine):
         self.incarnations = [0] * BRANCHES
         self.flying: list[dict[int, Ticket]] = [{} for _ in range(BRANCHES)]
         self.to_root: list[tuple[int, int, float] | tuple[int, Report]] = []
-        self.to_branch: list[tuple[int, int, float, Session] | tuple[int, Answer | Refusal]] = []
+        self.to_branch: list[tuple[int, int, float, Session] | tuple[int, LeaseAnswer | Refusal]] = []
         self.learned: set[int] = set()
         self.epoch = 0
         self.saved: tuple[State, set[int]] = (self.root.state_dict(), set())
@@ -253,9 +253,9 @@ def joined(root: RootLedger, room: int = 4, branch: int = 0, incarnation: int = 
     return BranchLedger(root.join(branch, incarnation, now_s), TERMS, room, now_s)
 
 
-def talk(root: RootLedger, branch: BranchLedger, now_s: float = 0.0) -> Answer:
+def talk(root: RootLedger, branch: BranchLedger, now_s: float = 0.0) -> LeaseAnswer:
     answer = root.hear(branch.report(now_s), now_s)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, LeaseAnswer)
     branch.hear(answer, now_s)
     return answer
 
@@ -334,7 +334,7 @@ def test_a_ticket_that_a_branch_drops_is_dropped_and_its_slot_is_free() -> None:
     branch.drop(ticket.index, DropReason.FAILED)
     report = branch.report(0.0)
     for _ in range(2):
-        assert isinstance(root.hear(report, 0.0), Answer)
+        assert isinstance(root.hear(report, 0.0), LeaseAnswer)
     assert root.ledger.counts.drops[DropReason.FAILED] == 1
     assert root.ledger.tally.live == 6, "and leased again at once"
 

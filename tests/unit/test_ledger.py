@@ -26,8 +26,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headway.core.ledger import WAIT, Choice, Ledger, LedgerError, check_expiry
+from headway.core.choosing import WAIT, Choice
+from headway.core.ledger import Ledger
 from headway.core.ledger_counts import LedgerStatistics
+from headway.core.ledger_terms import check_expiry
+from headway.core.live_tickets import LedgerError
 from headway.core.order import OLDEST, READY, Expiry, OnStale, Order, window
 from headway.core.rules import AllOf, Budget, Capacity, MaxLead
 from headway.core.types import DropReason, Phase, Span, Ticket, derive_seed

@@ -19,10 +19,10 @@ from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
-from headway.core.events import read_event
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
+from headway.core.written_events import read_event
 from headway.launching import launch
 from headway.observe.activities import WAITS, WAITS_FOR
 from headway.observe.folder import RunFolder

@@ -88,7 +88,7 @@ def test_asking_after_every_landing_passes_each_ticket_a_few_times_at_most() -> 
 
     size = 2000
     ledger = Ledger(MaxLead(1, size), tickets_per_batch=size)
-    ledger._untaken = Counting()
+    ledger._live.untaken = Counting()
     tickets = []
     while (ticket := ledger.open(0)) is not None:
         tickets.append(ticket.index)

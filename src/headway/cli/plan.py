@@ -52,13 +52,16 @@ from headway.capacity.rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
 from headway.capacity.remedies import Remedy, engine_changes, find_remedies, is_refused, learner_changes
 from headway.capacity.training_memory import Training
 from headway.cli.output import say
-from headway.cli.plan_report import Machine, Report
+from headway.cli.plan_report import Machine, PlanReport
 from headway.cli.simulate import read_leads
 from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
+from headway.core.opaque import SettingValue
 from headway.recipes.model_shapes import find_shape
 
-DEFAULTS: Mapping[str, Any] = {
+Told = Mapping[str, SettingValue]
+"""What the user said of the run, under the names of the options."""
+DEFAULTS: Told = {
     **{"prompt_tokens": 128, "reply_tokens": 256, "group_size": 8, "tickets_per_batch": 32},
     **{"gpus": None, "gpu_memory_gb": None, "nodes": 1, "host_memory_gb": None},
     **{"collectors": None, "learner_ranks": None, "evaluator": "own"},
@@ -122,7 +125,7 @@ def _read(words: list[str]) -> dict[str, Any]:
     return told
 
 
-def _machine(told: Mapping[str, Any]) -> Machine:
+def _machine(told: Told) -> Machine:
     here = gpus_here() if told["gpus"] is None or told["gpu_memory_gb"] is None else ()
     gpus = told["gpus"] or len(here) or 1
     memory = told["gpu_memory_gb"] or (here[0].total_bytes / GB if here else DEFAULT_GPU_GB)
@@ -134,7 +137,7 @@ def _machine(told: Mapping[str, Any]) -> Machine:
     return Machine(gpus, int(memory * GB), told["nodes"], host, source)
 
 
-def _planned(model: Any, told: Mapping[str, Any], machine: Machine) -> PlannedRun:
+def _planned(model: Any, told: Told, machine: Machine) -> PlannedRun:
     prompt, reply, group = told["prompt_tokens"], told["reply_tokens"], told["group_size"]
     least = prompt + reply
     if told["microbatch_tokens"] < least:
@@ -168,7 +171,7 @@ def _planned(model: Any, told: Mapping[str, Any], machine: Machine) -> PlannedRu
     return PlannedRun(model, training, generation, told["collectors"] or 1, told["evaluator"])
 
 
-def _rates(plan: PlannedRun, told: Mapping[str, Any]) -> Rates:
+def _rates(plan: PlannedRun, told: Told) -> Rates:
     if told["probe"]:
         from headway.recipes.rate_probe import probe
 
@@ -186,7 +189,7 @@ def _rates(plan: PlannedRun, told: Mapping[str, Any]) -> Rates:
     return Rates(engine or found.engine_tokens_per_s, learner or found.learner_tokens_per_s, source)
 
 
-def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Machine) -> Report:
+def _report(plan: PlannedRun, rates: Rates, told: Told, machine: Machine) -> PlanReport:
     leads = read_leads(told["leads"])
     work = Work(told["tickets_per_batch"], told["group_size"], told["reply_tokens"], told["engine_rows"])
     publish = told["publish_gb_per_s"] * GB
@@ -205,7 +208,7 @@ def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Ma
                 publish=publish,
             )
             found = [predict(alone, work, [0.0], uneven=told["uneven"])]
-        return Report(plan, machine, places, found, _remedies(plan, places, told, machine), rates)
+        return PlanReport(plan, machine, places, found, _remedies(plan, places, told, machine), rates)
     for sharding in ("replicas", "full") if told["sharding"] is None else (told["sharding"],):
         plan = replace(plan, training=replace(plan.training, sharding=sharding))
         possible = [
@@ -219,7 +222,7 @@ def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Ma
             predictions = best_of(possible, work, leads, uneven=told["uneven"])
             plan = _with_division(plan, predictions[0].division)
             places = _rooms(plan, machine)
-            return Report(plan, machine, places, predictions, _remedies(plan, places, told, machine), rates)
+            return PlanReport(plan, machine, places, predictions, _remedies(plan, places, told, machine), rates)
     ranks = told["learner_ranks"] or max(1, machine.gpus // 2)
     plan = replace(plan, training=replace(plan.training, learner_ranks=ranks))
     places = _rooms(plan, machine)
@@ -228,7 +231,7 @@ def _report(plan: PlannedRun, rates: Rates, told: Mapping[str, Any], machine: Ma
             f"no division of {machine.gpus} GPUs has --collectors {told['collectors'] or 'any'} and --learner_ranks "
             f"{told['learner_ranks'] or 'any'} with an evaluator of {plan.evaluator!r}"
         )
-    return Report(plan, machine, places, [], _remedies(plan, places, told, machine), rates)
+    return PlanReport(plan, machine, places, [], _remedies(plan, places, told, machine), rates)
 
 
 def _with_division(plan: PlannedRun, division: Division) -> PlannedRun:
@@ -243,7 +246,7 @@ def _rooms(plan: PlannedRun, machine: Machine) -> list[Place]:
     return places_apart(plan, machine.gpu_room, machine.host, machine.nodes)
 
 
-def _remedies(plan: PlannedRun, places: list[Place], told: Mapping[str, Any], machine: Machine) -> list[Remedy]:
+def _remedies(plan: PlannedRun, places: list[Place], told: Told, machine: Machine) -> list[Remedy]:
     if not is_refused(places):
         return []
     training, generation = plan.training, plan.generation

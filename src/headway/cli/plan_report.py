@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from headway.capacity.division import Prediction
 from headway.capacity.fit_report import Place, table_rows
@@ -14,6 +13,7 @@ from headway.capacity.rates import Rates
 from headway.capacity.remedies import Remedy, is_refused
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError
+from headway.core.opaque import JsonObject
 
 
 class Machine:
@@ -33,7 +33,7 @@ class Machine:
         return f"{each} in {self.nodes} machine{'s' * (self.nodes > 1)} ({self.source})"
 
 
-class Report:
+class PlanReport:
     """What was found: places of the run that is advised (or asked for), predictions, and what would help."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Report:
         if self.machine.gpus > 1:
             say("several GPUs are by calculation: nothing was measured with more than one")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         model = self.plan.model
         return {
             "model": {"name": model.name, "parameters": model.num_parameters, "layers": model.layers},
@@ -121,7 +121,7 @@ class Report:
         }
 
 
-def _place_json(place: Place) -> dict[str, Any]:
+def _place_json(place: Place) -> JsonObject:
     tenants = [
         {
             "role": tenant.memory.role,

@@ -25,7 +25,7 @@ from headway.core.opaque import JsonObject, SettingValue
 from headway.envs.agents.games import GAMES
 from headway.envs.agents.interface import AgentEnv, EnvironmentLost, Step
 from headway.envs.agents.loading import env_options, load_env
-from headway.envs.agents.players import PlayedEpisode, TextPlayer, human, play_episode
+from headway.envs.agents.players import PlayedConversation, TextPlayer, human, play_episode
 from headway.envs.text_games.loading import STORY_NAMES, is_story, load_story
 
 COLORLINES = "colorlines"
@@ -89,7 +89,7 @@ def _player_of(run: SettingValue, game: str, given: JsonObject, temperature: Set
     return RunPlayer(Path(str(run)), game, given, temperature=heat, seed=seed)
 
 
-def show_episode(env: AgentEnv, player: TextPlayer | str, seed: int, out: Console) -> PlayedEpisode:
+def show_episode(env: AgentEnv, player: TextPlayer | str, seed: int, out: Console) -> PlayedConversation:
     """Plays one episode and prints it while it goes on: texts, replies, rewards, and how it came out."""
     prefix = str(getattr(env, "reply_prefix", ""))
     is_typed = player == ME

@@ -29,8 +29,8 @@ from headway.observe.whole_files import write_whole
 from headway.observe.whole_run import WholeRun, read_points, whole_of_points
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig
-from headway.simulate.fitting import LEFT_OUT, WhatIf, what_if
 from headway.simulate.simulation import WORTH_A_VERSION
+from headway.simulate.what_if import LEFT_OUT, WhatIf, what_if
 
 REPORT = "report.html"
 ENOUGH_UPDATES = 10

@@ -129,9 +129,9 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def _told(options: Mapping[str, SettingValue]) -> dict[str, Any]:
+def _told(options: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     """Fields of a workshop."""
-    told: dict[str, Any] = {}
+    told: dict[str, SettingValue] = {}
     for name, value in options.items():
         if name in DURATIONS:
             told[name] = parse_duration(str(value))

@@ -18,8 +18,8 @@ from rich.text import Text
 from headway.cli.output import OUT, print_table, say
 from headway.core.opaque import JsonObject
 from headway.observe.console import duration
-from headway.sweeping.folder import RunState, Sweep, SweepFolder
-from headway.sweeping.grid import PlannedRun
+from headway.sweeping.folder import Sweep, SweepFolder, SweepRunState
+from headway.sweeping.grid import SweepRun
 from headway.sweeping.scheduler import Scheduler
 
 LOOK_EVERY_S = 1.0
@@ -68,7 +68,7 @@ class SweepTable:
         self._live.update(table_of(self._folder, scheduler.sweep, scheduler.states), refresh=True)
 
 
-def table_of(folder: SweepFolder, sweep: Sweep, states: dict[str, RunState]) -> Table:
+def table_of(folder: SweepFolder, sweep: Sweep, states: dict[str, SweepRunState]) -> Table:
     """A row a run; of many, those that go on first, and the others are counted."""
     table = Table(box=None, pad_edge=False)
     for head in ("run", "state", "update", "steps", "score", "return", "time"):
@@ -84,7 +84,7 @@ def table_of(folder: SweepFolder, sweep: Sweep, states: dict[str, RunState]) -> 
     return table
 
 
-def _row(folder: SweepFolder, run: PlannedRun, state: RunState) -> list[Text]:
+def _row(folder: SweepFolder, run: SweepRun, state: SweepRunState) -> list[Text]:
     seen = last_numbers(folder.run_folder(run).metrics)
 
     def shown(name: str, form: str) -> str:

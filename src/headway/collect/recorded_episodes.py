@@ -18,7 +18,7 @@ import numpy as np
 
 from headway.core.types import Rollout, Snapshot, Span, Ticket, derive_seed
 from headway.envs.agents.interface import AgentEnv
-from headway.envs.agents.players import EXPERT, RANDOM, PlayedEpisode, play_episode
+from headway.envs.agents.players import EXPERT, RANDOM, PlayedConversation, play_episode
 from headway.experience.episode import EpisodeBuilder, Episodes
 from headway.llm.chat_files import WEIGHT, WrittenChat
 from headway.llm.conversation import Conversation
@@ -104,7 +104,7 @@ def require_room(record: Episodes, max_tokens: int) -> None:
         )
 
 
-def episode_of_game(played: PlayedEpisode, conversation: Conversation, *, version: int, uid: str) -> Episodes:
+def episode_of_game(played: PlayedConversation, conversation: Conversation, *, version: int, uid: str) -> Episodes:
     """Records a game as if a policy had said what its player did."""
     builder = EpisodeBuilder(conversation.first(played.texts[0]), uid)
     for number, (reply, reward) in enumerate(zip(played.replies, played.rewards, strict=True)):

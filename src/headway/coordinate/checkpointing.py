@@ -121,6 +121,12 @@ class Checkpointing:
         self._note_cost(began)
         return lasts
 
+    def way_back(self) -> str | None:
+        """In words, how a run that cannot go on is resumed, if there is a checkpoint."""
+        if self.store is None or not (saved := self.store.all()):
+            return None
+        return f"`headway resume {self.store.folder.parent}` goes back to checkpoint {saved[-1].name}"
+
     async def close(self) -> None:
         """Nothing is written any more; what was not whole is no checkpoint."""
         if self._writing is not None:
@@ -189,7 +195,7 @@ class Checkpointing:
             evaluations_skipped=evaluations.skipped,
             events_position=None,
             events_s=self._calls.journal.time_s,
-            settings={**self._calls.settings.describe(), "collectors": self._collectors.num},
+            settings={**self._calls.settings.describe(), "collectors": self._collectors.posts.num},
             configured_collectors=self.configured_collectors,
             replay=main.replay,
             last=main.last,

@@ -16,8 +16,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from headway.coordinate.applying import versions_of
 from headway.coordinate.call_sizes import CallSizes, FixedSize, MeasuredSizes
-from headway.coordinate.collector_calls import CollectorCalls, versions_of
+from headway.coordinate.collector_calls import CollectorCalls
 from headway.coordinate.control import RunControl
 from headway.coordinate.feed import AnyFeed
 from headway.coordinate.flights import Flights
@@ -45,7 +46,7 @@ class Collecting:
 
     def __init__(self, flights: Flights, collectors: CollectorCalls, calls: RoleCalls, control: RunControl) -> None:
         self.flights = flights
-        self._queue = flights.queue
+        self._queue = flights.dispatch.queue
         self.feeds: Mapping[str, AnyFeed] = {}
         """Line -> where its batches come from; it is woken when that has news."""
         self._collectors = collectors
@@ -53,7 +54,7 @@ class Collecting:
         self._settings = calls.settings
         self._board = calls.board
         self._control = control
-        self.names = collectors.names
+        self.names = collectors.posts.names
         self._has_lanes = calls.settings.lanes > 1
         self._sizes = _call_sizes(calls)
         self._failures: Counter[str] = Counter()  # collector -> tickets in a row that were dropped as failed
@@ -118,7 +119,7 @@ class Collecting:
         for _ in range(min(limit, self._queue.num_for(seat))):
             ticket = self._queue.first(seat)
             assert ticket is not None
-            if ticket.attempt or versions not in (None, self.flights.versions_for(ticket)):
+            if ticket.attempt or versions not in (None, self.flights.weights.versions_for(ticket)):
                 break
             self._queue.take(seat)
             started.append(self.flights.start(ticket, seat))
@@ -176,8 +177,8 @@ class Collecting:
     def _may_take_off(self, seat: int) -> bool:
         """Is its collector ready for the seat's next ticket? If not, somebody else may have it meanwhile."""
         ticket = self._queue.first(seat)
-        post = self._collectors.post(seat)
-        if ticket is None or post.may_take_off(self.flights.versions_for(ticket), self._wanted(post)):
+        post = self._collectors.posts.at(seat)
+        if ticket is None or post.may_take_off(self.flights.weights.versions_for(ticket), self._wanted(post)):
             return True
         post.waiting[self.names[seat]] = None
         other = self._queue.another_idle()
@@ -188,14 +189,14 @@ class Collecting:
     def _wanted(self, post: Post) -> set[Versions]:
         """The versions of the next tickets of all seats of one collector."""
         if not self._settings.is_pinned:
-            return {self.flights.newest_versions}
+            return {self.flights.weights.newest_versions}
         tickets = map(self._queue.first, post.seats)
-        return {self.flights.versions_for(ticket) for ticket in tickets if ticket is not None}
+        return {self.flights.weights.versions_for(ticket) for ticket in tickets if ticket is not None}
 
     def _why_not_yet(self, seat: int) -> str:
         ticket, flights = self._queue.first(seat), self.flights
-        return self._collectors.post(seat).why_not(
-            flights.newest_versions if ticket is None else flights.versions_for(ticket)
+        return self._collectors.posts.at(seat).why_not(
+            flights.weights.newest_versions if ticket is None else flights.weights.versions_for(ticket)
         )
 
     async def _next_ticket(self, seat: int) -> Ticket | None:
@@ -203,10 +204,10 @@ class Collecting:
         role = self.names[seat]
         while not self._is_done(seat):
             turns = self._calls.patience_s * len(self.names)  # slots may be fewer than seats
-            if self._has_lanes and role in self._collectors.post(seat).waiting:
+            if self._has_lanes and role in self._collectors.posts.at(seat).waiting:
                 version = self.flights.first.version
                 await self._board.wait(role, "drain", lambda: self._why_not_yet(seat), self._calls.patience_s)
-                self._collectors.post(seat).waiting.pop(role, None)
+                self._collectors.posts.at(seat).waiting.pop(role, None)
                 if self._collectors.warns_of_drains and self.flights.first.version > version:
                     self._collectors.warns_of_drains = False
                     to_stderr(SLOW_DRAIN)
@@ -246,7 +247,7 @@ class Collecting:
         now = self._calls.runtime.now()
         self.flights.land(ticket, snapshot, rollout, now)
         if self._failures or HEALTH in rollout.info:
-            role = self._collectors.post(ticket.collector or 0).role
+            role = self._collectors.posts.at(ticket.collector or 0).role
             self._failures.pop(role, None)
             if HEALTH in rollout.info:
                 self.engines[role] = now, rollout.info[HEALTH]
@@ -309,7 +310,7 @@ class Collecting:
 
     async def _begin_anew(self, seat: int, ticket: Ticket, error: RoleError) -> None:
         """A ticket was dropped: its collector begins new episodes, for what it did would only fail again."""
-        role, limit = self._collectors.post(seat).role, self._settings.retries.max_failures_in_a_row
+        role, limit = self._collectors.posts.at(seat).role, self._settings.retries.max_failures_in_a_row
         for attempt in itertools.count():
             self._failures[role] += 1
             if self._failures[role] >= limit:
@@ -331,19 +332,20 @@ class Collecting:
         """
         name = publisher_name(number)
         while True:
-            snapshot = self.flights.hold_newest()
+            post = self._collectors.posts.of(number)
+            snapshot = self.flights.weights.hold_newest()
             try:
-                await self._collectors.push(number, name, snapshot)
+                await self._collectors.applying.push(post, name, snapshot)
                 is_done = True
             except PayloadLost as lost:
                 await self._stage_again(name, snapshot, lost)
                 is_done = False
             except RoleError as error:
-                await self._collectors.revive(number, name, error)
+                await self._collectors.revive(post, name, error)
                 is_done = False
             finally:
-                self.flights.let_go(snapshot)
-            while is_done and self.flights.are_newest(snapshot):
+                self.flights.weights.let_go(snapshot)
+            while is_done and self.flights.weights.are_newest(snapshot):
                 await self._board.wait(name, "version", "a newer version", float("inf"))
 
 

@@ -39,13 +39,13 @@ from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.journal import Journal
 from headway.coordinate.parts import wire
 from headway.coordinate.role_calls import RoleCalls, RunFailed
-from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, Stations, publisher_name, replay_name
+from headway.coordinate.roles import EVALUATOR, LEARNER, REANALYZER, Stations, publisher_name
 from headway.coordinate.run_result import LineResult, RunResult
 from headway.coordinate.scaling import CollectorChange
 from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Board, Stalled
 from headway.core.events import Ended, EvaluationAbandoned, Failed, RoleBusy, RoleWaits, RunBegan, Stopped
-from headway.core.ledger import Ledger, LedgerError
+from headway.core.ledger import Ledger
 from headway.core.naming import learner_name
 from headway.core.opaque import JsonObject, SettingValue
 from headway.core.protocols import RoleError, RoleRaised, Runtime
@@ -100,7 +100,7 @@ class Coordinator:
             calls,
             self._control,
             has_evaluator=stations.evaluator is not None,
-            rooted=(*map(learner_name, settings.all_lines), *self._replay_names()),
+            rooted=(*map(learner_name, settings.all_lines), *self._stations.replay_names),
             stop=self.request_stop,
             wall_s=lambda: self.wall_s,
             after_publish=self._after_publish,
@@ -264,15 +264,11 @@ class Coordinator:
         stations = self._stations
         beside = [EVALUATOR] if stations.evaluator is not None else []
         beside += [REANALYZER] if stations.reanalyzer is not None else []
-        return [*(line.role for line in self.lines), *self._collecting.names, *beside, *self._replay_names()]
-
-    def _replay_names(self) -> list[str]:
-        shared = {"": self._stations.replay, **{name: line.replay for name, line in self._stations.lines.items()}}
-        return [replay_name(name) for name, replay in shared.items() if replay is not None]
+        return [*(line.role for line in self.lines), *self._collecting.names, *beside, *self._stations.replay_names]
 
     def _rest_on_call(self) -> None:
         """Who has a loop is between two things when it does nothing; others wait until somebody asks them."""
-        asked = self._replay_names()
+        asked = self._stations.replay_names
         self.board.rest(name for name in self._role_names() if name != EVALUATOR and name not in asked)
         if self._stations.evaluator is not None:
             self.board.rest([EVALUATOR], "due", "an evaluation that is due")
@@ -372,13 +368,7 @@ class Coordinator:
             weights = await line.publishing.newest_weights(line.role)
             if not line.name:
                 time_spent = self.board.time_spent()
-            line.ledger.close()
-            statistics = line.ledger.statistics()
-            if not statistics.closes:
-                raise LedgerError(f"the ledger does not close: {statistics}")
-            results[line.name] = LineResult(
-                line.version, line.updates, weights, statistics, line.lead.current, line.metrics
-            )
+            results[line.name] = line.close(weights)
         abandoned = self._evaluating.abandoned(evaluates_last=self._evaluates_last)
         for version in abandoned:
             self._journal.write(EvaluationAbandoned, version)
@@ -405,13 +395,12 @@ class Coordinator:
 
     def _way_back(self, error: RoleError) -> str:
         """What to do about a role that took with it what nobody else has."""
-        if error.role not in self._replay_names() or error.method == "start" or isinstance(error, RoleRaised):
+        if error.role not in self._stations.replay_names or error.method == "start" or isinstance(error, RoleRaised):
             return ""
-        store = self._checkpointing.store
-        if store is None or not (saved := store.all()):
+        way_back = self._checkpointing.way_back()
+        if way_back is None:
             return "; what it held is gone, and there is no checkpoint to go back to yet"
-        run = store.folder.parent
-        return f"; what it held is gone: `headway resume {run}` goes back to checkpoint {saved[-1].name}"
+        return f"; what it held is gone: {way_back}"
 
     def _tell(self, role: str, activity: str) -> None:
         """A role turns to something that no other event tells of."""

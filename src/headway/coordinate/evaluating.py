@@ -88,7 +88,7 @@ class Evaluating:
             if parks:
                 await self._collectors.go_on()
             self._control.is_paused = False
-            self._flights.wake_idle()
+            self._flights.dispatch.wake_idle()
         else:
             if self._ending.defers_target and self._calls.settings.plan.target_score is not None:
                 await self.wait_for_all()
@@ -198,7 +198,7 @@ class Evaluating:
         parts = {"": self._first.snapshots.get(version)}
         for line in self._flights.lines[1:]:
             parts[line.name] = line.snapshots.get(self.companions[version][line.name])
-        return self._flights.joined(parts)
+        return self._flights.weights.joined(parts)
 
     async def _keep_best(self, best: BestWeights, score: Score) -> None:
         """Only a new best brings its weights here from where they are. They are still held."""

@@ -22,8 +22,8 @@ from headway.coordinate.line import Line
 from headway.coordinate.role_calls import RoleCalls, RunFailed
 from headway.coordinate.roles import STATISTICS
 from headway.coordinate.waits import Stalled
+from headway.core.choosing import WAIT
 from headway.core.events import Inserted
-from headway.core.ledger import WAIT
 from headway.core.opaque import JsonObject, SavedState
 from headway.core.protocols import PayloadLost
 from headway.core.types import MEASURES, Batch, LearnReport, Snapshot

@@ -19,14 +19,14 @@ not parked; a collector that is built anew in the meantime is not paused, and ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from headway.coordinate.lanes import Post
 from headway.coordinate.role_calls import RoleCalls
 from headway.coordinate.roles import LEARNER
+from headway.core.opaque import RoleAnswer
 from headway.core.protocols import RoleError, RoleLate
 from headway.core.types import Snapshot, Ticket
 
@@ -69,7 +69,7 @@ class _Clock:
 class FlightCalls:
     """Makes collect calls that can be parked, or that can say what they do (`tells`)."""
 
-    def __init__(self, calls: RoleCalls, posts: Sequence[Post], *, tells: bool) -> None:
+    def __init__(self, calls: RoleCalls, posts: Iterable[Post], *, tells: bool) -> None:
         self._calls = calls
         self._posts = posts
         self._tells = tells
@@ -79,7 +79,7 @@ class FlightCalls:
         self._is_parked = False
         self._waiting: dict[str, None] = {}  # who would collect if nobody was parked
 
-    async def collect(self, name: str, role: str, ticket: Ticket, snapshot: Snapshot) -> Any:
+    async def collect(self, name: str, role: str, ticket: Ticket, snapshot: Snapshot) -> RoleAnswer:
         """One collect call on behalf of who is called `name` on the board."""
         board, runtime, loop = self._calls.board, self._calls.runtime, asyncio.get_running_loop()
         while self._is_parked:

@@ -18,13 +18,14 @@ from contextlib import AbstractAsyncContextManager
 
 from headway.coordinate.companions import Companions
 from headway.coordinate.control import RunControl
-from headway.coordinate.lanes import Versions
+from headway.coordinate.dispatch import Dispatch
+from headway.coordinate.joined_snapshots import JoinedSnapshots
 from headway.coordinate.line import Line
 from headway.coordinate.role_calls import RoleCalls, RunFailed
 from headway.coordinate.ticket_queue import TicketQueue
 from headway.coordinate.turns import all_turns
 from headway.core.events import Dropped, Landed, Lost, Opened, Reissued, Requeued, Settled, Started
-from headway.core.ledger import LedgerError
+from headway.core.live_tickets import LedgerError
 from headway.core.order import OnStale
 from headway.core.protocols import PayloadLost
 from headway.core.types import Batch, DropReason, Phase, Rollout, Snapshot, Span, Ticket, map_payloads
@@ -43,15 +44,14 @@ class Flights:
     ) -> None:
         self.lines = lines
         self.first = lines[0]
-        self.queue = queue
         self._others = lines[1:]
         self._settings = calls.settings
         self._is_pinned = calls.settings.is_pinned
         self._journal = calls.journal
         self._runtime = calls.runtime
-        self._board = calls.board
         self._control = control
-        self._seat_names = seat_names
+        self.dispatch = Dispatch(queue, calls.board, seat_names)
+        self.weights = JoinedSnapshots(lines, is_pinned=calls.settings.is_pinned)
         self.rollouts: dict[int, Rollout] = {}
         """Landed, and needed by some line."""
         self.companions = Companions(lines[1:], is_pinned=calls.settings.is_pinned)
@@ -72,7 +72,7 @@ class Flights:
                 line.snapshots.hold(ticket.version)
             self._journal.write(Opened, ticket.index, line.name)
             if not self._others:
-                self.put(ticket)
+                self.dispatch.put(ticket)
             else:
                 self._open_for_all(line, ticket)
 
@@ -80,7 +80,7 @@ class Flights:
         """A line has opened its ticket; it may have been the last one, also for rollouts that it does not take."""
         for index in line.note_birth(ticket):
             if self.is_open_everywhere(index):
-                self.put(self._as_collected(index))
+                self.dispatch.put(self._as_collected(index))
 
     def is_open_everywhere(self, index: int) -> bool:
         """Has every line opened the first ticket from this one on that it takes? The first line takes all."""
@@ -88,56 +88,12 @@ class Flights:
 
     def _as_collected(self, index: int) -> Ticket:
         """The ticket as it waits for its flight, after as many attempts as any of its lines has seen."""
-        open_in = [line.ledger.entry(index).ticket for line in self.lines if _is_in(line, index, Phase.OPEN)]
+        open_in = [line.ledger.entry(index).ticket for line in self.lines if line.has(index, Phase.OPEN)]
         if not open_in:
             raise LedgerError(f"ticket {index} is open in no line")
         return max(open_in, key=lambda ticket: ticket.attempt)
 
-    def put(self, ticket: Ticket, *, first: bool = False) -> None:
-        """Whoever is idle takes it; `first` is for a ticket that flies again."""
-        collector = self.queue.put(ticket, first=first)
-        if collector is not None:
-            self._board.wake(self._seat_names[collector])
-
     # -- flying -------------------------------------------------------------------------------------
-
-    def versions_for(self, ticket: Ticket) -> Versions:
-        """What it will take off with: its own version (pinned) or the newest (free), of each line."""
-        if not self._others:
-            return self.first.version if ticket.version is None else ticket.version
-        return tuple(self._version_of(line, ticket.index) for line in self.lines)
-
-    @property
-    def newest_versions(self) -> Versions:
-        return tuple(line.version for line in self.lines) if self._others else self.first.version
-
-    def _version_of(self, line: Line, index: int) -> int:
-        if self._is_pinned and _is_in(line, index, Phase.OPEN):
-            version = line.ledger.entry(index).ticket.version
-            assert version is not None
-            return version
-        birth = line.birth(index)
-        return line.version if birth is None else birth
-
-    def hold_newest(self) -> Snapshot:
-        """The newest weights of every line; `let_go` must follow."""
-        return self.joined({line.name: line.snapshots.hold(line.version) for line in self.lines})
-
-    def joined(self, parts: dict[str, Snapshot]) -> Snapshot:
-        """The snapshot of each line as one; of a single line, that one as it is."""
-        first = parts.pop("")
-        return Snapshot(first.version, first.payload, parts) if parts else first
-
-    def let_go(self, snapshot: Snapshot) -> None:
-        self.first.snapshots.let_go(snapshot.version)
-        for line in self._others:
-            line.snapshots.let_go(snapshot.others[line.name].version)
-
-    def are_newest(self, snapshot: Snapshot) -> bool:
-        others = snapshot.others
-        return self.first.version == snapshot.version and all(
-            line.version == others[line.name].version for line in self._others
-        )
 
     def start(self, ticket: Ticket, seat: int) -> tuple[Ticket, Snapshot]:
         """The ticket takes off in all its lines; returns it as it flies, and the weights it flies with."""
@@ -150,13 +106,13 @@ class Flights:
         index, attempt = ticket.index, 0
         parts: dict[str, Snapshot] = {}
         for line in self.lines:
-            version = self._version_of(line, index)
-            is_part = _is_in(line, index, Phase.OPEN)
+            version = self.weights.version_of(line, index)
+            is_part = line.has(index, Phase.OPEN)
             is_held = self._is_pinned and (is_part or line.birth(index) is not None)
             parts[line.name] = line.snapshots.get(version) if is_held else line.snapshots.hold(version)
             if is_part:
                 attempt = max(attempt, line.ledger.start(index, version, seat).attempt)
-        snapshot = self.joined(parts)
+        snapshot = self.weights.joined(parts)
         ticket = Ticket(index, ticket.seed, snapshot.version, seat, attempt)
         others = {name: part.version for name, part in snapshot.others.items()}
         self._flying[index] = (seat, snapshot)
@@ -171,7 +127,7 @@ class Flights:
         span, spans = rollout.span or self._span_of(snapshot.version), None
         parts = self.lines
         if self._others:
-            parts = [line for line in self.lines if _is_in(line, index, Phase.IN_FLIGHT)]
+            parts = [line for line in self.lines if line.has(index, Phase.IN_FLIGHT)]
             spans = {
                 name: rollout.spans.get(name, Span(at.version, at.version)) for name, at in snapshot.others.items()
             }
@@ -180,7 +136,7 @@ class Flights:
             try:
                 line.ledger.land(index, span=its_span, steps=steps, length=length, size=size, now_s=now)
             except LedgerError as error:
-                raise RunFailed(f"{ticket} on {self._seat_names[ticket.collector or 0]}: {error}") from error
+                raise RunFailed(f"{ticket} on {self.dispatch.seat_names[ticket.collector or 0]}: {error}") from error
         self.rollouts[index] = rollout
         if spans is None:
             self.first.snapshots.let_go(snapshot.version)
@@ -221,7 +177,7 @@ class Flights:
         for line in self.lines:
             held = snapshot.others[line.name].version if line.name else snapshot.version
             version: int | None = None
-            if _is_in(line, index, Phase.IN_FLIGHT):
+            if line.has(index, Phase.IN_FLIGHT):
                 again = line.ledger.reissue(index, line.version if anew else None, is_attempt=is_attempt)
                 version = again.version
             elif line.birth(index) is not None:  # it waits for the next flight as it waited for this one
@@ -233,21 +189,16 @@ class Flights:
         if self._others:
             again = self._as_collected(index)
         self._journal.write(Reissued, index, seat, again.attempt, why)
-        self.put(again, first=True)
+        self.dispatch.put(again, first=True)
 
     def give_up(self, ticket: Ticket, snapshot: Snapshot, why: str) -> None:
         """The flight failed for good: every line that waits for it drops it."""
-        self.let_go(snapshot)
+        self.weights.let_go(snapshot)
         self._flying.pop(ticket.index, None)
         for line in self.lines:
             line.end_birth(ticket.index)
-            if _is_in(line, ticket.index, Phase.IN_FLIGHT):
+            if line.has(ticket.index, Phase.IN_FLIGHT):
                 self.drop(line, ticket.index, DropReason.FAILED, why)
-
-    def wake_idle(self) -> None:
-        """A pause is over: whoever is idle and could go on does."""
-        for seat in self.queue.idle_with_work():
-            self._board.wake(self._seat_names[seat])
 
     def are_settled_of(self, seat: int) -> bool:
         """Of a pinned run: are all tickets settled that this seat has, or had before it was taken away?"""
@@ -256,11 +207,6 @@ class Flights:
             line.ledger.next_index >= since and all(entry.ticket.collector != seat for entry in line.ledger.live())
             for line in self.lines
         )
-
-    def _wake_leaving(self) -> None:
-        """Whoever is to leave when its tickets are settled looks again."""
-        for seat in self.queue.leaving:
-            self._board.wake(self._seat_names[seat])
 
     # -- with the learners ----------------------------------------------------------------------------
 
@@ -279,7 +225,7 @@ class Flights:
             self._let_go_of(index)
         if settled:
             self._journal.write(Settled, settled, line.name)
-            self._wake_leaving()
+            self.dispatch.wake_leaving()
 
     def expire(self, line: Line, index: int, now: float) -> None:
         """A rollout is too old to be taken."""
@@ -304,7 +250,7 @@ class Flights:
         self._let_go_of(index)
         self._journal.write(Dropped, index, reason.value, why, line.name)
         self.admit(line)
-        self._wake_leaving()
+        self.dispatch.wake_leaving()
 
     def _let_go_of(self, index: int) -> None:
         """A line is done with this rollout; the last one gives its memory back."""
@@ -331,7 +277,7 @@ class Flights:
             if ticket.attempt + 1 < retries.attempts_on_loss:
                 self.lose(index, lost.what)
             elif retries.on_failure == "drop":
-                for one in [one for one in self.lines if _is_in(one, index, Phase.READY)]:
+                for one in [one for one in self.lines if one.has(index, Phase.READY)]:
                     self.drop(one, index, DropReason.FAILED, lost.what)
             else:
                 raise RunFailed(f"{ticket} failed after {ticket.attempt + 1} attempts: {lost.what}") from lost
@@ -342,9 +288,9 @@ class Flights:
         A line that has taken it may find out later than another: it waits for the flight that is under way.
         """
         flight = self._flying.get(index)
-        is_queued = any(_is_in(line, index, Phase.OPEN) for line in self.lines)
+        is_queued = any(line.has(index, Phase.OPEN) for line in self.lines)
         again: list[tuple[Line, Ticket]] = []
-        for line in [line for line in self.lines if _is_in(line, index, Phase.READY)]:
+        for line in [line for line in self.lines if line.has(index, Phase.READY)]:
             self._journal.write(Lost, index, why, line.name)
             if flight is None:
                 again.append((line, line.ledger.lose(index, line.version)))
@@ -366,7 +312,7 @@ class Flights:
             if its.version is not None:
                 line.snapshots.hold(its.version)
         if not is_queued:
-            self.put(ticket, first=True)
+            self.dispatch.put(ticket, first=True)
 
     def turns_of_others(self) -> AbstractAsyncContextManager[None]:
         """The learner of the first line waits until no other line is in the middle of an update, and keeps it so."""
@@ -379,7 +325,7 @@ class Flights:
         fetched: dict[int, Rollout] = {}
         lost: dict[int, str] = {}
         for index, rollout in self.rollouts.items():
-            if any(_is_in(line, index, Phase.READY) for line in self.lines):
+            if any(line.has(index, Phase.READY) for line in self.lines):
                 try:
                     fetched[index] = map_payloads(rollout, self._runtime.fetch)
                 except PayloadLost as error:
@@ -400,12 +346,7 @@ class Flights:
                         line.snapshots.hold(entry.ticket.version)
         for index in sorted(open_tickets) if self._others else open_tickets:
             if self.is_open_everywhere(index):
-                self.put(self._as_collected(index))
-
-
-def _is_in(line: Line, index: int, phase: Phase) -> bool:
-    """Has this line a live ticket of that index in this phase?"""
-    return line.ledger.is_live(index) and line.ledger.entry(index).phase is phase
+                self.dispatch.put(self._as_collected(index))
 
 
 def _why_filtered(rollout: Rollout) -> str:

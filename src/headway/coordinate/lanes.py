@@ -10,9 +10,9 @@
 A collector with n lanes has n *seats*; a ticket is given to a seat. Seat s is a lane of collector s mod collectors, so
 tickets in their order go round the collectors, however many lanes these have.
 
-A `Post` is one collector as the coordinator sees it. It counts and decides, and never waits: the crew speaks to the
-collector, the coordinator's loops wait. Invariants: with drain, all that is in flight flies with one version, the one
-that is applied or about to be; an incarnation is restarted once, however many of its calls failed.
+A `Post` is one collector as the coordinator sees it. It counts and decides, and never waits: `CollectorCalls` speaks to
+the collector, the coordinator's loops wait. Invariants: with drain, all that is in flight flies with one version, the
+one that is applied or about to be; an incarnation is restarted once, however many of its calls failed.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Post:
         """Names on the board of those who wait for a change here."""
         self._version: Versions = -1  # of what is in flight, if it drains
         self._given_up = -1  # the incarnation that was ended because one of its calls was late
+        self._called: dict[str, int] = {}  # name on the board -> incarnation when it was last called on its behalf
 
     def may_take_off(self, version: Versions, wanted: Collection[Any]) -> bool:
         """May a ticket with `version` take off, when the next tickets of all seats here have the versions `wanted`?
@@ -77,6 +78,22 @@ class Post:
         self.is_up = False
         self.incarnation += 1
         self.applied = None
+
+    def note_call(self, name: str) -> None:
+        """A call is made on behalf of `name`: if it fails, it is this incarnation that failed."""
+        self._called[name] = self.incarnation
+
+    def is_as_called_by(self, name: str) -> bool:
+        """Is it still the incarnation of the last call on behalf of `name`?"""
+        return self._called.get(name) == self.incarnation
+
+    def blame(self, name: str) -> None:
+        """The last call on behalf of `name` is known to be at fault."""
+        self.give_up(self._called[name])
+
+    def was_given_up_for(self, name: str) -> bool:
+        """Was the incarnation given up that the last call on behalf of `name` went to?"""
+        return name in self._called and self.was_given_up(self._called[name])
 
     def give_up(self, incarnation: int) -> None:
         """One call of this incarnation is known to be at fault: the others are not."""

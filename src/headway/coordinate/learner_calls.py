@@ -1,7 +1,7 @@
 """What is said to the learner of a line, and to its replay where that has a role of its own.
 
 Handing on a snapshot has two phases. Here the learner *stages* it: the runtime freezes the weights and gives back a
-reference. A collector that holds weights itself then *applies* it (`collector_calls.py`). Both are retried under a
+reference. A collector that holds weights itself then *applies* it (`applying.py`). Both are retried under a
 deadline.
 """
 

@@ -14,9 +14,11 @@ from headway.coordinate.learner_calls import LearnerCalls
 from headway.coordinate.line_lead import LineLead
 from headway.coordinate.publishing import Publishing
 from headway.coordinate.role_calls import RoleCalls
+from headway.coordinate.run_result import LineResult
 from headway.coordinate.turns import OnlyTurn, Turn
-from headway.core.opaque import JsonObject
-from headway.core.types import Ticket
+from headway.core.live_tickets import LedgerError
+from headway.core.opaque import JsonObject, Weights
+from headway.core.types import Phase, Ticket
 
 
 class Line:
@@ -50,6 +52,10 @@ class Line:
         """Is this line offered the rollout of ticket `index`?"""
         return index % self.settings.every == 0
 
+    def has(self, index: int, phase: Phase) -> bool:
+        """Has this line a live ticket of that index in this phase?"""
+        return self.ledger.is_live(index) and self.ledger.entry(index).phase is phase
+
     def next_taken(self, index: int) -> int:
         """The first ticket from this one on that the line takes."""
         return index + -index % self.settings.every
@@ -82,6 +88,14 @@ class Line:
         self.births = dict(births)
         for version in births.values():
             self.snapshots.hold(version)
+
+    def close(self, weights: Weights) -> LineResult:
+        """The run is over: the ledger is closed, and what the line came to is final."""
+        self.ledger.close()
+        statistics = self.ledger.statistics()
+        if not statistics.closes:
+            raise LedgerError(f"the ledger does not close: {statistics}")
+        return LineResult(self.version, self.updates, weights, statistics, self.lead.current, self.metrics)
 
     def why(self) -> str:
         """One line: where this line is."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.core.lead import AutoLead, FixedLead, Lead, starting_lead
-from headway.core.ledger import check_expiry
+from headway.core.ledger_terms import check_expiry
 from headway.core.opaque import JsonObject
 from headway.core.order import OLDEST, Expiry, OnStale, Order
 from headway.core.rules import Bytes, Capacity, MaxLead, ReplayRatio

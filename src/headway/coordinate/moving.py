@@ -56,7 +56,7 @@ class Moving:
     async def _move(self, runtime: GivesNotice, role: str) -> None:
         if not await runtime.prepare(role):
             return
-        if role in self._collectors.roles:
+        if role in self._collectors.posts.roles:
             await self._collectors.move_soon(role)
         else:
             await self._calls.move(role)

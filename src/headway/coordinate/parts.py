@@ -63,7 +63,7 @@ def wire(
     first = lines[0]
     queue = TicketQueue(settings.collectors, pinned=settings.is_pinned, lanes=settings.lanes)
     collectors = CollectorCalls(calls)
-    flights = Flights(lines, queue, calls, control, collectors.names)
+    flights = Flights(lines, queue, calls, control, collectors.posts.names)
     collecting = Collecting(flights, collectors, calls, control)
     evaluations = Evaluations(settings.plan.evaluate_every if has_evaluator else 0)
     ending = Ending(settings, control, first, evaluations, wall_s)

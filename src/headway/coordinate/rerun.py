@@ -37,6 +37,7 @@ from headway.coordinate.roles import ReanalyzerRole, Stations
 from headway.core import events as ev
 from headway.core.opaque import SettingValue
 from headway.core.types import Rollout, Snapshot
+from headway.core.written_events import as_event, written_kind
 
 StationsFor = Callable[[Mapping[str, SettingValue] | None], Stations]
 
@@ -54,7 +55,7 @@ def replay(
     """
     recorded = list(events)
     try:
-        script = [ev.as_event(event) for event in recorded]
+        script = [as_event(event) for event in recorded]
     except ValueError as error:
         raise ReplayError(f"the log cannot be read: {error}") from None
     gap = next((event for event in script if isinstance(event, ev.GapFound)), None)
@@ -94,7 +95,7 @@ class _Rerun:
             try:
                 self._do(event)
             except KeyError as missing:
-                kind = ev.written_kind(event)
+                kind = written_kind(event)
                 raise ReplayError(f"event {at} ({kind}) refers to {missing}, which is not there") from None
             if isinstance(event, ev.Published) and first.version == self._until:
                 break

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.coordinate.collector_calls import versions_of
+from headway.coordinate.applying import versions_of
 from headway.coordinate.lanes import Versions
 from headway.coordinate.roles import CollectorRole, LearnerRole, ReplayRole, Stations
 from headway.core import events as ev

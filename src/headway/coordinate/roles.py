@@ -83,6 +83,12 @@ class Stations:
         """Is the first collector the evaluator too?"""
         return self.evaluator is not None and self.evaluator_of is not None
 
+    @property
+    def replay_names(self) -> list[str]:
+        """The roles of the replays that have one of their own."""
+        shared = {"": self.replay, **{name: line.replay for name, line in self.lines.items()}}
+        return [replay_name(name) for name, replay in shared.items() if replay is not None]
+
     def roles(self, num_collectors: int, lanes: int = 1) -> list[Role]:
         """Learners first: they make the snapshots everybody else starts with."""
         roles = [Role(LEARNER, partial(LearnerRole, self.learner), self.learner_placement)]

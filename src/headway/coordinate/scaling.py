@@ -65,7 +65,7 @@ class Scaling:
         self.stations: Stations | None = None
         """How further collectors are built."""
         self._collecting = collecting
-        self._queue = collecting.flights.queue
+        self._queue = collecting.flights.dispatch.queue
         self._collectors = collectors
         self._calls = calls
         self._control = control
@@ -81,7 +81,7 @@ class Scaling:
     @property
     def collectors(self) -> int:
         """How many there are, without those that are leaving."""
-        return self._collectors.num
+        return self._collectors.posts.num
 
     async def bring_back(self) -> None:
         """Of a pinned run that goes on: whoever was leaving and still has tickets is there until these are settled."""
@@ -92,7 +92,7 @@ class Scaling:
         numbers = {place_of(seat, *places)[0] for seat in live if seat is not None}
         self._back = sorted(numbers.difference(range(self.collectors)))
         await self._build(self._back)
-        for seat in (seat for number in self._back for seat in self._collectors.post_of(number).seats):
+        for seat in (seat for number in self._back for seat in self._collectors.posts.of(number).seats):
             self._queue.leave(seat)
 
     def begin(self, group: asyncio.TaskGroup) -> None:
@@ -201,7 +201,7 @@ class Scaling:
                 await self._end_role(role.name)
                 calls.board.leave(self._names(number))
             raise
-        for seat in (seat for number in numbers for seat in self._collectors.add(number).seats):
+        for seat in (seat for number in numbers for seat in self._collectors.posts.add(number).seats):
             self._queue.join(seat)
 
     # -- fewer --------------------------------------------------------------------------------------
@@ -209,16 +209,16 @@ class Scaling:
     def _take_away(self, numbers: range, ticket: int | None) -> None:
         assert self._group is not None
         self._note(numbers.start, ticket)
-        for seat in (seat for number in numbers for seat in self._collectors.post_of(number).seats):
+        for seat in (seat for number in numbers for seat in self._collectors.posts.of(number).seats):
             self._queue.leave(seat)
-        self._collecting.flights.wake_idle()  # somebody else takes what one of them was woken for
+        self._collecting.flights.dispatch.wake_idle()  # somebody else takes what one of them was woken for
         self._calls.board.wake_all()  # and the others wait with the patience that fewer collectors need
         for number in numbers:
             self._leaving[number] = self._group.create_task(self._see_off(number))
 
     async def _see_off(self, number: int) -> None:
         """Its tickets land or are handed on, then its role ends. It is gone when that is written down."""
-        post = self._collectors.post_of(number)
+        post = self._collectors.posts.of(number)
         await asyncio.wait([self._seated[seat] for seat in post.seats])
         besides = self._beside.pop(number, [])
         for task in besides:
@@ -252,14 +252,14 @@ class Scaling:
 
     def _note(self, now: int, ticket: int | None) -> None:
         """From here on there are so many."""
-        before, self._collectors.num = self.collectors, now
+        before, self._collectors.posts.num = self.collectors, now
         lanes, lines = self._calls.settings.lanes, self._collecting.flights.lines
         self._calls.expect_from(now)
         self._queue.num_collectors = now
         since = None
         if self._calls.settings.is_pinned:
             since = self._next_ticket if ticket is None else ticket
-        seats = [self._collectors.post_of(number).seats[lane] for lane in range(lanes) for number in range(now)]
+        seats = [self._collectors.posts.of(number).seats[lane] for lane in range(lanes) for number in range(now)]
         for line in lines:
             line.lead.expect_from(now * lanes)
             if since is not None:
@@ -269,7 +269,7 @@ class Scaling:
     def _begin_loops(self, numbers: Sequence[int]) -> None:
         assert self._group is not None
         begin, collecting = self._group.create_task, self._collecting
-        for seat in sorted(seat for number in numbers for seat in self._collectors.post_of(number).seats):
+        for seat in sorted(seat for number in numbers for seat in self._collectors.posts.of(number).seats):
             self._seated[seat] = begin(collecting.loop(seat))
         if self._calls.settings.on_publish == "partial":
             for number in numbers:

@@ -1,20 +1,24 @@
-"""What happens in a run, as typed events, and the one table of their written names.
+"""What happens in a run, as typed events.
 
-    coordinator --> Opened(time_s, ticket) --> {"t": 0.028, "e": "open", "k": 3} --> events.jsonl
-    events.jsonl --> {"t": 0.028, "e": "open", "k": 3} --> Opened(time_s, ticket) --> RunHistory
+    coordinator --> Opened(time_s, ticket) --> RunHistory
+                           |     ^
+                           v     |
+                        events.jsonl (written_events.py)
 
 `time_s` is on the clock of the event log, which begins with the run and goes on with each resume. `line` names the line
 an event belongs to; the first line of a run has the empty name, and where a run has several, what a flight used of the
-other lines stands in `others`. Whoever adds an event adds its class and its row here, and its meaning in `history.py`.
+other lines stands in `others`. Whoever adds an event adds its class here, its row in `written_events.py`, and its
+meaning in `history.py`.
 
 Events are named tuples: they cannot be changed, and making one costs little, for several come with every ticket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from headway.core.opaque import JsonObject, SettingValue
 
 Metrics = Mapping[str, Any]
 
@@ -315,8 +319,8 @@ class RunBegan(NamedTuple):
     """A session begins with these settings; `config` is the recipe with its own, where there is one."""
 
     time_s: float
-    settings: Mapping[str, Any]
-    config: Mapping[str, Any] | None = None
+    settings: Mapping[str, SettingValue]
+    config: Mapping[str, SettingValue] | None = None
 
 
 class GapFound(NamedTuple):
@@ -330,7 +334,7 @@ class PartBegan(NamedTuple):
     """A new part of a long log begins; `run` is the last line of a session's beginning, as it was written then."""
 
     time_s: float
-    run: Mapping[str, Any]
+    run: JsonObject
 
 
 class Resumed(NamedTuple):
@@ -407,7 +411,7 @@ class Unknown(NamedTuple):
 
     time_s: float
     kind: str
-    fields: Mapping[str, Any]
+    fields: JsonObject
 
 
 Event = (
@@ -455,134 +459,3 @@ Event = (
     | Failed
     | Unknown
 )
-
-WRITTEN: dict[type[Any], tuple[str, ...]] = {
-    Opened: ("open", "k"),
-    Started: ("start", "k", "c", "v"),
-    Landed: ("land", "k", "v", "n", "l", "b"),
-    Reissued: ("reissue", "k", "c", "a", "why"),
-    Requeued: ("requeue", "k", "reason"),
-    Lost: ("lose", "k", "why"),
-    Dropped: ("drop", "k", "reason", "why"),
-    BegunAnew: ("anew", "k", "c", "a"),
-    Settled: ("settle", "k"),
-    UpdateBegan: ("update", "u", "v", "k"),
-    Updated: ("learn", "u", "v", "k", "d", "m"),
-    Inserted: ("insert", "k", "v", "d"),
-    Drawn: ("draw", "v"),
-    WorkGiven: ("work", "v", "n", "f"),
-    Refreshed: ("refresh", "v", "n", "d", "f"),
-    Published: ("publish", "v"),
-    Restaged: ("restage", "v"),
-    PublishRetried: ("publish_retry", "role", "v", "why"),
-    LeadMoved: ("lead", "v", "lead"),
-    EvaluationBegan: ("evaluate", "v"),
-    EvaluationEnded: ("score", "v", "value", "m", "error"),
-    BestKept: ("best", "v", "value"),
-    EvaluationAbandoned: ("abandon_evaluation", "v"),
-    EvaluationSkipped: ("skip_evaluation", "v"),
-    RoleBusy: ("busy", "r", "w"),
-    RoleWaits: ("wait", "r", "w"),
-    Restarted: ("restart", "role", "why"),
-    Scaled: ("scale", "collectors", "before", "k"),
-    Left: ("leave", "role", "why"),
-    Noticed: ("notice", "role", "why"),
-    Moved: ("move", "role"),
-    RunBegan: ("run",),
-    GapFound: ("gap", "why"),
-    PartBegan: ("part", "run"),
-    Resumed: ("resume", "v", "updates"),
-    Saved: ("save", "v"),
-    SaveSkipped: ("skip_save", "v"),
-    Looked: ("look", "lead", "spent", "rss", "memory", "cpu"),
-    Alarmed: ("alarm", "name", "on", "value", "threshold"),
-    Stopped: ("stop", "reason"),
-    Ended: ("end", "v", "updates", "returned"),
-    Failed: ("fail", "why"),
-}
-"""Event -> the kind it is written as and the names of its fields, in their order. `line` and `others` come last under
-their own names, and only where there is something to say."""
-
-KINDS: dict[str, type[Any]] = {row[0]: event for event, row in WRITTEN.items()}
-_OPTIONAL = ("line", "others")
-_NAMES: dict[type[Any], tuple[str, ...]] = {
-    event: ("t", "e", *row[1:], *(name for name in event._fields if name in _OPTIONAL))
-    for event, row in WRITTEN.items()
-}
-_REQUIRED = object()
-_DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {
-    event: tuple(
-        (name, event._field_defaults.get(field, _REQUIRED))
-        for name, field in zip(names[2:], event._fields[1:], strict=True)
-    )
-    for event, names in _NAMES.items()
-    if event is not RunBegan
-}
-_GETTERS: dict[type[Any], tuple[itemgetter[Any], int]] = {
-    event: (itemgetter("t", *row[1:]), 1 + len(row)) for event, row in WRITTEN.items() if len(row) > 1
-}
-
-
-def _writer(word: str, *names: str) -> Callable[[Any], dict[str, Any]]:
-    """A function that gives the fields of an event their written names: compiled, for it runs with every event."""
-    fields = "".join(f", {name!r}: event[{place}]" for place, name in enumerate(names, 1))
-    write: Callable[[Any], dict[str, Any]] = eval(f"lambda event: {{'t': event[0], 'e': {word!r}{fields}}}")
-    return write
-
-
-_WRITERS = {event: _writer(*row) for event, row in WRITTEN.items() if event is not RunBegan}
-
-
-def written(event: Event) -> dict[str, Any]:
-    """The event as it stands in the log."""
-    kind = type(event)
-    write = _WRITERS.get(kind)
-    if write is not None:
-        line = write(event)
-        if event[-1] and kind._fields[-1] in _OPTIONAL:
-            line[kind._fields[-1]] = event[-1]
-        return line
-    if isinstance(event, RunBegan):
-        told = {} if event.config is None else {"config": dict(event.config)}
-        return {"t": event.time_s, "e": "run", **event.settings, **told}
-    assert isinstance(event, Unknown)
-    return {"t": event.time_s, "e": event.kind, **event.fields}
-
-
-def read_event(line: Mapping[str, Any]) -> Event:
-    """The event that stands in the log as `line`; ValueError if it is not one."""
-    try:
-        time_s, kind = line["t"], KINDS.get(line["e"])
-    except KeyError as missing:
-        raise ValueError(f"not an event: it has no {missing}") from None
-    if kind is None or kind is RunBegan:
-        fields = {name: value for name, value in line.items() if name not in ("t", "e")}
-        if kind is None:
-            return Unknown(time_s, line["e"], fields)
-        return RunBegan(time_s, fields, fields.pop("config", None))
-    get_all, num = _GETTERS[kind]
-    event: Event
-    if len(line) == num:  # nothing is left out and nothing is added, which is what most lines are like
-        try:
-            event = kind(*get_all(line))
-            return event
-        except KeyError:
-            pass
-    values = [time_s]
-    for name, default in _DEFAULTS[kind]:
-        value = line.get(name, default)
-        if value is _REQUIRED:
-            raise ValueError(f"not a {line['e']!r} event of a run: it has no {name!r}")
-        values.append(value)
-    event = kind(*values)
-    return event
-
-
-def as_event(event: Event | Mapping[str, Any]) -> Event:
-    """The same event, whether it is one already or a line of the log."""
-    return event if isinstance(event, tuple) else read_event(event)
-
-
-def written_kind(event: Event) -> str:
-    """The kind that an event is written as."""
-    return event.kind if isinstance(event, Unknown) else WRITTEN[type(event)][0]

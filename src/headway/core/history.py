@@ -21,6 +21,7 @@ from headway.core import events as ev
 from headway.core.history_records import IN_FLIGHT, OPEN, Evaluation, RoleInterval, RunSession
 from headway.core.line_history import LineHistory, LineListener
 from headway.core.role_history import RoleHistory
+from headway.core.written_events import as_event
 
 FIRST_LINE = ""
 
@@ -133,7 +134,7 @@ class RunHistory:
         """A part says again which session it is of. Whoever has not seen that begins here, in the middle."""
         if self.session is None:
             self._miss(ev.GapFound(event.time_s, ""))
-            began = ev.as_event(event.run)
+            began = as_event(event.run)
             assert isinstance(began, ev.RunBegan)
             self._begin(began._replace(time_s=event.time_s))
 

@@ -17,6 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from headway.core.types import State
+
 
 @dataclass(slots=True)
 class Tally:
@@ -54,6 +56,40 @@ class Tally:
         """What waits, and what is on its way if it is as big as those before."""
         mean = self.landed_bytes / self.landed if self.landed else 0.0
         return self.waiting_bytes + (self.untaken - self.ready) * mean
+
+    def begin_to_wait(self, steps: int, size: int) -> None:
+        """A rollout is in the buffer."""
+        self.ready += 1
+        self.waiting_steps += steps
+        self.waiting_bytes += size
+
+    def wait_no_more(self, steps: int, size: int) -> None:
+        """A rollout has left the buffer."""
+        self.ready -= 1
+        self.waiting_steps -= steps
+        self.waiting_bytes -= size
+
+    def close(self) -> None:
+        """Nothing is live any more."""
+        self.live = self.ready = self.taken = self.waiting_bytes = 0
+        self.waiting_steps = 0.0
+
+    def state_dict(self) -> State:
+        """What does not follow from the live tickets."""
+        return {
+            "learned": self.learned,
+            "inserted": self.inserted,
+            "sampled": self.sampled,
+            "trained": self.trained,
+            "sizes": [self.landed, self.landed_bytes],
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self.landed, self.landed_bytes = state["sizes"]
+        self.learned = state["learned"]
+        self.inserted = state["inserted"]
+        self.sampled = state["sampled"]
+        self.trained = state.get("trained", self.inserted)  # of earlier versions: nobody said
 
 
 class Rule(Protocol):

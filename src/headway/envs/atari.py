@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from headway.envs.observation_wrappers import AnyEnv, Info
+from headway.envs.observation_wrappers import AnyEnv, AnyWrapper, Info
 
 MAX_NO_OPS = 30
 NAMES = "ALE/"
@@ -114,7 +114,7 @@ class AtariOptions:
 OF_BOTH = ("repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
 
 
-class NoOpStarts(gym.Wrapper[Any, Any, Any, Any]):
+class NoOpStarts(AnyWrapper):
     """Begins episodes with 1 to `most` actions that do nothing, so that no two are alike."""
 
     def __init__(self, env: AnyEnv, most: int) -> None:
@@ -130,7 +130,7 @@ class NoOpStarts(gym.Wrapper[Any, Any, Any, Any]):
         return observation, info
 
 
-class EpisodePerLife(gym.Wrapper[Any, Any, Any, Any]):
+class EpisodePerLife(AnyWrapper):
     """Says that an episode has ended when a life is lost. The game goes on with the next one, and is begun anew only
     when it is over."""
 
@@ -157,7 +157,7 @@ class EpisodePerLife(gym.Wrapper[Any, Any, Any, Any]):
         return observation, info
 
 
-class FireFirst(gym.Wrapper[Any, Any, Any, Any]):
+class FireFirst(AnyWrapper):
     """Presses FIRE when an episode begins: some games wait for it, and a policy that never does learns nothing."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Info]:

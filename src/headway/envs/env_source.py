@@ -125,10 +125,10 @@ class EnvSource:
     def _make_of(self, known: EnvSpec | None, render_mode: str | None = None) -> SingleEnv:
         try:
             return self._made(known or find(self.env), render_mode)
-        except Refused:
+        except EnvRefused:
             raise
         except Exception as error:
-            raise Refused(f"environment {self.env!r} cannot be made: {in_a_line(error, 240)}") from error
+            raise EnvRefused(f"environment {self.env!r} cannot be made: {in_a_line(error, 240)}") from error
 
     def vector(self, num_envs: int, backend: Backend = "gymnasium") -> EnvVector:
         """`num_envs` copies that step together."""
@@ -151,7 +151,7 @@ class EnvSource:
     def _atari_options(self) -> AtariOptions:
         found = find(self.env)
         if not isinstance(found, EnvSpec) or not is_atari(found):
-            raise Refused(f"atari=True is for games of ale-py (ALE/Pong-v5), received {self.env!r}")
+            raise EnvRefused(f"atari=True is for games of ale-py (ALE/Pong-v5), received {self.env!r}")
         height_width = (84, 84) if self.resize is None else self.resize
         return AtariOptions(
             found,
@@ -174,7 +174,7 @@ class EnvSource:
         else:
             env = found(**self.kwargs, **shown)
             if not isinstance(env, gym.Env):
-                raise Refused(f"{self.env} makes a {type(env).__name__}; allowed: a gymnasium.Env")
+                raise EnvRefused(f"{self.env} makes a {type(env).__name__}; allowed: a gymnasium.Env")
             if self.time_limit is not None:
                 env = gym.wrappers.TimeLimit(env, self.time_limit)
         if self.frame_skip > 1:
@@ -198,7 +198,7 @@ class EnvSource:
         return next(name for name, value in {**named, **more}.items() if value)
 
 
-class Refused(ValueError):
+class EnvRefused(ValueError):
     """An environment that cannot be made. One line."""
 
 
@@ -235,9 +235,9 @@ def _wrapped(env: SingleEnv, name: str) -> SingleEnv:
     try:
         made: Any = find_wrapper(name)(env)
     except Exception as error:
-        raise Refused(f"wrapper {name!r} cannot be put around {env}: {in_a_line(error, 240)}") from error
+        raise EnvRefused(f"wrapper {name!r} cannot be put around {env}: {in_a_line(error, 240)}") from error
     if not isinstance(made, gym.Env):
-        raise Refused(f"wrapper {name!r} makes a {type(made).__name__}; allowed: a gymnasium.Env")
+        raise EnvRefused(f"wrapper {name!r} makes a {type(made).__name__}; allowed: a gymnasium.Env")
     return made
 
 

@@ -19,9 +19,10 @@ BRIGHTNESS_OF_COLOURS = np.array([0.299, 0.587, 0.114], np.float32)
 
 Info = dict[str, Any]
 AnyEnv = gym.Env[Any, Any]
+AnyWrapper = gym.Wrapper[Any, Any, Any, Any]
 
 
-class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
+class FrameSkip(AnyWrapper):
     """Does every action `times` times: rewards are added up, and of pictures the brighter of the last two is seen."""
 
     def __init__(self, env: AnyEnv, times: int) -> None:

@@ -22,9 +22,9 @@ from headway.coordinate.checkpointing import check_same_run, with_number_in_forc
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
 from headway.coordinate.system_failures import way_back
-from headway.core.events import as_event
 from headway.core.opaque import SettingValue
 from headway.core.refusals import refusal
+from headway.core.written_events import as_event
 from headway.launching.recording import Recording
 from headway.launching.run_summary import summary_of
 from headway.observe.environment import describe_environment

@@ -33,16 +33,16 @@ def array_of(parameter: Tensor) -> np.ndarray:
     return parameter.detach().clone().numpy()
 
 
-class Room(NamedTuple):
+class ArrayAndTensor(NamedTuple):
     """The same memory for kernels and for products."""
 
     array: np.ndarray  # [...] float32
     tensor: Tensor
 
 
-def room(*shape: int) -> Room:
+def room(*shape: int) -> ArrayAndTensor:
     tensor = torch.zeros(shape)
-    return Room(tensor.numpy(), tensor)
+    return ArrayAndTensor(tensor.numpy(), tensor)
 
 
 def bins_of(support: Support) -> tuple[np.float32, np.float32]:

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headway.core.types import State
+
 OptimizerState = Literal["full", "8bit", "host"]
 BLOCK = 256
 SHORT = 64
@@ -134,14 +136,14 @@ class LeanAdamW:
 
     # -- what must survive ------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         steps = torch.tensor(float(self.steps))
         return {
             "state": {number: {"step": steps, **parts} for number, parts in self.state.items()},
             "param_groups": [{**self.param_groups[0], "params": list(range(len(self.parameters)))}],
         }
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
+    def load_state_dict(self, saved: State) -> None:
         self.state = {}
         self.steps = 0
         for number, parts in saved["state"].items():

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from headway.children.shard_files import Rows, SavedShards
 from headway.core.saved_beside import SavedBeside, SavedSoon
+from headway.core.types import State
 from headway.learn.grpo.policy import autocast
 from headway.learn.grpo.replies import Microbatch, MicrobatchSizes, Replies
 from headway.learn.kernel_settings import KernelSettings
@@ -108,7 +109,7 @@ class ModelInTraining:
         self.shards.forget_gathered()
         return published_rows(self.model, self._publish_dtype) if self.shards.is_first_replica else None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             **self.trained.state_dict(),
             "updates": self.updates,
@@ -125,7 +126,7 @@ class ModelInTraining:
         own = {"policy": self.trained.rest(), "updates": self.updates, "random": self.random.bit_generator.state}
         return SavedSoon(folder, {}, {**own, **rest}, (note,))
 
-    def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
+    def load_state_dict(self, state: State | SavedBeside) -> None:
         if isinstance(state, SavedBeside):
             rest = state.rest
             self.trained.load_parts("policy", SavedShards(Path(state.folder)), rest["policy"])
@@ -159,7 +160,7 @@ class LearnsAModel:
         """Returns what this rank publishes, where no rank has the whole model."""
         return self._training.published_rows()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return self._training.state_dict()
 
     @property
@@ -170,5 +171,5 @@ class LearnsAModel:
     def save_beside(self, folder: str) -> SavedSoon:
         return self._training.save_beside(folder, {}, {})
 
-    def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
+    def load_state_dict(self, state: State | SavedBeside) -> None:
         self._training.load_state_dict(state)

@@ -27,10 +27,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from headway.children.torch_groups import find_store, open_store
-from headway.core.opaque import SavedState, Weights
+from headway.core.opaque import RoleAnswer, SavedState, Station, Weights
 from headway.core.protocols import Learner, explain
 from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport
@@ -60,7 +60,7 @@ class Answer:
     """What a rank says to a call, or what became of it: its value, or one of the three."""
 
     rank: int
-    value: Any = None
+    value: RoleAnswer = None
     raised: tuple[str, str] | None = None  # what, and its traceback
     lost_others: str = ""
     ended: str = ""
@@ -73,7 +73,7 @@ class Peers(Protocol):
     """The address of this machine that they can reach."""
     backend: Backend
 
-    def call(self, method: str, *args: Any) -> None:
+    def call(self, method: str, *args: object) -> None:
         """Ask all of them. Does not wait."""
         ...
 
@@ -128,7 +128,7 @@ class RankedLearner:
             self._together(start_s, lambda: None)  # all are there
             self._connect(start_s)
             peers.call("build")
-            self._learner: Any = self._together(start_s, lambda: make_learner(rank))[0]
+            self._learner: Station = self._together(start_s, lambda: make_learner(rank))[0]
             if hasattr(self._learner, "insert"):
                 raise ValueError("the ranks of a learner cannot keep a replay each: put one around all of them")
             self._check("start with")
@@ -181,11 +181,11 @@ class RankedLearner:
         self._failure = self._failure or "the ranks are closed"
         self._end()
 
-    def _call(self, method: str, *args: object) -> Any:
+    def _call(self, method: str, *args: object) -> RoleAnswer:
         """Call a method of every rank's learner, all at once; the result of rank 0's."""
         return self._call_all(method, *args)[0]
 
-    def _call_all(self, method: str, *args: object) -> tuple[Any, dict[int, Any]]:
+    def _call_all(self, method: str, *args: object) -> tuple[RoleAnswer, dict[int, RoleAnswer]]:
         """The same, with the results of the other ranks where the method has any that is not rank 0's."""
         self._refuse_if_failed()
         self._peers.call(method, *args)
@@ -216,7 +216,7 @@ class RankedLearner:
                 self._peers.kill()
                 raise RankFailed(self._failure)
 
-    def _together(self, deadline_s: float, work: Callable[[], T]) -> tuple[T, dict[int, Any]]:
+    def _together(self, deadline_s: float, work: Callable[[], T]) -> tuple[T, dict[int, RoleAnswer]]:
         """Do rank 0's part of what the others were asked for: its result, and theirs. If one fails, all end."""
         watch = _Watch(self._peers, self._rank, deadline_s)
         try:
@@ -246,7 +246,7 @@ class _Watch:
     """
 
     def __init__(self, peers: Peers, rank: Rank, deadline_s: float) -> None:
-        self.values: dict[int, Any] = {}
+        self.values: dict[int, RoleAnswer] = {}
         self.cause = ""
         self.details = ""
         self._missing = set(range(1, rank.size))
@@ -324,7 +324,7 @@ class RankHost:
         self._rank = rank
         self._here = here
         self._make_learner = make_learner
-        self._learner: Any = None
+        self._learner: Station = None
 
     def connect(self, meeting: Meeting) -> None:
         store = find_store(meeting.host, meeting.port, self._rank.size, meeting.connect_s)
@@ -349,7 +349,7 @@ class RankHost:
             return raised(self._rank.index, error)
 
 
-def _held_alike(learner: Any) -> Any:
+def _held_alike(learner: Station) -> object:
     """What must have the same bits on every rank: the weights, and what a learner has besides those it publishes."""
     return learner.held_alike() if hasattr(learner, "held_alike") else learner.snapshot()
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from headway.children.shard_files import Rows, SavedShards
+from headway.core.types import State
 from headway.learn.lean_adamw import LeanAdamW, OptimizerState
 from headway.learn.published_rows import first_row
 from headway.learn.rank import ALONE, Rank
@@ -141,7 +142,7 @@ class TrainedWeights:
         """Returns the weights that every rank has in full."""
         return {name: value for name, value in self.values().items() if name not in self._sharded}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"weights": self.values(), "optimizer": self._optimizer.state_dict()}
 
     # -- in files (children/shard_files.py) ----------------------------------------------------------------------
@@ -160,13 +161,13 @@ class TrainedWeights:
                 found[f"{prefix}/{kind}/{name}"] = Rows(part, first, (total, *part.shape[1:]) if part.dim() else ())
         return found
 
-    def rest(self) -> dict[str, Any]:
+    def rest(self) -> State:
         """Returns what is small, and the same on every rank."""
         state = self._optimizer.state_dict()
         steps = {number: float(parts["step"]) for number, parts in state["state"].items()}
         return {"steps": max(steps.values(), default=0.0), "param_groups": state["param_groups"]}
 
-    def load_parts(self, prefix: str, saved: SavedShards, rest: dict[str, Any]) -> None:
+    def load_parts(self, prefix: str, saved: SavedShards, rest: State) -> None:
         """Reads this rank's rows back, however many ranks have written them."""
         self.before_change()
         state: dict[int, dict[str, Tensor]] = {}
@@ -202,7 +203,7 @@ class TrainedWeights:
 
     # -- in memory --------------------------------------------------------------------------------------
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.before_change()
         with torch.no_grad():
             for name, parameter in self.named.items():

@@ -34,6 +34,7 @@ from typing import Any, Protocol
 
 from headway.children.channel import Channel, HungUp, not_lost
 from headway.children.in_child import begin
+from headway.core.opaque import JsonObject
 
 PICKLE = 4
 Layout = list[tuple[str, str, tuple[int, ...], int]]
@@ -52,7 +53,7 @@ def pack(message: tuple[Any, ...]) -> bytes:
 class Stepper(Protocol):
     """A model that makes one step for all samples under way."""
 
-    def add(self, key: str, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None: ...
+    def add(self, key: str, prompt: Sequence[int], seed: int, sampling: JsonObject, salt: str) -> None: ...
 
     def add_known(self, key: str, prompt: Sequence[int], continuation: Sequence[int], salt: str) -> None:
         """Read a sample whose tokens are known: one of the next steps tells all of them, as its last news."""
@@ -81,7 +82,7 @@ class _Sample:
     """One sample under way; `known` are its tokens, if it is only to be scored."""
 
     def __init__(
-        self, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str, known: Sequence[int] = ()
+        self, prompt: Sequence[int], seed: int, sampling: JsonObject, salt: str, known: Sequence[int] = ()
     ) -> None:
         self.known = known
         self.prompt = prompt
@@ -96,7 +97,7 @@ class _Sample:
 class EngineHost:
     """Samples under way, and the version that makes their tokens."""
 
-    def __init__(self, channel: Channel, stepper: Stepper, spec: dict[str, Any]) -> None:
+    def __init__(self, channel: Channel, stepper: Stepper, spec: JsonObject) -> None:
         self._channel = channel
         self._stepper = stepper
         self._stops = frozenset(spec["stop_tokens"])
@@ -145,7 +146,7 @@ class EngineHost:
 
     # -- messages -----------------------------------------------------------------------------------
 
-    def _on_ask(self, key: str, prompt: Sequence[int], seed: int, sampling: dict[str, Any], salt: str) -> None:
+    def _on_ask(self, key: str, prompt: Sequence[int], seed: int, sampling: JsonObject, salt: str) -> None:
         self._has_sessions = self._has_sessions or bool(salt)
         self._take_on(key, _Sample(prompt, seed, sampling, salt))
 
@@ -245,7 +246,7 @@ class EngineHost:
         self.say("sample", key, *parts, finish)
 
 
-def serve(fd: int, build: Callable[[dict[str, Any]], Stepper]) -> None:
+def serve(fd: int, build: Callable[[JsonObject], Stepper]) -> None:
     """The whole life of the process."""
     channel = begin(fd, ignored=(signal.SIGINT, signal.SIGTERM))
     stepper: Stepper | None = None

@@ -10,7 +10,7 @@ Which it is, its arguments say: what takes `completions` (or `completion_ids`) i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -143,7 +143,7 @@ def _assistant_says(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
+def _takes(function: UserFunction, arguments: Sequence[str]) -> bool:
     """Can it be called with these? One that takes anything is asked for what it names."""
     if _is_batched(function):
         return False
@@ -154,14 +154,14 @@ def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
     return True
 
 
-def _is_batched(function: Callable[..., Any]) -> bool:
+def _is_batched(function: UserFunction) -> bool:
     return not {"completions", TOKENS}.isdisjoint(_named(function))
 
 
-def _named(function: Callable[..., Any]) -> set[str]:
+def _named(function: UserFunction) -> set[str]:
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {one.name for one in inspect.signature(function).parameters.values() if one.kind in kinds}
 
 
-def _takes_any(function: Callable[..., Any]) -> bool:
+def _takes_any(function: UserFunction) -> bool:
     return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values())

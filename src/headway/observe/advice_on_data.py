@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from headway.observe.advice_signs import NOTICEABLE, RECENT, Finding, Signs, in_seconds, percent
+from headway.observe.advice_signs import NOTICEABLE, RECENT, Finding, Signs, in_seconds, percent, rarer
 from headway.observe.alarms import DEFAULT_ALARMS
 from headway.observe.story_records import Story
 
@@ -180,15 +180,15 @@ def _trend(story: Story, name: str) -> float:
 
 def evaluations_skipped(signs: Signs) -> Finding | None:
     done, skipped = len(signs.story.evaluations), len(signs.story.skipped)
-    if skipped <= max(1, done):
+    every = rarer(signs.story.settings.get("evaluate_every") or 1, done, skipped)
+    if every is None:
         return None
-    every = signs.story.settings.get("evaluate_every") or 1
     return Finding(
         "evaluations skipped",
         "Evaluations are slower than they come due",
         f"{skipped} of {done + skipped} evaluations were skipped because the one before still ran "
         f"({in_seconds(signs.accounts.evaluate_s.mean)} each).",
-        f"--evaluate_every {every * math.ceil((done + skipped) / max(1, done))}",
+        f"--evaluate_every {every}",
         0.0,
     )
 

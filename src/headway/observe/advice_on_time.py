@@ -9,7 +9,7 @@ from statistics import median
 
 from headway.core.history_records import settings_of_line
 from headway.core.rules import slots_for
-from headway.observe.advice_signs import NEGLIGIBLE, NOTICEABLE, Finding, Signs, in_seconds, percent
+from headway.observe.advice_signs import NEGLIGIBLE, NOTICEABLE, Finding, Signs, in_seconds, percent, rarer
 from headway.observe.story_records import LineStory, Story
 
 
@@ -243,14 +243,14 @@ def saving_blocks(signs: Signs) -> Finding | None:
 
 def saves_skipped(signs: Signs) -> Finding | None:
     done, skipped = len(signs.story.saves), len(signs.story.saves_skipped)
-    if skipped <= max(1, done):
+    every = rarer(signs.story.settings.get("save_every") or 1, done, skipped)
+    if every is None:
         return None
-    every = signs.story.settings.get("save_every") or 1
     return Finding(
         "saves skipped",
         "Checkpoints take longer to write than they come due",
         f"{skipped} of {done + skipped} checkpoints were not made because the one before was still being written.",
-        f"--save_every {every * math.ceil((done + skipped) / max(1, done))}",
+        f"--save_every {every}",
         0.0,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -131,6 +132,11 @@ def _out_of_turn_s(story: Story) -> float:
                 total += max(0.0, min(until, interval.end) - max(times[place], interval.begin))
             place += 1
     return total
+
+
+def rarer(every: int, done: int, skipped: int) -> int | None:
+    """Versions between two of what comes due every so many, if more are skipped than are done; None if not."""
+    return every * math.ceil((done + skipped) / max(1, done)) if skipped > max(1, done) else None
 
 
 def percent(share: float) -> str:

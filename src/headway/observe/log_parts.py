@@ -33,7 +33,7 @@ KEEP_DISCARDED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogPart:
     """A closed part: its file, and where in the log it begins and ends."""
 
     path: Path
@@ -45,24 +45,24 @@ class Part:
         return cast(BinaryIO, gzip.open(self.path, "rb") if packed else open(self.path, "rb"))
 
 
-def closed_parts(path: Path) -> list[Part]:
+def closed_parts(path: Path) -> list[LogPart]:
     """The closed parts of the log at `path`, in order."""
-    found: dict[int, Part] = {}
+    found: dict[int, LogPart] = {}
     for other in path.parent.glob(f"{path.stem}-*.jsonl*"):
         name = PART.search(other.name)
         if name is None or other.name[: name.start()] != path.stem:
             continue
-        part = Part(other, int(name[1]), int(name[2]))
+        part = LogPart(other, int(name[1]), int(name[2]))
         if part.begin not in found or other.suffix != ".gz":
             found[part.begin] = part
     return [found[begin] for begin in sorted(found)]
 
 
-def all_parts(path: Path) -> list[Part]:
+def all_parts(path: Path) -> list[LogPart]:
     """Those that are closed and, the last one, the file at `path`, as far as it is written now."""
     closed = closed_parts(path)
     begin = closed[-1].end if closed else 0
-    return [*closed, Part(path, begin, begin + (path.stat().st_size if path.is_file() else 0))]
+    return [*closed, LogPart(path, begin, begin + (path.stat().st_size if path.is_file() else 0))]
 
 
 def log_begin(path: Path) -> int:

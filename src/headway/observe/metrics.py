@@ -26,6 +26,7 @@ from headway.core import events as ev
 from headway.core.history import FIRST_LINE, RunHistory, RunListener
 from headway.core.history_records import Evaluation, RunSession, settings_of_line
 from headway.core.naming import learner_name
+from headway.core.written_events import as_event
 from headway.observe.activities import BETWEEN, CAUSES
 from headway.observe.line_metrics import LineMetrics, as_number, place
 from headway.observe.metric_names import ALIASES as ALIASES
@@ -63,7 +64,7 @@ def metrics_of(events: Iterable[ev.Event | Mapping[str, object]]) -> Iterator[Po
     """The points of a recorded run: `metrics_of(read_events(path))`."""
     metrics = Metrics()
     for event in events:
-        point = metrics.apply(ev.as_event(event))
+        point = metrics.apply(as_event(event))
         if point is not None:
             yield point
 

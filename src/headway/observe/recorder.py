@@ -24,8 +24,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
-from headway.core.events import Event, PartBegan, RunBegan, Unknown, written
+from headway.core.events import Event, PartBegan, RunBegan, Unknown
 from headway.core.opaque import JsonObject
+from headway.core.written_events import written
 from headway.observe.line_metrics import as_number
 from headway.observe.log_file import PART_BYTES, Compressed, LogFile, Mark
 from headway.observe.log_parts import lines_from

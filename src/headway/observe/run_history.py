@@ -31,6 +31,7 @@ from typing import Any
 from headway.core import events as ev
 from headway.core.history import RunHistory
 from headway.core.opaque import JsonObject, SettingValue
+from headway.core.written_events import as_event, written_kind
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import crc_before, lines_from, log_size
 from headway.observe.log_window import LogWindow, find_window
@@ -180,7 +181,7 @@ class _Teller:
         if not story.num_events and _kind(event) not in ("run", "gap", "part"):
             raise ValueError(f"{where} is not the log of a run: it begins with {_kind(event)!r}")
         try:
-            typed = ev.as_event(event)
+            typed = as_event(event)
             self._history.apply(typed)
             keep = _KEPT.get(type(typed))
             if keep is not None:
@@ -214,7 +215,7 @@ class _Teller:
 
 
 def _kind(event: LoggedEvent) -> str:
-    return ev.written_kind(event) if isinstance(event, tuple) else event["e"]
+    return written_kind(event) if isinstance(event, tuple) else event["e"]
 
 
 def _keep_requeued(story: Story, event: ev.Requeued) -> None:

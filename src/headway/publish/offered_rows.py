@@ -23,7 +23,7 @@ from headway.publish.weight_link import LinkedRows, ShardedWeights
 from headway.publish.weight_source import WeightSource
 
 
-class Rows(Protocol):
+class OfferedRows(Protocol):
     """Some rows of a weight, which are made when they are asked for."""
 
     @property
@@ -53,7 +53,7 @@ class RankOfShards(Protocol):
     def load_state_dict(self, state: Any) -> None: ...
     def save_beside(self, folder: str) -> SavedBeside: ...
     def held_alike(self) -> Any: ...
-    def published_rows(self) -> Sequence[Rows] | None: ...
+    def published_rows(self) -> Sequence[OfferedRows] | None: ...
 
 
 class OffersRows:

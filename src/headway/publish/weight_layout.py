@@ -27,7 +27,7 @@ Spec = tuple[str, str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where a tensor lies."""
 
     name: str
@@ -79,7 +79,7 @@ class BucketLayout:
         """The tensors, as views over the buckets."""
         return {place.name: self._view(place, buckets) for place in self.places}
 
-    def _put(self, name: str, dtype_name: str, shape: Sequence[int]) -> Place:
+    def _put(self, name: str, dtype_name: str, shape: Sequence[int]) -> TensorPlace:
         dtype = getattr(torch, dtype_name)
         size = math.prod(shape) * dtype.itemsize
         room = -(-size // ALIGNMENT) * ALIGNMENT
@@ -87,9 +87,9 @@ class BucketLayout:
             self.sizes.append(0)
         start = self.sizes[-1]
         self.sizes[-1] += room
-        return Place(name, dtype, tuple(shape), len(self.sizes) - 1, start, size)
+        return TensorPlace(name, dtype, tuple(shape), len(self.sizes) - 1, start, size)
 
-    def _view(self, place: Place, buckets: Sequence[Tensor]) -> Tensor:
+    def _view(self, place: TensorPlace, buckets: Sequence[Tensor]) -> Tensor:
         flat = buckets[place.bucket][place.start : place.start + place.size]
         return flat.view(place.dtype).view(place.shape)
 

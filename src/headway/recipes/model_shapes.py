@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headway.capacity.model_shape import FAMILY, NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
+from headway.core.opaque import JsonObject
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ def find_shape(name: str) -> ModelShape:
     return _by_transformers(name, name)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> JsonObject:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

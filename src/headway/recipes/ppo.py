@@ -27,7 +27,7 @@ from headway.envs.env_source import EnvSource
 from headway.envs.gymnasium_vector import Backend, EnvVector, Space, Spec, describe
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.learn.ppo.bodies import NetworkName, require_widths
-from headway.learn.ppo.deployed import BestActions, BestActionsFrom
+from headway.learn.ppo.deployed import MostLikelyActions, MostLikelyActionsFrom
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.memory_cells import Memory
 from headway.learn.ppo.plane_step import SparsePlanes
@@ -330,8 +330,8 @@ def _deployable(network: ActorCritic | RecurrentActorCritic, spec: Spec, action:
     """The network as other programs have it: with a memory, the state goes in and comes out."""
     seen = torch.zeros((2, *spec.observation), dtype=torch.uint8 if spec.is_bytes else torch.float32)
     if isinstance(network, RecurrentActorCritic):
-        remembering = partial(BestActionsFrom, network, action)
+        remembering = partial(MostLikelyActionsFrom, network, action)
         state = torch.zeros(2, network.state_size)
         return Deployable(remembering, {"observation": seen, "state": state}, remembering().outputs)
-    module = partial(BestActions, network, action)
+    module = partial(MostLikelyActions, network, action)
     return Deployable(module, {"observation": seen}, module().outputs)

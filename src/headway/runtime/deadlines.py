@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Deadlines:
+class AnswerDeadlines:
     """Says when an answer does not come in time. For one event loop at a time."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
 from headway.runtime.arena import BlockKey, MemorySegment, SharedRef
-from headway.runtime.deadlines import Deadlines
+from headway.runtime.deadlines import AnswerDeadlines
 from headway.runtime.loans import DRIVER, Loans, Parcel
 from headway.runtime.own_thread import beside
 from headway.runtime.process_host import Call, HostReply, Start
@@ -63,7 +63,7 @@ class Processes:
         self._asked_for: set[str] = set()  # roles, whether or not they could be started
         self._owners = itertools.count(DRIVER + 1)
         self._loans = Loans()
-        self._deadlines = Deadlines()
+        self._deadlines = AnswerDeadlines()
         self._plain: dict[int, tuple[Payload, SharedRef]] = {}  # payloads that came from no role, by id, until released
 
     def run(self, main: CoroutineOf[T]) -> T:
@@ -208,7 +208,7 @@ class RoleProcess:
     """The driver's end of one role's process: calls that wait for replies, until it has ended."""
 
     def __init__(
-        self, role: Role, owner: int, loans: Loans, deadlines: Deadlines, refused: Callable[[OSError], OSError]
+        self, role: Role, owner: int, loans: Loans, deadlines: AnswerDeadlines, refused: Callable[[OSError], OSError]
     ) -> None:
         self.role = role.name
         self.owner = owner

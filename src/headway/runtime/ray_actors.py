@@ -24,13 +24,11 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import ObjectLostError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from headway.children.child import KILL_S
@@ -40,12 +38,13 @@ from headway.core.types import map_payloads
 from headway.runtime.landings import Landings
 from headway.runtime.own_thread import beside
 from headway.runtime.ray_cluster import connect, lacking
+from headway.runtime.ray_copies import DriverCopies
 from headway.runtime.ray_doubts import Doubts, rooms
 from headway.runtime.ray_notices import Notices
 from headway.runtime.ray_payloads import Parts
 from headway.runtime.ray_reservations import GpuReservations
 from headway.runtime.ray_role import FULL, SPREAD, RoleActor, Strategy, no_room
-from headway.runtime.ray_stored import StoredPayloads, places_of
+from headway.runtime.ray_stored import StoredPayloads
 
 T = TypeVar("T")
 
@@ -53,8 +52,6 @@ SHARE_AFTER_S = 10.0
 """A role that could not be placed by then shares the CPUs of others."""
 ASK_S = 5.0
 """How long Ray's control store may take to say which nodes there are, when a role has died."""
-MAX_PULLS = 32
-"""How many payloads of other nodes are waited for at the same time."""
 
 
 class RayActors:
@@ -92,7 +89,7 @@ class RayActors:
             raise ValueError(f"{self._address} is a Ray client address: give that of the cluster itself (host:6379)")
         self._start_s = start_s
         self._connect_s = connect_s
-        self._keeps_copies = keeps_copies
+        self._copies = DriverCopies() if keeps_copies else None
         self._node: str | None = None  # the driver's, once connected
         self._disconnects = False
         self._roles: dict[str, Role] = {}
@@ -104,7 +101,6 @@ class RayActors:
         self._leaving: set[RoleActor] = set()  # taken over from; they end with their last call
         self._landings: Landings | None = None  # of the loop that the roles were started in
         self._stored = StoredPayloads()
-        self._pulls = ThreadPoolExecutor(MAX_PULLS, "headway ray pull")
 
     def run(self, main: CoroutineOf[T]) -> T:
         return asyncio.run(main)
@@ -202,8 +198,8 @@ class RayActors:
         try:
             async with asyncio.timeout(deadline_s):
                 reply, stored = await actor.ask(method, packed, given)
-                if reply.is_stored and actor.node != self._node and self._keeps_copies:
-                    await self._pull(actor, method, stored)
+                if self._copies is not None and reply.is_stored and actor.node != self._node:
+                    await self._copies.wait_for(actor, method, stored)
         except TimeoutError:
             actor.kill(f"was given up: no answer to {method} within {deadline_s:g} s")
             self._doubt(actor)
@@ -239,7 +235,8 @@ class RayActors:
         finally:
             self._rooms.give_all_back()
             self._stored.forget_all()
-            await beside(partial(self._pulls.shutdown, cancel_futures=True))
+            if self._copies is not None:
+                await self._copies.close()
             self._node = self._landings = None
             if self._disconnects:
                 ray.shutdown()
@@ -348,22 +345,3 @@ class RayActors:
             actor.kill("was ended")
         for actor in actors:
             await beside(partial(actor.wait_until_gone, KILL_S))
-
-    async def _pull(self, actor: RoleActor, method: str, stored: ray.ObjectRef) -> None:
-        """Wait until the store of the driver's node holds a copy."""
-        loop = asyncio.get_running_loop()
-        while not await loop.run_in_executor(self._pulls, _is_here, stored):
-            pass
-        while not places_of(stored):  # the driver may learn of it a moment after it has the answer
-            await asyncio.sleep(0.001)
-        if actor.node not in places_of(stored):  # its node died meanwhile: ours may hold no more than the error
-            try:
-                await loop.run_in_executor(self._pulls, ray.get, stored)
-            except ObjectLostError:
-                actor.kill("was lost with its node")
-                raise RoleDied(actor.role, method, f"what it returned was lost with node {actor.node}") from None
-
-
-def _is_here(stored: ray.ObjectRef) -> bool:
-    """Waits a second at most, so that a thread that nobody waits for is soon free."""
-    return bool(ray.wait([stored], timeout=1.0, fetch_local=True)[0])

@@ -24,18 +24,18 @@ DOUBT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NodeRoom:
     """What nobody uses of a node that Ray believes in."""
 
     node: str
     free: Mapping[str, float]
 
 
-def rooms() -> list[Room]:
+def rooms() -> list[NodeRoom]:
     """Of all nodes where Ray would place something."""
     free, going = available_resources_per_node(), draining_nodes()
     return [
-        Room(node["NodeID"], free.get(node["NodeID"], {}))
+        NodeRoom(node["NodeID"], free.get(node["NodeID"], {}))
         for node in ray.nodes()
         if node["Alive"] and node["NodeID"] not in going
     ]
@@ -64,7 +64,7 @@ class Doubts:
         return set(self._until)
 
     def way_around(
-        self, wishes: Mapping[str, float], there: Sequence[Room], placed: Iterable[str]
+        self, wishes: Mapping[str, float], there: Sequence[NodeRoom], placed: Iterable[str]
     ) -> tuple[str, dict[str, float]] | None:
         """Another node, and what to reserve there: the one where the fewest of `placed` (nodes of other roles) are, of
         those with CPUs left if there are any. None if no node is in doubt, or no other can take the role."""

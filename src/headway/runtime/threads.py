@@ -27,7 +27,7 @@ from typing import TypeVar
 from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.refusals import refusal
-from headway.runtime.deadlines import Deadlines
+from headway.runtime.deadlines import AnswerDeadlines
 from headway.runtime.freeze import PlainPayloads, freeze
 from headway.runtime.landings import Landings
 from headway.runtime.own_thread import beside
@@ -47,7 +47,7 @@ class Threads(PlainPayloads):
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
         self._hosts: dict[str, _Host] = {}
-        self._deadlines = Deadlines()
+        self._deadlines = AnswerDeadlines()
         self._landings: Landings | None = None  # of the loop that the roles were started in
 
     def run(self, main: CoroutineOf[T]) -> T:

@@ -55,7 +55,7 @@ class Landing:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LandedGroup:
     """What one report hands over. The next group is made when the root has this one."""
 
     number: int
@@ -73,11 +73,11 @@ class Report:
     want: int
     """How many more tickets it has room for, beside the leases it has seen."""
     leases_seen: int
-    group: Group | None
+    group: LandedGroup | None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LeaseAnswer:
     """From the root."""
 
     session: Session

@@ -33,11 +33,21 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
-from headway.core.ledger import Choice, Ledger
+from headway.core.choosing import Choice
+from headway.core.ledger import Ledger
 from headway.core.order import READY, OnStale
 from headway.core.rules import Tally
 from headway.core.types import DropReason, Phase, Span, State, Ticket
-from headway.simulate.lease_messages import Answer, Group, Landing, Lease, LeaseTerms, Refusal, Report, Session
+from headway.simulate.lease_messages import (
+    LandedGroup,
+    Landing,
+    Lease,
+    LeaseAnswer,
+    LeaseTerms,
+    Refusal,
+    Report,
+    Session,
+)
 
 # -- the root -------------------------------------------------------------------------------------------
 
@@ -103,7 +113,7 @@ class RootLedger:
         self._members[session] = _Member(branch, incarnation, now_s + self.terms.reclaim_s)
         return session
 
-    def hear(self, report: Report, now_s: float) -> Answer | Refusal:
+    def hear(self, report: Report, now_s: float) -> LeaseAnswer | Refusal:
         """Take over what a branch hands over, and lease to it what it wants."""
         self.expire(now_s)
         member = self._members.get(report.session)
@@ -129,7 +139,7 @@ class RootLedger:
             self._end(session)
         return branches
 
-    def grant(self, now_s: float) -> list[tuple[int, Answer]]:
+    def grant(self, now_s: float) -> list[tuple[int, LeaseAnswer]]:
         """Slots have come free: lease them to who wants more, a block at a time in turn. Nobody asked."""
         self.expire(now_s)
         told: dict[Session, _Member] = {}
@@ -193,9 +203,9 @@ class RootLedger:
             heapq.heappush(self._again, index)
             self.reclaimed += 1
 
-    def _answer(self, session: Session, member: _Member, asked_s: float | None) -> Answer:
+    def _answer(self, session: Session, member: _Member, asked_s: float | None) -> LeaseAnswer:
         leases = tuple(member.unseen)
-        return Answer(session, asked_s, member.leases_seen, leases, member.groups_seen, self.version)
+        return LeaseAnswer(session, asked_s, member.leases_seen, leases, member.groups_seen, self.version)
 
     # -- surviving a restart --------------------------------------------------------------------------
 
@@ -254,7 +264,7 @@ class BranchLedger:
         self._leases_seen = 0
         self._reports = 0
         self._groups = 0
-        self._group: Group | None = None
+        self._group: LandedGroup | None = None
         self._dropped: list[Landing] = []
         self._again: deque[int] = deque()  # numbers here of those that fly again
 
@@ -269,7 +279,7 @@ class BranchLedger:
         here += range(self._ledger.tally.opened, len(self._leased))
         return tuple(self._leased[number].index for number in here)
 
-    def hear(self, answer: Answer, now_s: float) -> None:
+    def hear(self, answer: LeaseAnswer, now_s: float) -> None:
         """Leases, news of a version, and which group has arrived. What comes too late is as if it had been lost."""
         if answer.session != self.session or self.is_over(now_s):
             return
@@ -336,7 +346,7 @@ class BranchLedger:
         self._reports += 1
         return Report(self.session, self._reports, now_s, self.room, self._leases_seen, self._group)
 
-    def _make_group(self) -> Group:
+    def _make_group(self) -> LandedGroup:
         """Everything that has landed or was dropped since the last one."""
         landings, self._dropped = self._dropped, []
         indices = self._ledger.choose_all(self.version).batch
@@ -348,4 +358,4 @@ class BranchLedger:
             landings.append(Landing(index, entry.span, entry.steps, entry.length))
         self._ledger.take(indices, self.version)
         self._groups += 1
-        return Group(self._groups - 1, tuple(landings))
+        return LandedGroup(self._groups - 1, tuple(landings))

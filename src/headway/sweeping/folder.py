@@ -28,13 +28,13 @@ import yaml
 from headway.core.opaque import JsonObject
 from headway.observe.folder import FolderInUse, RunFolder
 from headway.observe.whole_files import write_whole
-from headway.sweeping.grid import PlannedRun
+from headway.sweeping.grid import SweepRun
 
 State = Literal["waiting", "running", "finished", "interrupted", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class RunState:
+class SweepRunState:
     """How far one run of a sweep is."""
 
     state: State = "waiting"
@@ -49,7 +49,7 @@ class Sweep:
     """What a sweep is."""
 
     recipe: str
-    runs: Sequence[PlannedRun]
+    runs: Sequence[SweepRun]
     name: str = ""
     fixed: JsonObject = field(default_factory=dict)
     """What is said of all runs."""
@@ -103,11 +103,11 @@ class SweepFolder:
         with RunFolder(self.path).hold():
             yield
 
-    def console(self, run: PlannedRun) -> Path:
+    def console(self, run: SweepRun) -> Path:
         """What a run prints."""
         return self.path / "console" / f"{run.folder}.log"
 
-    def run_folder(self, run: PlannedRun) -> RunFolder:
+    def run_folder(self, run: SweepRun) -> RunFolder:
         return RunFolder(self.path / run.folder)
 
     def write_plan(self, sweep: Sweep) -> None:
@@ -118,16 +118,16 @@ class SweepFolder:
     def read_plan(self) -> Sweep:
         try:
             told = yaml.safe_load(self.plan.read_text())
-            runs = [PlannedRun(**run) for run in told.pop("runs")]
+            runs = [SweepRun(**run) for run in told.pop("runs")]
             return Sweep(runs=runs, **told)
         except (OSError, yaml.YAMLError, TypeError, AttributeError, KeyError) as error:
             raise ValueError(f"{self.plan} is not what a sweep wrote: {' '.join(str(error).split())}") from None
 
-    def write_status(self, states: dict[str, RunState], *, pid: int, workers: int) -> None:
+    def write_status(self, states: dict[str, SweepRunState], *, pid: int, workers: int) -> None:
         content = {"pid": pid, "workers": workers, "runs": {name: asdict(state) for name, state in states.items()}}
         write_whole(self.status, json.dumps(content, indent=1) + "\n")
 
-    def live_states(self, sweep: Sweep) -> dict[str, RunState]:
+    def live_states(self, sweep: Sweep) -> dict[str, SweepRunState]:
         """The same for somebody who looks at a sweep that may go on: its runs are running while it holds the folder."""
         states = self.read_states(sweep)
         try:
@@ -140,15 +140,15 @@ class SweepFolder:
                 for name, state in states.items()
             }
 
-    def read_states(self, sweep: Sweep) -> dict[str, RunState]:
+    def read_states(self, sweep: Sweep) -> dict[str, SweepRunState]:
         """How far each run is: as status.json has it, where the run's own folder does not say otherwise."""
         try:
             told = json.loads(self.status.read_text())["runs"]
         except (OSError, ValueError, KeyError):
             told = {}
-        return {run.folder: self._state(run, RunState(**told.get(run.folder, {}))) for run in sweep.runs}
+        return {run.folder: self._state(run, SweepRunState(**told.get(run.folder, {}))) for run in sweep.runs}
 
-    def _state(self, run: PlannedRun, told: RunState) -> RunState:
+    def _state(self, run: SweepRun, told: SweepRunState) -> SweepRunState:
         if self.is_complete(run):
             return replace(told, state="finished", error="")
         if told.state == "failed":
@@ -156,14 +156,14 @@ class SweepFolder:
         has_begun = self.run_folder(run).events.is_file()
         return replace(told, state="interrupted" if has_begun else "waiting")
 
-    def is_complete(self, run: PlannedRun) -> bool:
+    def is_complete(self, run: SweepRun) -> bool:
         """Whether the run has got to its end."""
         try:
             return bool(json.loads(self.run_folder(run).summary.read_text())["complete"])
         except (OSError, ValueError, KeyError):
             return False
 
-    def last_words(self, run: PlannedRun) -> str:
+    def last_words(self, run: SweepRun) -> str:
         """The last line that a run printed, which says why it failed if it did."""
         try:
             lines = self.console(run).read_text(errors="replace").splitlines()

@@ -26,7 +26,7 @@ LONGEST_FOLDER = 120
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRun:
+class SweepRun:
     """One run of a sweep."""
 
     folder: str
@@ -168,7 +168,7 @@ def _has_parts(annotation: object) -> bool:
 # -- planning ---------------------------------------------------------------------------------------
 
 
-def plan_runs(kind: type[RunConfig], grid: Grid) -> list[PlannedRun]:
+def plan_runs(kind: type[RunConfig], grid: Grid) -> list[SweepRun]:
     """Every run of the grid. ConfigError: what cannot be, of all of them."""
     combinations = list(grid.combinations())
     count = len(combinations) * len(grid.seeds or (0,))
@@ -190,7 +190,7 @@ def plan_runs(kind: type[RunConfig], grid: Grid) -> list[PlannedRun]:
     seeds = grid.seeds or (configs[0].seed,)
     folders = _folders(varied, seeds)
     return [
-        PlannedRun(folder, own, seed, {**grid.fixed, **values, "seed": seed})
+        SweepRun(folder, own, seed, {**grid.fixed, **values, "seed": seed})
         for (own, values, seed), folder in zip(
             ((own, values, seed) for own, values in zip(varied, combinations, strict=True) for seed in seeds),
             folders,

@@ -17,11 +17,11 @@ from headway.observe.report_texts import env_name
 from headway.observe.series import step_word
 from headway.observe.story_records import Story
 from headway.observe.whole_files import write_whole
-from headway.sweeping.folder import RunState, Sweep, SweepFolder
+from headway.sweeping.folder import Sweep, SweepFolder, SweepRunState
 from headway.sweeping.results import AXES, document
 
 
-def write_results(folder: SweepFolder, sweep: Sweep, states: Mapping[str, RunState]) -> JsonObject:
+def write_results(folder: SweepFolder, sweep: Sweep, states: Mapping[str, SweepRunState]) -> JsonObject:
     """All four files, each whole; returns what results.json holds."""
     told = document(folder, sweep, states)
     write_whole(folder.results, json.dumps(told, indent=1, allow_nan=False) + "\n")

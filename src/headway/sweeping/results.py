@@ -19,8 +19,8 @@ import numpy as np
 from headway.core.opaque import JsonObject
 from headway.observe.series import finite
 from headway.sweeping import aggregate
-from headway.sweeping.folder import RunState, Sweep, SweepFolder
-from headway.sweeping.grid import PlannedRun, label_of
+from headway.sweeping.folder import Sweep, SweepFolder, SweepRunState
+from headway.sweeping.grid import SweepRun, label_of
 
 MEASURES = {
     "score": ("evaluate/score", "Score of the evaluations"),
@@ -42,8 +42,8 @@ TASK = "env"
 class RunNumbers:
     """One run: how far it came, and its curves."""
 
-    run: PlannedRun
-    state: RunState
+    run: SweepRun
+    state: SweepRunState
     env_steps: int = 0
     updates: int = 0
     seconds: float = 0.0
@@ -68,7 +68,7 @@ class RunNumbers:
         return max((point[3] for point in self.points.get(measure, ())), default=None)
 
 
-def read_run(folder: SweepFolder, run: PlannedRun, state: RunState) -> RunNumbers:
+def read_run(folder: SweepFolder, run: SweepRun, state: SweepRunState) -> RunNumbers:
     """What the folder of a run says; nothing yet, where it has not begun."""
     place = folder.run_folder(run)
     points: dict[str, list[tuple[float, float, float, float]]] = {}
@@ -111,7 +111,7 @@ def _stop_reason(text: str) -> str:
 # -- together ---------------------------------------------------------------------------------------
 
 
-def document(folder: SweepFolder, sweep: Sweep, states: Mapping[str, RunState]) -> JsonObject:
+def document(folder: SweepFolder, sweep: Sweep, states: Mapping[str, SweepRunState]) -> JsonObject:
     """All of it in plain values: results.json, and what the page draws."""
     rows = [read_run(folder, run, states[run.folder]) for run in sweep.runs]
     measures = [name for name in MEASURES if any(row.points.get(name) for row in rows)]

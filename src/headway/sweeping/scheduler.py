@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
-from headway.sweeping.folder import RunState, Sweep, SweepFolder
-from headway.sweeping.grid import PlannedRun
-from headway.sweeping.worker import Worker
+from headway.sweeping.folder import Sweep, SweepFolder, SweepRunState
+from headway.sweeping.grid import SweepRun
+from headway.sweeping.worker import SweepWorker
 
 MAX_ATTEMPTS = 3
 LOOK_EVERY_S = 0.25
@@ -47,7 +47,7 @@ class Scheduler:
         self.folder = folder
         self.sweep = sweep
         self.states = folder.read_states(sweep)
-        self.workers: list[Worker] = []
+        self.workers: list[SweepWorker] = []
         self.began_s: dict[str, float] = {}
         self._most = workers
         self._threads = threads
@@ -57,7 +57,7 @@ class Scheduler:
         again = ("waiting", "interrupted", *(("failed",) if retry else ()))
         self._waiting = deque(run for run in sweep.runs if self.states[run.folder].state in again)
         for run in self._waiting:
-            self.states[run.folder] = RunState("waiting", 0)
+            self.states[run.folder] = SweepRunState("waiting", 0)
 
     @property
     def is_interrupted(self) -> bool:
@@ -90,7 +90,7 @@ class Scheduler:
             run = self._waiting.popleft()
             path = self.folder.run_folder(run).path
             self.workers.append(
-                Worker(self.sweep.recipe, run, path, self.folder.console(run), run.settings, self._threads)
+                SweepWorker(self.sweep.recipe, run, path, self.folder.console(run), run.settings, self._threads)
             )
             self.began_s[run.folder] = time.monotonic()
             self._move(run, "running", attempts=self.states[run.folder].attempts + 1)
@@ -105,7 +105,7 @@ class Scheduler:
             if any(worker.fileno() == number for number, _ in ended):
                 worker.how_it_ended()  # its socket is closed: it is gone in a moment
 
-    def _settle(self, worker: Worker) -> None:
+    def _settle(self, worker: SweepWorker) -> None:
         """A child is gone: what became of its run?"""
         run, how = worker.run, worker.how_it_ended()
         self.workers.remove(worker)
@@ -127,7 +127,7 @@ class Scheduler:
             self._say(f"failed {run.folder}: {why}")
         self._when_changed()
 
-    def _move(self, run: PlannedRun, state: str, **changes: object) -> None:
+    def _move(self, run: SweepRun, state: str, **changes: object) -> None:
         self.states[run.folder] = replace(self.states[run.folder], state=state, **changes)  # type: ignore[arg-type]
         self._note()
 

@@ -14,7 +14,7 @@ from headway.observe.folder import check_name
 from headway.recipes import Recipe, load_recipe
 from headway.recipes.config import RunConfig, read_values
 from headway.sweeping.folder import Sweep, SweepFolder
-from headway.sweeping.grid import Grid, PlannedRun, plan_runs, read_seeds
+from headway.sweeping.grid import Grid, SweepRun, plan_runs, read_seeds
 from headway.sweeping.page import write_results
 from headway.sweeping.scheduler import Scheduler
 
@@ -53,7 +53,7 @@ def sweep(
 
 
 def begin(
-    recipe: Recipe, runs: Sequence[PlannedRun], fixed: JsonObject, *, name: str | None, root: Path, command: str = ""
+    recipe: Recipe, runs: Sequence[SweepRun], fixed: JsonObject, *, name: str | None, root: Path, command: str = ""
 ) -> SweepFolder:
     """The folder of a new sweep, with its plan."""
     check_ports(recipe, runs)
@@ -64,12 +64,12 @@ def begin(
     return folder
 
 
-def _group(name: str, run: PlannedRun) -> JsonObject:
+def _group(name: str, run: SweepRun) -> JsonObject:
     """What runs are called on Weights & Biases, unless somebody says otherwise."""
     return {"wandb_group": name[:128], "wandb_job_type": re.sub(r"\s+", "", run.label)[:64]}
 
 
-def check_ports(recipe: Recipe, runs: Sequence[PlannedRun]) -> None:
+def check_ports(recipe: Recipe, runs: Sequence[SweepRun]) -> None:
     """Refuses settings that several runs cannot have at once."""
     if len(runs) > 1:
         config: RunConfig = read_values(recipe.config, runs[0].settings)

@@ -1,6 +1,6 @@
 """One run of a sweep in a process of its own, seen from the sweep.
 
-    Worker(job) --> it runs --> over: finished, interrupted (asked to, or killed), failed (with its last words)
+    SweepWorker(job) --> it runs --> over: finished, interrupted (asked to, or killed), failed (with its last words)
         ask(): save and end after this update     again: at once     kill()
 
 It is in a process group of its own: Ctrl-C on the terminal reaches the sweep alone, which decides. It dies with the
@@ -17,17 +17,17 @@ from pathlib import Path
 from headway.children.channel import Channel
 from headway.children.child import THREAD_VARIABLES, Child, python_command, thread_limits
 from headway.core.opaque import JsonObject
-from headway.sweeping.grid import PlannedRun
+from headway.sweeping.grid import SweepRun
 
 PROGRAM = "headway.cli.sweep_run"
 ENDS_IN_S = 10.0
 
 
-class Worker:
+class SweepWorker:
     """A child that runs one run."""
 
     def __init__(
-        self, recipe: str, run: PlannedRun, path: Path, console: Path, settings: JsonObject, threads: int
+        self, recipe: str, run: SweepRun, path: Path, console: Path, settings: JsonObject, threads: int
     ) -> None:
         self.run = run
         limits = {} if any(name in os.environ for name in THREAD_VARIABLES) else thread_limits(threads)

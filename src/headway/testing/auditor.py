@@ -16,10 +16,13 @@ A run with several lines is audited line by line. Whoever writes a runtime recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.core import events as ev
+from headway.core.written_events import as_event, written_kind
+from headway.testing.audit_evaluations import EvaluationAuditor
+from headway.testing.audit_scaling import ScalingAuditor
 from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms, Logged
 from headway.testing.audit_terms import RULES as RULES
 from headway.testing.audit_terms import Terms as Terms
@@ -40,143 +43,11 @@ def audit(
     `terms` may be one for each session. `result` holds the run's own counts under the names of `LedgerStatistics` and
     `RunResult`, and under `lines` those of the other lines by name; whatever it has is compared.
     """
-    auditor = Auditor([ev.as_event(event) for event in events], terms)
+    auditor = Auditor([as_event(event) for event in events], terms)
     auditor.read_all()
     if result is not None:
         auditor.compare(result)
     return auditor.findings.violations
-
-
-class EvaluationAuditor:
-    """Follows the evaluations of a run: which versions are due, and what became of them."""
-
-    def __init__(self, findings: Findings) -> None:
-        self._find = findings
-        self._due: list[int] = []
-        self.running: int | None = None
-        self._abandoned: set[int] = set()
-        self._scored: set[int] = set()
-        self.scores: list[tuple[int, float | None]] = []
-        self.skipped = 0
-
-    def publish(self, version: int, every: int) -> None:
-        if every and version and version % every == 0:
-            self._due.append(version)
-
-    def resume(self, every: int) -> None:
-        if self.running is not None:
-            self._due.insert(0, self.running)
-            self.running = None
-        if not every:
-            self._due.clear()
-
-    def check_pause(self, what: str, terms: LineTerms) -> None:
-        if self.running is not None and not terms["evaluate_in_background"]:
-            self._find.wrong("pause", f"{what} during the evaluation of version {self.running}")
-
-    def begin(self, version: int, newest: int, terms: LineTerms) -> None:
-        if self.running is not None:
-            self._find.wrong("evaluations", f"version {version} is evaluated beside {self.running}")
-        is_first = version or terms.told.evaluate_first in (None, True)
-        if version in self._due:
-            self._due.remove(version)
-        elif version in self._scored or version != newest or not is_first:
-            self._find.wrong("evaluations", f"version {version} is evaluated, {self._due} are due")
-        self.running = version
-
-    def score(self, version: int, value: float | None) -> None:
-        if version != self.running:
-            self._find.wrong("evaluations", f"version {version} has a score, {self.running} is evaluated")
-        self.running = None
-        self._scored.add(version)
-        self.scores.append((version, value))
-
-    def skip(self, version: int, newest: int, terms: LineTerms) -> None:
-        later = [due for due in self._due if due > version]
-        if version in self._due and (later or version < newest) and terms["evaluate_in_background"]:
-            self._due.remove(version)
-        else:
-            self._find.wrong("evaluations", f"version {version} is skipped, {self._due} are due")
-        self.skipped += 1
-
-    def abandon(self, version: int, newest: int) -> None:
-        """An interruption came before its score. It is said at the end, behind the last checkpoint."""
-        if version == self.running:
-            self.running = None
-        elif version in self._due:
-            self._due.remove(version)
-        elif version != newest or version in self._scored:
-            self._find.wrong("evaluations", f"version {version} is abandoned, {self._due} are due")
-        self._abandoned.add(version)
-
-    def check_end(self, newest: int) -> None:
-        if self._due or self.running is not None:
-            self._find.wrong("evaluations", f"versions {self._due} are due at the end")
-        if newest not in self._scored | self._abandoned:
-            self._find.wrong("last evaluation", f"version {newest} has no score")
-
-
-class ScalingAuditor:
-    """Follows which collectors a run has: how many are counted, who is still leaving, whose a pinned ticket is."""
-
-    def __init__(self, findings: Findings) -> None:
-        self._find = findings
-        self._num = self._most = 0
-        self._leaving: set[int] = set()
-        self._parts: list[tuple[int, list[int]]] = []  # from this ticket on, of a pinned run, these seats take turns
-
-    def begin_session(self, terms: LineTerms) -> None:
-        self._num = self._most = int(terms["collectors"])
-        self._leaving.clear()
-        seats = list(range(terms.seats))
-        if not self._parts or self._parts[-1][1] != seats:
-            self._parts = [(0, seats)]
-
-    def seat_of(self, index: int) -> int:
-        """In a pinned run."""
-        seats = [seats for since, seats in self._parts if index >= since][-1]
-        return seats[index % len(seats)]
-
-    def resume(self, live: Iterable[int], terms: LineTerms) -> None:
-        """In a pinned run those are there again that were leaving and have tickets."""
-        if terms.is_pinned:
-            numbers = {terms.collector_of(self.seat_of(index)) for index in live}
-            self._leaving = {number for number in numbers if number >= self._num}
-            self._most = max(self._most, *(number + 1 for number in numbers), 0)
-
-    def scale(self, event: ev.Scaled, opened: int, terms: LineTerms) -> None:
-        """`opened` is the last ticket that is open or was."""
-        if event.before != self._num or event.collectors < 1 or event.collectors == self._num:
-            what = f"{event.before} collectors become {event.collectors}, and there are {self._num}"
-            self._find.wrong("scaling", what)
-        if terms.is_pinned != (event.ticket is not None) or (event.ticket is not None and event.ticket <= opened):
-            self._find.wrong("scaling", f"the collectors change at ticket {event.ticket}, {opened} was opened last")
-        if again := self._leaving.intersection(range(self._num, event.collectors)):
-            self._find.wrong("scaling", f"collectors {sorted(again)} are added before they have left")
-        self._leaving.update(range(event.collectors, self._num))
-        self._num = event.collectors
-        self._most = max(self._most, self._num)
-        if event.ticket is not None:
-            lanes = [terms.seats_of(number) for number in range(self._num)]
-            self._parts.append((event.ticket, [seat for lane in zip(*lanes, strict=True) for seat in lane]))
-
-    def leave(self, event: ev.Left, seats: Mapping[int, Sequence[int]], live: Iterable[int], terms: LineTerms) -> None:
-        """`seats` holds the tickets of each seat."""
-        number = int(event.role.rpartition("-")[2])
-        if number not in self._leaving:
-            self._find.wrong("scaling", f"{event.role} leaves, and {sorted(self._leaving)} are to leave")
-        self._leaving.discard(number)
-        left = [ticket for seat, call in seats.items() if terms.collector_of(seat) == number for ticket in call]
-        if terms.is_pinned:
-            left += [index for index in live if terms.collector_of(self.seat_of(index)) == number]
-        if left:
-            self._find.wrong("scaling", f"{event.role} leaves with tickets {left}")
-
-    def check_start(self, event: ev.Started, terms: LineTerms) -> None:
-        number = terms.collector_of(event.seat)
-        if not (0 <= number < self._num or (terms.is_pinned and number in self._leaving)):
-            what = f"ticket {event.ticket} takes off on seat {event.seat}, and there are {self._num} collectors"
-            self._find.wrong("scaling" if 0 <= number < self._most else "one ticket a seat", what)
 
 
 class Auditor:
@@ -204,7 +75,7 @@ class Auditor:
         self.findings.at = len(self.findings.events)
 
     def _read(self, event: ev.Event) -> None:
-        find, kind = self.findings, ev.written_kind(event)
+        find, kind = self.findings, written_kind(event)
         if not find.at and not isinstance(event, ev.RunBegan):
             find.wrong("log", f"a log begins with `run`, this one with `{kind}`")
         if event.time_s < find.now_s - EPSILON_S:

@@ -23,7 +23,7 @@ class PlayerLeft(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedEpisode:
+class PlayedConversation:
     """Holds what was said in one episode, and what it was worth."""
 
     seed: int
@@ -49,7 +49,7 @@ def play_episode(
     *,
     on_text: Callable[[str], object] = lambda text: None,
     on_reply: Callable[[str, Step], object] = lambda reply, step: None,
-) -> PlayedEpisode:
+) -> PlayedConversation:
     """Plays the episode of this seed to its end, or for `max_turns` replies.
 
     The player is a function of the text, or `random` or `expert` for the environment's own. Whoever watches is called
@@ -75,7 +75,7 @@ def play_episode(
             end, success = DONE, step.success
             break
     is_won = is_success(sum(rewards), success)
-    return PlayedEpisode(seed, tuple(texts), tuple(replies), tuple(rewards), is_won, end)
+    return PlayedConversation(seed, tuple(texts), tuple(replies), tuple(rewards), is_won, end)
 
 
 def player_of(env: AgentEnv, who: str, seed: int) -> TextPlayer:

@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from headway.children.shard_files import SavedShards
+from headway.core.types import State
 from headway.learn.grpo.advantages import at_the_end, token_gae
 from headway.learn.grpo.credit import Turns, turn_gae
 from headway.learn.grpo.loss import TokenLoss, value_loss
@@ -121,12 +122,12 @@ class Critic:
         gamma, lam = self.settings.gae_gamma, self.settings.gae_lambda
         return turn_gae(turns, penalties, values, sequences, gamma=gamma, lam=lam, bootstrap=after)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.trained.load_state_dict(state)
         if self._shards is not None:
             self._shards.forget_gathered()
 
-    def load_parts(self, saved: SavedShards, rest: dict[str, Any]) -> None:
+    def load_parts(self, saved: SavedShards, rest: State) -> None:
         self.trained.load_parts("critic", saved, rest)
         if self._shards is not None:
             self._shards.forget_gathered()

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from headway.children.shard_files import SavedShards
 from headway.core.saved_beside import SavedBeside, SavedSoon
-from headway.core.types import Batch, LearnReport
+from headway.core.types import Batch, LearnReport, State
 from headway.learn.corrections import Correction, Weighed, find_correction, interpolate
 from headway.learn.grpo import diagnostics
 from headway.learn.grpo.advantages import COMPARE_THE_BATCH, group_advantages, whiten
@@ -130,7 +130,7 @@ class GRPOLearner(LearnsAModel):
         """Returns the weights that are the same on every rank, the critic's included."""
         return {"policy": self._training.trained.alike(), "critic": self._critic and self._critic.trained.alike()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             **self._training.state_dict(),
             "critic": self._critic and self._critic.trained.state_dict(),
@@ -142,7 +142,7 @@ class GRPOLearner(LearnsAModel):
         rest = {"critic": critic and critic.rest(), "version": self._check.version}
         return self._training.save_beside(folder, {} if critic is None else {"critic": critic}, rest)
 
-    def load_state_dict(self, state: dict[str, Any] | SavedBeside) -> None:
+    def load_state_dict(self, state: State | SavedBeside) -> None:
         rest = state.rest if isinstance(state, SavedBeside) else state
         critic = rest.get("critic")
         if (critic is None) != (self._critic is None):

@@ -44,7 +44,7 @@ class _MostLikely(nn.Module):
         return (actions.unflatten(1, self._shape) if len(self._shape) != 1 else actions) + self.first, scores
 
 
-class BestActions(nn.Module):
+class MostLikelyActions(nn.Module):
     """The most likely actions for features [B, ...], and what they were chosen by: logits [B, A], or means."""
 
     def __init__(self, network: ActorCritic, space: Space) -> None:
@@ -61,7 +61,7 @@ class BestActions(nn.Module):
         return best
 
 
-class BestActionsFrom(nn.Module):
+class MostLikelyActionsFrom(nn.Module):
     """The same for a policy with a memory: from a state [B, S], zeros where an episode begins, with the state after."""
 
     def __init__(self, network: RecurrentActorCritic, space: Space) -> None:
