@@ -50,6 +50,19 @@ def test_where_no_other_node_has_what_the_role_needs_nothing_is_avoided() -> Non
     assert doubts_about("a").way_around(WISHES, [room("a")], []) is None
 
 
+def test_where_all_nodes_are_in_doubt_a_role_goes_to_the_one_that_has_been_for_longest() -> None:
+    clock = Clock()
+    doubts = Doubts(clock)
+    for clock.now_s, node in ((0.0, "c"), (1.0, "a"), (2.0, "b")):
+        doubts.add(node)
+    there = [room("a"), room("b"), room("c", cpus=0.5)]
+    assert doubts.way_around(WISHES, there, ["c"]) == ("c", {**WISHES, "CPU": 0.0})
+    clock.now_s = 3.0
+    doubts.add("c")
+    assert doubts.way_around(WISHES, there, []) == ("a", WISHES)
+    assert doubts.way_around(WISHES, [room("b"), room("c")], []) == ("b", WISHES)
+
+
 def test_a_doubt_ends_with_the_first_answer_or_by_itself() -> None:
     clock = Clock()
     doubts = Doubts(clock)

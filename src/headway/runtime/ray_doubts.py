@@ -3,8 +3,9 @@
     trusted --a role there missed a deadline--> in doubt --anything there answers, or DOUBT_S pass--> trusted
 
 Ray believes in a node that is cut off until its health checks have failed, about a minute by default, and would place
-there again what was just given up there. A role that is built anew goes to another node while one can take it, and back
-into the doubt if none can. Nothing here waits or speaks to Ray but `rooms`.
+there again what was just given up there. A role that is built anew goes to another node while one can take it: a
+trusted one, else the one that has been in doubt for longest. If there is no other it goes back into the doubt.
+Nothing here waits or speaks to Ray but `rooms`.
 """
 
 from __future__ import annotations
@@ -67,19 +68,21 @@ class Doubts:
         self, wishes: Mapping[str, float], there: Sequence[NodeRoom], placed: Iterable[str]
     ) -> tuple[str, dict[str, float]] | None:
         """Another node, and what to reserve there: the one where the fewest of `placed` (nodes of other roles) are, of
-        those with CPUs left if there are any. None if no node is in doubt, or no other can take the role."""
+        those with CPUs left if there are any. None if no node is in doubt, or no other can take the role.
+
+        A role that comes here has just missed its deadline, so where all nodes are in doubt it is in the newest doubt.
+        """
         doubted = self.nodes()
         if not doubted:
             return None
         must = {name: amount for name, amount in wishes.items() if name != "CPU" and amount}
-        able = [
-            room
-            for room in there
-            if room.node not in doubted and all(room.free.get(name, 0.0) >= amount for name, amount in must.items())
-        ]
-        if not able:
+        able = [room for room in there if all(room.free.get(name, 0.0) >= amount for name, amount in must.items())]
+        others = [room for room in able if room.node not in doubted]
+        if not others:
+            others = sorted(able, key=lambda room: self._until[room.node])[:-1][:1]
+        if not others:
             return None
         cpus, roles = wishes.get("CPU", 0.0), Counter(placed)
-        has_cpus = {room.node: room.free.get("CPU", 0.0) >= cpus for room in able}
-        best = min(able, key=lambda room: (not has_cpus[room.node], roles[room.node], room.node))
+        has_cpus = {room.node: room.free.get("CPU", 0.0) >= cpus for room in others}
+        best = min(others, key=lambda room: (not has_cpus[room.node], roles[room.node], room.node))
         return best.node, {**wishes, "CPU": cpus if has_cpus[best.node] else 0.0}
