@@ -282,8 +282,9 @@ def test_a_later_layer_may_speak_the_names_of_another_system() -> None:
 
 @pytest.mark.parametrize("name", ["Foo-v0", "Bar"])
 def test_no_name_is_guessed_where_none_is_near(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"unknown environment '{name}'; allowed: "):
+    with pytest.raises(ConfigError, match=f"unknown environment '{name}'; allowed: what gymnasium") as refused:
         read_values(PPO, {"env": name})
+    assert len(str(refused.value)) < 220
 
 
 def test_a_system_nobody_knows_is_refused_with_the_nearest_one() -> None:
@@ -362,10 +363,11 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, nearest:
 
 
 @pytest.mark.parametrize("name", ["xyzzy", 7])
-def test_a_name_like_no_other_gets_the_whole_list(name: Any) -> None:
+def test_a_name_like_no_other_is_told_where_all_are(name: Any) -> None:
     with pytest.raises(ConfigError) as refused:
         read_values(RunConfig, {name: 1})
-    assert str(refused.value) == f"unknown setting {str(name)!r}; allowed: {', '.join(sorted(RunConfig.model_fields))}"
+    wanted = f"unknown setting {str(name)!r}; headway run RECIPE --help all lists all that a recipe has"
+    assert str(refused.value) == wanted
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from headway.names import lightzero as lightzero_names
 from headway.names import nested_paths, peers, roll, verl_agent
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
+from headway.names.peer_rows import NOT_HERE
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig, read_values, understand
 from headway.recipes.story_defaults import story_defaults
@@ -136,6 +137,9 @@ def _explain_peers(name: str, names: str | None, together: Mapping[str, SettingV
     systems = [system for system, table in peers.TABLES.items() if name in table and names in (None, system)]
     for system in systems:
         known = peers.TABLES[system][name]
+        if known.ours.startswith(f"({NOT_HERE}: ") and name not in together:
+            say(f"{name} is {known.ours.strip('()')}   ({SYSTEMS[system]})")
+            continue
         value = together.get(name, known.example)
         recipe = load_recipe("grpo" if system in ("trl", "prime_rl") else "ppo").config
         defaults = {field: info.get_default(call_default_factory=True) for field, info in recipe.model_fields.items()}

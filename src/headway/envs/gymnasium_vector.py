@@ -86,6 +86,12 @@ class Spec:
 # -- by name ----------------------------------------------------------------------------------------
 
 
+OTHER_NAMES = (
+    "allowed: what gymnasium.pprint_registry() lists, package:Id where a package registers it, and a class of your "
+    "own, file.py:Class or module:Class"
+)
+
+
 def registered(env_id: str) -> EnvSpec:
     """A registered environment; `module:id` first imports the module that registers it."""
     module, _, name = env_id.rpartition(":")
@@ -100,7 +106,7 @@ def registered(env_id: str) -> EnvSpec:
     try:
         return gym.spec(name)
     except gym.error.Error:
-        raise ValueError(unknown("environment", name, gym.registry)) from None
+        raise ValueError(unknown("environment", name, gym.registry, others=OTHER_NAMES)) from None
 
 
 def _register_family(name: str) -> None:

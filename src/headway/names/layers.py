@@ -132,16 +132,19 @@ def _imply(defaults: Defaults, merged: dict[str, object], said: dict[str, Said])
             said[one.name] = one._replace(meaning={**one.meaning, setting: value})
 
 
+HELP = "headway run RECIPE --help all lists all that a recipe has"
+
+
 def _unknown(names: list[str], defaults: Defaults, others: list[str]) -> list[str]:
     """One line each. The list of all that are allowed is only there where it is the only line."""
     theirs = {*KNOWN_NAMES, *(name for table in peers.TABLES.values() for name in table)}
     lines = [
-        nested_paths.unknown_path(name) if "." in name else unknown("setting", name, defaults, also=theirs)
+        nested_paths.unknown_path(name) if "." in name else unknown("setting", name, defaults, also=theirs, others=HELP)
         for name in dict.fromkeys(names)
     ]
     if len(lines) + len(others) == 1:
         return lines
-    return [line.partition(" allowed: ")[0].rstrip(";") for line in lines]
+    return [line.removesuffix(f" {HELP}").partition(" allowed: ")[0].rstrip(";") for line in lines]
 
 
 def _in_our_words(

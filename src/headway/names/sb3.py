@@ -7,7 +7,9 @@ import ast
 from headway.core.opaque import SettingValue
 from headway.names.peer_rows import (
     Beside,
+    absent,
     decaying,
+    device,
     evaluations,
     must_be,
     nothing,
@@ -19,19 +21,51 @@ from headway.names.peer_rows import (
 from headway.names.rows import Meaning
 
 STEPS = segment_batch()
+ATARI_WRAPPER = "stable_baselines3.common.atari_wrappers.AtariWrapper"
+IN_POLICY = ("net_arch", "ortho_init", "activation_fn", "lstm_hidden_size")
+ONE_MEMORY = {"n_lstm_layers": 1, "shared_lstm": True, "enable_critic_lstm": False}
+OF_REPLAYS = "PPO learns from each segment once; DQN, SAC and TD3 are not here"
 
 
 def _policy(value: SettingValue, beside: Beside) -> Meaning:
     if value in ("MlpPolicy", "CnnPolicy"):
         return "the network is chosen by the observation"
-    raise ValueError(f"policy={value!r}: MlpPolicy and CnnPolicy are what there is; hidden says how wide")
+    if value in ("MlpLstmPolicy", "CnnLstmPolicy"):
+        return {"memory": "lstm"}
+    raise ValueError(
+        f"policy={value!r}: MlpPolicy and CnnPolicy are what there is, and with Lstm in between (memory); hidden says "
+        f"how wide"
+    )
+
+
+def _wrappers(value: SettingValue, beside: Beside) -> Meaning:
+    """By their dotted paths, as the zoo names them; what Atari's games are usually treated with is a switch here."""
+    names = value if isinstance(value, list | tuple) else [value]
+    found: dict[str, object] = {"atari": True} if ATARI_WRAPPER in names else {}
+    own = [_wrapper(name) for name in names if name != ATARI_WRAPPER]
+    return {**found, **({"wrappers": own} if own or not found else {})}
+
+
+def _wrapper(name: SettingValue) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"env_wrapper names classes, received {name!r}; options of one need a function of your own")
+    module, _, last = name.rpartition(".")
+    return last if module in ("gym.wrappers", "gymnasium.wrappers") or ":" in name else f"{module}:{last}"
 
 
 def _networks(value: SettingValue, beside: Beside) -> Meaning:
     said = _mapping("policy_kwargs", value)
-    unknown = [name for name in said if name not in ("net_arch", "ortho_init", "activation_fn")]
+    unknown = [name for name in said if name not in (*IN_POLICY, *ONE_MEMORY)]
     if unknown:
-        raise ValueError(f"policy_kwargs has {unknown[0]!r}: net_arch alone is understood (hidden)")
+        raise ValueError(
+            f"policy_kwargs has {unknown[0]!r}: net_arch (hidden) and lstm_hidden_size (memory_size) are understood"
+        )
+    for name, allowed in ONE_MEMORY.items():
+        if said.get(name, allowed) != allowed:
+            raise ValueError(
+                f"policy_kwargs {name}={said[name]!r}: only {allowed!r} is possible here: policy and value share one "
+                f"memory of one layer"
+            )
     activation = str(said.get("activation_fn", "Tanh")).rpartition(".")[2]
     if activation.lower() != "tanh":
         raise ValueError(f"policy_kwargs activation_fn={activation!r}: only 'Tanh' is possible here")
@@ -44,7 +78,8 @@ def _networks(value: SettingValue, beside: Beside) -> Meaning:
         if widths.get("pi") != widths.get("vf"):
             raise ValueError(f"policy_kwargs net_arch={widths!r}: both towers are alike here (hidden)")
         widths = widths["pi"]
-    return {} if widths is None else {"hidden": widths}
+    found: dict[str, object] = {} if widths is None else {"hidden": widths}
+    return {**found, **({"memory_size": said["lstm_hidden_size"]} if "lstm_hidden_size" in said else {})}
 
 
 def _normalised(value: SettingValue, beside: Beside) -> Meaning:
@@ -121,4 +156,45 @@ NAMES = table(
     nothing("progress_bar", "the console shows it", True),
     nothing("log_interval", "every update is recorded", 1),
     nothing("rollout_buffer_class", "segments are what is collected", "RolloutBuffer"),
+    said("device", "learner_gpus", "auto", device),
+    said("save_freq", "save_every", 10_000, evaluations("save_freq", STEPS, "save_every")),
+    said("norm_obs", "normalise", True),
+    said("norm_reward", "normalise_rewards", True),
+    *(
+        said(name, "wrappers, atari", "gymnasium.wrappers.FlattenObservation", _wrappers)
+        for name in ("env_wrapper", "wrapper_class")
+    ),
+    must_be("clip_obs", 10.0, "what normalise makes of an observation is between -10 and 10"),
+    must_be("clip_reward", 10.0, "what normalise_rewards makes of a reward is between -10 and 10"),
+    must_be("algo", "ppo", "PPO is what there is of its algorithms"),
+    must_be("deterministic", True, "evaluations take the most likely action"),
+    nothing("vec_env", "stepping and env_workers say where copies step", "dummy"),
+    nothing("vec_env_cls", "stepping and env_workers say where copies step", "SubprocVecEnv"),
+    nothing("reset_num_timesteps", "headway resume RUN goes on with a run", False),
+    nothing("best_model_save_path", "keep_best keeps the best weights in the folder of the run", "models"),
+    nothing("log_path", "scores are in the folder of the run", "logs"),
+    nothing("save_path", "checkpoints are in the folder of the run", "models"),
+    nothing("name_prefix", "checkpoints are in the folder of the run", "ppo"),
+    nothing("monitor_dir", "returns and lengths of episodes are always recorded", "logs"),
+    nothing("monitor_kwargs", "returns and lengths of episodes are always recorded", {}),
+    nothing("vec_env_kwargs", "stepping and env_workers say where copies step", {}),
+    absent("trained_agent", "headway resume RUN goes on with a run"),
+    absent("n_trials", "headway sweep tries settings, as many seeds of each as --seeds says"),
+    absent("wrapper_kwargs", "a function of your own, file.py:function, gives a wrapper its options"),
+    absent(
+        "callback", "headway.start gives back a Run that can be looked at and stopped, and monitor calls a function"
+    ),
+    absent("eval_env", "evaluations play a copy of env"),
+    *(
+        absent(name, OF_REPLAYS)
+        for name in (
+            "buffer_size",
+            "learning_starts",
+            "train_freq",
+            "gradient_steps",
+            "tau",
+            "exploration_fraction",
+            "target_update_interval",
+        )
+    ),
 )
