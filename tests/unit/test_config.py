@@ -665,3 +665,22 @@ def test_layers_are_said_on_the_command_line_as_a_list(text: Any, read: Any) -> 
     config = read_values(PPOConfig, {"hidden": text})
     assert isinstance(config, PPOConfig)
     assert config.hidden == read
+
+
+@pytest.mark.parametrize("text", ["{g: 9.5}", "{g:9.5}", '{"g":9.5}', "{ g:9.5 }"])
+def test_a_mapping_may_be_written_without_a_space(text: str) -> None:
+    config = read_values(PPO, {"env": "Pendulum-v1", "env_kwargs": text})
+    assert config.model_dump()["env_kwargs"] == {"g": 9.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("env_kwargs", "g=9.5", "env_kwargs='g=9.5': a mapping is wanted, as in '{length: 3, is_slippery: false}'"),
+        ("hidden", "64,64", "hidden='64,64': a list is wanted, as in '[64, 64]'"),
+    ],
+)
+def test_what_is_no_mapping_and_no_list_is_told_how_one_is_written(name: str, text: str, line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_values(PPO, {"env": "Pendulum-v1", name: text})
+    assert str(refused.value) == line
