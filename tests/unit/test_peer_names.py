@@ -31,6 +31,9 @@ def test_settings_of_the_zoo_are_understood_as_they_are() -> None:
     found = settings(PPO, "sb3", ZOO, "num_envs", "segment_steps", "minibatch_size", "lam", "num_epochs", "updates")
     assert found == [16, 1024, 64, 0.98, 4, 62]  # 1e6 / (16 * 1024) = 61.04
     schedules = {"clip_range": "lin_0.1", "lr": "lin_2.5e-4"}
+    of_rates = ("learning_rate", "final_learning_rate")
+    assert settings(PPO, "sb3", {"learning_rate": "lin_2.5e-4"}, *of_rates) == [2.5e-4, 0.0]
+    assert settings(PPO, "sb3", {"learning_rate": 1e-3}, *of_rates) == [1e-3, None]
     found = settings(PPO, "sb3", schedules, "clip", "final_clip", "learning_rate", "final_learning_rate")
     assert found == [0.1, 0.0, 2.5e-4, 0.0]
     assert settings(PPO, "sb3", {"policy_kwargs": {"net_arch": [32, 32]}}, "hidden") == [(32, 32)]
@@ -75,6 +78,19 @@ def test_arguments_of_a_cleanrl_file_are_understood() -> None:
     values |= {"anneal_lr": True, "clip_coef": 0.1, "clip_vloss": True, "total_timesteps": 51_200, "norm_adv": True}
     ours = ("env", "minibatch_size", "updates", "final_learning_rate", "clip", "value_clip", "num_epochs")
     assert settings(PPO, "cleanrl", values, *ours) == ["Acrobot-v1", 128, 100, 0.0, 0.1, 0.1, 4]
+
+
+def test_what_is_switched_off_by_no_is_switched_off() -> None:
+    ours = ("final_learning_rate", "value_clip", "normalise")
+    assert settings(PPO, "cleanrl", {"no_anneal_lr": True, "no_clip_vloss": True, "no_cuda": True}, *ours) == [
+        None,
+        None,
+        False,
+    ]
+    assert settings(PPO, "cleanrl", {"minibatch_size": 64}, "minibatch_size") == [64]  # our name, and a number
+    assert read_values(PPO, {"no_evaluate_first": True, "no_report": True}).report is False
+    with pytest.raises(ConfigError, match="unknown setting 'no_such_thing'"):
+        read_values(PPO, {"no_such_thing": True})
 
 
 def test_settings_of_rllib_are_understood() -> None:

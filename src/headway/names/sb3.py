@@ -138,7 +138,10 @@ NAMES = table(
     said("clip_range_vf", "value_clip", 0.2),
     said("ent_coef", "entropy_weight", 0.0),
     said("vf_coef", "value_weight", 0.5),
-    said("lr", "learning_rate", 3e-4, decaying("learning_rate", "final_learning_rate")),
+    *(
+        said(name, "learning_rate (lin_3e-4: falls to 0)", 3e-4, decaying("learning_rate", "final_learning_rate"))
+        for name in ("lr", "learning_rate")
+    ),
     said("policy_kwargs", "hidden", {"net_arch": [64, 64]}, _networks),
     said("net_arch", "hidden", [64, 64]),
     said("normalize", "normalise, normalise_rewards", True, _normalised),
