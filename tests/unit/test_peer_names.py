@@ -45,6 +45,27 @@ def test_settings_of_the_zoo_are_understood_as_they_are() -> None:
     assert settings(PPO, "sb3", {"policy_kwargs": text}, "hidden") == [(256, 256)]
 
 
+def test_a_file_of_the_zoo_has_a_group_for_each_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ppo.yml"
+    file.write_text(
+        "atari:\n  policy: CnnPolicy\n  n_envs: 8\n  frame_stack: 4\n"
+        "CartPole-v1:\n  n_envs: 2\n  n_timesteps: !!float 64\n  policy: MlpPolicy\n  n_steps: 16\n"
+        "  batch_size: 32\n  learning_rate: lin_0.001\n"
+    )
+    theirs = ["ppo", "--config", str(file)]
+    assert (
+        main(["run", *theirs, "--env", "CartPole-v1", "--runs", str(tmp_path), "--eval_episodes", "1", "--quiet"]) == 0
+    )
+    assert "Stopped: reached 2 updates" in capsys.readouterr().out
+    assert main(["explain", *theirs, "--env", "ALE/Pong-v5"]) == 0
+    assert "n_envs=8  ->  num_envs=8" in capsys.readouterr().out
+    assert main(["explain", *theirs, "--env", "CartPole-v7"]) == 2
+    line = "the file has settings for 2 environments: --env says for which"
+    assert f"{line}; unknown environment 'CartPole-v7'; did you mean 'CartPole-v1'?" in capsys.readouterr().err
+    assert main(["run", *theirs]) == 2
+    assert f"{line}\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

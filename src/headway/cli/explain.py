@@ -15,7 +15,7 @@ from headway.cli.words import UsageError, any_value, config_file, read_options, 
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.names import lightzero as lightzero_names
-from headway.names import nested_paths, peers, roll, verl_agent
+from headway.names import nested_paths, peers, roll, sb3, verl_agent
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
 from headway.names.peer_rows import NOT_HERE
@@ -194,6 +194,7 @@ def _explain_file(words: list[str]) -> int:
     file = config_file(options)
     assert file is not None
     named, values = read_file(file)
+    values = sb3.of_one_environment(values, options.get("env", options.get("env_id")))
     recipe = load_recipe(name or named or ("agent" if roll.is_file(values) else "grpo"))
     said = understand(recipe.config, values, options)[1]
     for one in said:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
+from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.names.peer_rows import (
     Beside,
@@ -55,10 +57,10 @@ def _wrapper(name: SettingValue) -> str:
 
 def _networks(value: SettingValue, beside: Beside) -> Meaning:
     said = _mapping("policy_kwargs", value)
-    unknown = [name for name in said if name not in (*IN_POLICY, *ONE_MEMORY)]
-    if unknown:
+    others = [name for name in said if name not in (*IN_POLICY, *ONE_MEMORY)]
+    if others:
         raise ValueError(
-            f"policy_kwargs has {unknown[0]!r}: net_arch (hidden) and lstm_hidden_size (memory_size) are understood"
+            f"policy_kwargs has {others[0]!r}: net_arch (hidden) and lstm_hidden_size (memory_size) are understood"
         )
     for name, allowed in ONE_MEMORY.items():
         if said.get(name, allowed) != allowed:
@@ -87,9 +89,9 @@ def _normalised(value: SettingValue, beside: Beside) -> Meaning:
     if isinstance(value, bool):
         return {"normalise": value, "normalise_rewards": value}
     said = _mapping("normalize", value)
-    unknown = [name for name in said if name not in ("norm_obs", "norm_reward", "gamma")]
-    if unknown:
-        raise ValueError(f"normalize has {unknown[0]!r}: norm_obs and norm_reward are understood")
+    others = [name for name in said if name not in ("norm_obs", "norm_reward", "gamma")]
+    if others:
+        raise ValueError(f"normalize has {others[0]!r}: norm_obs and norm_reward are understood")
     if said.get("gamma", beside.value("gamma")) != beside.value("gamma"):
         raise ValueError(f"normalize gamma={said['gamma']!r}: rewards are scaled with the gamma of the run")
     return {"normalise": said.get("norm_obs", True), "normalise_rewards": said.get("norm_reward", True)}
@@ -125,6 +127,22 @@ def _constant(tree: ast.expr) -> SettingValue:
         return {key: _constant(part) for key, part in _parts(tree)}
     return ast.literal_eval(tree)
 
+
+def of_one_environment(values: Mapping[str, SettingValue], env: SettingValue) -> dict[str, SettingValue]:
+    """What a file of the zoo says of one environment, where it has a group for each; other files as they are."""
+    groups = {name: group for name, group in values.items() if isinstance(group, Mapping) and ZOO & group.keys()}
+    if not groups or groups.keys() != values.keys():
+        return dict(values)
+    is_atari = str(env).startswith("ALE/") or "NoFrameskip-v" in str(env)
+    group = groups.get(str(env), groups.get("atari") if is_atari else None)
+    if group is None:
+        asked = "" if env is None else f"; {unknown('environment', str(env), groups)}"
+        raise ValueError(f"the file has settings for {len(groups)} environments: --env says for which{asked}")
+    return {"names": "sb3", "env": env, **group}
+
+
+ZOO = {"n_timesteps", "policy"}
+"""Names that each group of a zoo's file has."""
 
 NAMES = table(
     said("n_envs", "num_envs", 8),
