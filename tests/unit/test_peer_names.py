@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from headway.cli import main
 from headway.names.peers import TABLES
@@ -161,6 +162,8 @@ def test_adapters_dtypes_and_strategies_of_trl_are_understood() -> None:
     ours = ("lora_rank", "parameter_dtype", "optimizer_state", "save_every")
     assert settings(GRPO, "trl", values, *ours) == [16, "bfloat16", "8bit", 0]
     assert settings(GRPO, "trl", {"use_peft": True, "lora_r": 4}, "lora_rank") == [4]
+    bare = yaml.safe_load("{eval_strategy: no, save_strategy: no}")
+    assert settings(GRPO, "trl", bare, "evaluate_every", "save_every") == [0, 0]
 
 
 @pytest.mark.parametrize(

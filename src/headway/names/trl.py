@@ -98,7 +98,7 @@ def _by_steps(name: str, ours: str, how_often: str) -> Translate:
     """A strategy: not at all, or every so many updates."""
 
     def translate(value: SettingValue, beside: Beside) -> Meaning:
-        if value == "no":
+        if value in ("no", False):  # YAML, and our command line with it, takes a bare `no` for False
             return {ours: 0}
         if value == "steps":
             return f"{how_often} says how often"
