@@ -21,17 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 import headway
 from headway import cli
 from headway.cli.demo import demo
+from headway.cli.words import read_options
 from headway.coordinate.facade import AsyncTrainingCoordinator
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.types import DropReason, Rollout
 from headway.core.written_events import KINDS, WRITTEN
 from headway.launching.of_functions import KEYWORDS
-from headway.recipes.config import RunConfig
+from headway.recipes import RECIPES, load_recipe
+from headway.recipes.config import RunConfig, read_values
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -121,6 +124,29 @@ def test_what_a_page_shows_can_be_run(
             for command in commands(block):
                 if command.words[0] == "headway":
                     run_command(command, tmp_path, capsys)
+
+
+PASSING = re.compile(r"`headway run ([^`]+)`")
+"""A command in the middle of a sentence or a table."""
+OF_THE_PAST = ("CHANGELOG.md", "lab.md")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in OF_THE_PAST], ids=name_of)
+def test_a_run_that_a_sentence_or_a_table_shows_can_be_begun(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # examples are named from here
+    for text in PASSING.findall(page.read_text()):
+        recipe, *words = shlex.split(text)
+        if recipe in RECIPES and words and not {"--config", "--help"} & set(words):
+            options = read_options(words)
+            read_values(load_recipe(recipe).config, {name: value for name, value in options.items() if name != "quiet"})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```yaml" in page.read_text()], ids=name_of)
+def test_a_file_that_a_page_shows_is_understood(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "yaml":
+            values = yaml.safe_load("\n".join(block.text))
+            read_values(load_recipe(values.pop("recipe")).config, values)
 
 
 def run_command(command: Command, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

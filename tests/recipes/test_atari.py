@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from command_runs import run_of
 from gymnasium import spaces
+from waiting import patient
 
 import headway
 from headway.collect.carried import can_be_carried
@@ -174,6 +177,19 @@ def test_a_game_as_it_comes_is_the_same_one_by_one_and_in_a_vector() -> None:
 def test_atari_is_for_atari() -> None:
     with pytest.raises(ConfigError, match=r"atari=True is for games of ale-py .* received 'CartPole-v1'"):
         read_values(PPOConfig, {"env": "CartPole-v1", "atari": True})
+
+
+def test_a_game_is_found_without_its_family_or_guessed() -> None:
+    pytest.importorskip("ale_py")
+    alone = "import sys; from headway.envs.gymnasium_vector import registered; print(registered(sys.argv[1]).id)"
+    seen = {}
+    for name in ("Breakout-v4", "Pong-v5", "Pung-v7"):
+        words = [sys.executable, "-c", alone, name]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=patient(60), check=False)
+        seen[name] = (done.stdout.strip().splitlines() or done.stderr.strip().splitlines())[-1]
+    assert seen["Breakout-v4"] == "Breakout-v4"
+    assert seen["Pong-v5"] == "ValueError: unknown environment 'Pong-v5'; did you mean 'Pong-v4'?"
+    assert seen["Pung-v7"].startswith("ValueError: unknown environment 'Pung-v7'; allowed: what gymnasium.pprint")
 
 
 def test_an_environment_that_pickles_only_how_it_is_made_is_not_carried() -> None:

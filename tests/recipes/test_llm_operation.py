@@ -106,7 +106,7 @@ def test_a_broken_dataset_is_named_with_its_line_and_leaves_no_run(
         ({"task_options": "{rewrd: x}"}, "unknown option of task 'jsonl' 'rewrd'; did you mean 'reward'?"),
         ({"model": "/no/such/model"}, "model '/no/such/model' does not exist; allowed: 'smollm2', made:GAME, a folder"),
         ({"max_prompt_tokens": 8}, "tokens, more than max_prompt_tokens=8"),
-        ({"max_prompt_tokens": 300}, "prompts and replies of 308 tokens do not fit the model's 128"),
+        ({"max_prompt_tokens": 300}, "tokens do not fit the model's 128; lower max_prompt_tokens or max_tokens"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_in_one_line(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from grpo_runs import make_material, tiny_values
 from waiting import patient
 
 from headway.cli import main
@@ -65,5 +67,23 @@ def test_a_file_of_fully_asynchronous_training_is_named_as_hydra_does(
     said = capsys.readouterr().out
     assert "async_training.staleness_threshold=3  ->  max_lead=3" in said
     assert "async_training.max_sync_retries=3  ->  publish_attempts=4" in said
+    assert "trainer.nnodes=2  ->  learner_ranks=8" in said
     assert main(["run", "grpo", "--config-path", str(SCRIPTS)]) == 2
     assert "--config-path FOLDER with --config-name NAME" in capsys.readouterr().err
+
+
+def test_that_file_runs_on_one_processor_with_a_monitor_of_both_sides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_material(tmp_path)
+    places = ["trainer.n_gpus_per_node=1", "trainer.nnodes=1", "trainer.device=cpu", "rollout.n_gpus_per_node=1"]
+    values = {name: value for name, value in tiny_values(folder).items() if name not in ("device", "max_lead")}
+    values |= {"updates": 2, "group_size": 2, "task_options": json.dumps(values["task_options"])}
+    del values["tickets_per_batch"]  # the file says it
+    words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
+    theirs = ["--config-path", str(SCRIPTS), "--config-name", "fully_async", *places]
+    watched = ["--monitor", f"{SCRIPTS / 'custom_monitor.py'}:custom_monitor", "--runs", str(tmp_path / "runs")]
+    assert main(["run", "grpo", *theirs, *words, *watched, "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert "Stopped: reached 2 updates" in said.out
+    assert "ALARM by custom_monitor: Custom metric: " in said.err

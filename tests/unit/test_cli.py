@@ -584,6 +584,7 @@ def test_every_command_has_a_help_and_a_line_that_says_what_it_does(command: str
     ("words", "message"),
     [
         (["rum"], "unknown command 'rum'; did you mean 'run'? allowed: "),
+        (["ppo", "--updates", "3"], "ppo is a recipe, not a command: headway run ppo"),
         (["run"], "run needs a recipe: agent, functions"),
         (["run", "--updates", "3"], "run needs a recipe: agent, functions"),
         (["run", "function"], "unknown recipe 'function'; did you mean 'functions'? allowed: "),

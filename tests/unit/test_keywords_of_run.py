@@ -58,6 +58,15 @@ def test_an_unknown_keyword_is_refused_with_the_nearest_one(wrong: str, right: s
         headway.run(lambda *_: np.ones(1), lambda weights, _: weights, weights=np.zeros(1), **{wrong: 1})
 
 
+def test_all_unknown_keywords_are_named_at_once() -> None:
+    with pytest.raises(TypeError) as refused:
+        headway.run(lambda *_: np.ones(1), lambda weights, _: weights, weights=np.zeros(1), **{"max_laed": 2, "zzz": 1})
+    assert str(refused.value) == (
+        "unknown keyword of headway.run 'max_laed'; did you mean 'max_lead'?; unknown keyword of headway.run 'zzz'; "
+        "help(headway.run) says which there are"
+    )
+
+
 def test_help_and_editors_see_every_keyword_with_its_default() -> None:
     seen = inspect.signature(headway.run).parameters
     assert seen.keys() >= KEYWORDS

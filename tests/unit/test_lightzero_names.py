@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +404,24 @@ create_config = EasyDict(env=dict(type='cartpole_lightzero'), policy=dict(type='
 if __name__ == '__main__':
     raise SystemExit('must not train')
 """
+
+
+def test_a_file_of_theirs_needs_no_package_for_its_groups(tmp_path: Path) -> None:
+    was_there = "easydict" in sys.modules
+    file = tmp_path / "cartpole_unizero_config.py"
+    lines = FILE.replace("from collections import OrderedDict as EasyDict", "from easydict import EasyDict")
+    lines += "main_config.policy.model = dict(world_model_cfg=dict(num_layers=2))\n"
+    lines += "main_config.policy.model.world_model_cfg.num_layers += 1\n"
+    lines += "assert main_config.policy.num_simulations == 7 and not hasattr(main_config, 'polici')\n"
+    file.write_text(lines)
+    recipe, values = read_file(file)
+    assert (recipe, read_values(KINDS[recipe], values).steps) == ("unizero", 500)
+    assert values["policy"] == {  # type: ignore[comparison-overlap]
+        "type": "unizero",
+        "num_simulations": 7,
+        "model": {"world_model_cfg": {"num_layers": 3}},
+    }
+    assert was_there or "easydict" not in sys.modules
 
 
 @pytest.mark.usefixtures("wide")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import textwrap
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import HEALTH, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
-from headway.observe.monitor import MonitorThread, StopRun, load_monitor
+from headway.observe.monitor import Monitor, MonitorThread, StopRun, load_monitor
 from headway.recipes.config import ConfigError, RunConfig, read_values
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Constant, SteadyWorkload
@@ -179,9 +181,23 @@ def test_a_monitor_that_cannot_be_loaded_is_refused_in_one_line(spec: str, messa
 
 
 def test_a_monitor_must_take_the_statistics(tmp_path: Path) -> None:
-    (tmp_path / "two.py").write_text("def look(trainer, rollouter):\n    pass\n")
+    (tmp_path / "three.py").write_text("def look(trainer, rollouter, queue):\n    pass\n")
     with pytest.raises(ValueError, match="must take statistics: missing a required argument: 'rollouter'"):
-        load_monitor(f"{tmp_path / 'two.py'}:look")
+        load_monitor(f"{tmp_path / 'three.py'}:look")
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_monitor_with_two_arguments_is_given_trainer_and_rollouter(is_named: bool, tmp_path: Path) -> None:
+    def custom_monitor(trainer_stats: Any, rollouter_stats: Any) -> str:
+        return f"{trainer_stats['global_steps']} of {rollouter_stats['total_generated_samples']}"
+
+    file = tmp_path / "mine.py"
+    file.write_text(textwrap.dedent(inspect.getsource(custom_monitor).replace(": Any", "").replace(" -> str", "")))
+    said: list[str] = []
+    monitor = load_monitor(f"{file}:custom_monitor") if is_named else custom_monitor
+    thread = MonitorThread(cast(Monitor, monitor), lambda reason: None, say=said.append)
+    thread.end({"trainer": {"global_steps": 7}, "rollouter": {"total_generated_samples": 9}})
+    assert said == ["ALARM by custom_monitor: 7 of 9"]
 
 
 @pytest.mark.parametrize("values", [{"monitor_every_s": 0}, {"statistics_every_s": -1}])

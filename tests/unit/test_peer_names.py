@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from headway.cli import main
 from headway.names.peers import TABLES
@@ -31,6 +32,9 @@ def test_settings_of_the_zoo_are_understood_as_they_are() -> None:
     found = settings(PPO, "sb3", ZOO, "num_envs", "segment_steps", "minibatch_size", "lam", "num_epochs", "updates")
     assert found == [16, 1024, 64, 0.98, 4, 62]  # 1e6 / (16 * 1024) = 61.04
     schedules = {"clip_range": "lin_0.1", "lr": "lin_2.5e-4"}
+    of_rates = ("learning_rate", "final_learning_rate")
+    assert settings(PPO, "sb3", {"learning_rate": "lin_2.5e-4"}, *of_rates) == [2.5e-4, 0.0]
+    assert settings(PPO, "sb3", {"learning_rate": 1e-3}, *of_rates) == [1e-3, None]
     found = settings(PPO, "sb3", schedules, "clip", "final_clip", "learning_rate", "final_learning_rate")
     assert found == [0.1, 0.0, 2.5e-4, 0.0]
     assert settings(PPO, "sb3", {"policy_kwargs": {"net_arch": [32, 32]}}, "hidden") == [(32, 32)]
@@ -40,6 +44,27 @@ def test_settings_of_the_zoo_are_understood_as_they_are() -> None:
     assert settings(PPO, "sb3", {"normalize": "{'norm_obs': False, 'norm_reward': True}"}, *scaled) == [False, True]
     text = "dict(activation_fn=nn.Tanh, net_arch=[dict(pi=[256, 256], vf=[256, 256])])"
     assert settings(PPO, "sb3", {"policy_kwargs": text}, "hidden") == [(256, 256)]
+
+
+def test_a_file_of_the_zoo_has_a_group_for_each_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ppo.yml"
+    file.write_text(
+        "atari:\n  policy: CnnPolicy\n  n_envs: 8\n  frame_stack: 4\n"
+        "CartPole-v1:\n  n_envs: 2\n  n_timesteps: !!float 64\n  policy: MlpPolicy\n  n_steps: 16\n"
+        "  batch_size: 32\n  learning_rate: lin_0.001\n"
+    )
+    theirs = ["ppo", "--config", str(file)]
+    assert (
+        main(["run", *theirs, "--env", "CartPole-v1", "--runs", str(tmp_path), "--eval_episodes", "1", "--quiet"]) == 0
+    )
+    assert "Stopped: reached 2 updates" in capsys.readouterr().out
+    assert main(["explain", *theirs, "--env", "ALE/Pong-v5"]) == 0
+    assert "n_envs=8  ->  num_envs=8" in capsys.readouterr().out
+    assert main(["explain", *theirs, "--env", "CartPole-v7"]) == 2
+    line = "the file has settings for 2 environments: --env says for which"
+    assert f"{line}; unknown environment 'CartPole-v7'; did you mean 'CartPole-v1'?" in capsys.readouterr().err
+    assert main(["run", *theirs]) == 2
+    assert f"{line}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -77,6 +102,19 @@ def test_arguments_of_a_cleanrl_file_are_understood() -> None:
     assert settings(PPO, "cleanrl", values, *ours) == ["Acrobot-v1", 128, 100, 0.0, 0.1, 0.1, 4]
 
 
+def test_what_is_switched_off_by_no_is_switched_off() -> None:
+    ours = ("final_learning_rate", "value_clip", "normalise")
+    assert settings(PPO, "cleanrl", {"no_anneal_lr": True, "no_clip_vloss": True, "no_cuda": True}, *ours) == [
+        None,
+        None,
+        False,
+    ]
+    assert settings(PPO, "cleanrl", {"minibatch_size": 64}, "minibatch_size") == [64]  # our name, and a number
+    assert read_values(PPO, {"no_evaluate_first": True, "no_report": True}).report is False
+    with pytest.raises(ConfigError, match="unknown setting 'no_such_thing'"):
+        read_values(PPO, {"no_such_thing": True})
+
+
 def test_settings_of_rllib_are_understood() -> None:
     values = {"num_env_runners": 2, "num_envs_per_env_runner": 4, "rollout_fragment_length": 64, "lambda": 0.9}
     values |= {"train_batch_size": 1024, "sgd_minibatch_size": 128, "num_sgd_iter": 6, "vf_clip_param": 10.0}
@@ -85,6 +123,95 @@ def test_settings_of_rllib_are_understood() -> None:
     assert settings(PPO, "rllib", values, *ours) == [2, 4, 64, 4, 128, 6, (32,)]
     auto = {**values, "rollout_fragment_length": "auto"}
     assert settings(PPO, "rllib", auto, "segment_steps", "tickets_per_batch") == [128, 2]
+
+
+def test_what_a_policy_remembers_is_said_in_the_words_of_each_library() -> None:
+    ours = ("memory", "memory_size")
+    of_sb3 = {"policy": "MlpLstmPolicy", "policy_kwargs": "dict(lstm_hidden_size=64, enable_critic_lstm=False)"}
+    assert settings(PPO, "sb3", of_sb3, *ours) == ["lstm", 64]
+    assert settings(PPO, "rllib", {"use_lstm": True, "lstm_cell_size": 32}, *ours) == ["lstm", 32]
+    assert settings(PPO, "rllib", {"model": {"use_lstm": True, "lstm_cell_size": 32}}, *ours) == ["lstm", 32]
+    assert settings(PPO, "rllib", {"use_lstm": False, "lstm_cell_size": 32}, *ours) == ["none", 128]
+    assert settings(PPO, "sample_factory", {"use_rnn": True, "rnn_size": 48}, *ours) == ["gru", 48]
+    assert settings(PPO, "sample_factory", {"use_rnn": True, "rnn_type": "lstm"}, *ours) == ["lstm", 128]
+    assert settings(PPO, "sample_factory", {"use_rnn": False, "rnn_type": "lstm", "rnn_size": 48}, *ours) == [
+        "none",
+        128,
+    ]
+
+
+def test_wrappers_and_devices_of_the_zoo_are_understood() -> None:
+    atari = {"env_wrapper": ["stable_baselines3.common.atari_wrappers.AtariWrapper"], "frame_stack": 4}
+    assert settings(PPO, "sb3", {**atari, "env": "ALE/Pong-v5"}, "atari", "wrappers", "frame_stack") == [True, (), 4]
+    own = {"env_wrapper": ["gymnasium.wrappers.FlattenObservation", "mine.wrappers.Scaled"]}
+    values, _ = understand(PPO, {"names": "sb3", **own})
+    assert values == {"wrappers": ["FlattenObservation", "mine.wrappers:Scaled"]}
+    assert settings(PPO, "sb3", {"device": "cpu"}, "learner_gpus") == [0]
+    assert settings(PPO, "sb3", {"save_freq": 4096, "n_envs": 4, "n_steps": 128}, "save_every") == [8]
+
+
+def test_settings_of_rllib_around_an_environment_are_understood() -> None:
+    values = {"env_config": {"g": 9.0}, "env": "Pendulum-v1", "observation_filter": "MeanStdFilter"}
+    values |= {"horizon": 200, "timesteps_total": 5000, "ignore_env_runner_failures": True, "checkpoint_freq": 5}
+    ours = ("env_kwargs", "normalise", "time_limit", "steps", "updates", "on_failure", "save_every")
+    assert settings(PPO, "rllib", values, *ours) == [{"g": 9.0}, True, 200, 5000, None, "drop", 5]
+
+
+def test_adapters_dtypes_and_strategies_of_trl_are_understood() -> None:
+    values = {"use_peft": True, "torch_dtype": "bfloat16", "optim": "adamw_bnb_8bit", "save_strategy": "no"}
+    ours = ("lora_rank", "parameter_dtype", "optimizer_state", "save_every")
+    assert settings(GRPO, "trl", values, *ours) == [16, "bfloat16", "8bit", 0]
+    assert settings(GRPO, "trl", {"use_peft": True, "lora_r": 4}, "lora_rank") == [4]
+    bare = yaml.safe_load("{eval_strategy: no, save_strategy: no}")
+    assert settings(GRPO, "trl", bare, "evaluate_every", "save_every") == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "system", "values", "line"),
+    [
+        (
+            PPO,
+            "sb3",
+            {"algo": "sac"},
+            "algo='sac': only 'ppo' is possible here: PPO is what there is of its algorithms",
+        ),
+        (
+            PPO,
+            "sample_factory",
+            {"num_policies": 4},
+            "num_policies=4: only 1 is possible here: a run trains one policy",
+        ),
+        (
+            PPO,
+            "sb3",
+            {"policy_kwargs": "dict(enable_critic_lstm=True)"},
+            "policy_kwargs enable_critic_lstm=True: only False is possible here: policy and value share one memory",
+        ),
+        (
+            PPO,
+            "sb3",
+            {"env_wrapper": [{"mine.Wrapper": {"a": 1}}]},
+            "env_wrapper names classes, received {'mine.Wrapper': {'a': 1}}; options of one need a function",
+        ),
+        (GRPO, "trl", {"deepspeed": "z3.json"}, "deepspeed is not here: learner_ranks and sharding spread a model"),
+        (GRPO, "trl", {"optim": "sgd"}, "optim='sgd': allowed are adamw_torch, adamw_torch_fused, adamw_8bit"),
+    ],
+)
+def test_what_a_library_has_and_is_not_here_is_refused_with_the_reason(
+    kind: Any, system: str, values: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_values(kind, {"names": system, **values})
+    assert str(refused.value).startswith(line)
+
+
+@pytest.mark.parametrize("name", ["gpu_count", "num_things", "trainer.loss.geo_mask_high", "stopping_rule", "clever"])
+def test_a_name_that_is_far_from_all_others_is_no_reason_to_guess(name: str) -> None:
+    for kind in (PPO, GRPO):
+        with pytest.raises(ConfigError) as refused:
+            read_values(kind, {name: 1})
+        assert "did you mean" not in str(refused.value)
+        assert len(str(refused.value)) < 130
 
 
 def test_settings_of_sample_factory_are_understood() -> None:
@@ -174,6 +301,10 @@ def test_a_toml_file_of_prime_rl_is_understood(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(("system", "name"), [(system, name) for system, names in TABLES.items() for name in names])
 def test_every_name_sets_what_exists_or_says_why_not(system: str, name: str) -> None:
     known, kind = TABLES[system][name], GRPO if system in OF_TEXT else PPO
+    if known.example is None:
+        with pytest.raises(ConfigError, match=f"^{name}(='anything': only None is possible| is not) here: "):
+            read_values(kind, {"names": system, name: "anything"})
+        return
     more: dict[str, Any] = {"vllm_options": {"use_vllm": True}}.get(known.ours, {})
     if name == "warmup_ratio":
         more = {"max_steps": 40}
@@ -215,7 +346,7 @@ def test_a_name_that_one_library_has_or_all_mean_alike_needs_no_system() -> None
         ),
         (
             {"names": "sb3", "policy": "MultiInputPolicy"},
-            "policy='MultiInputPolicy': MlpPolicy and CnnPolicy are what there is; hidden says how wide",
+            "policy='MultiInputPolicy': MlpPolicy and CnnPolicy are what there is, and with Lstm in between (memory); ",
         ),
         (
             {"names": "rllib", "kl_coeff": 0.2},
@@ -242,5 +373,7 @@ def test_explain_shows_the_names_of_one_library(capsys: pytest.CaptureFixture[st
         "n_envs=8  ->  num_envs=8   (Stable-Baselines3)",
         "batch_size=32  ->  minibatch_size=32   (Stable-Baselines3)",
     ]
+    assert main(["explain", "callback", "--names", "sb3"]) == 0
+    assert capsys.readouterr().out.startswith("callback is not here: headway.start gives back a Run")
     assert main(["explain", "--from", "sb4"]) != 0
     assert "unknown system of names 'sb4'; did you mean 'sb3'?" in capsys.readouterr().err

@@ -351,7 +351,7 @@ def test_a_gsm8k_answer_without_a_result_is_named_by_its_line(gsm8k_folder: Path
         ("gsm8", {}, r"unknown task 'gsm8'; did you mean 'gsm8k'\? allowed: arithmetic, datasets, gsm8k"),
         ("gsm8k", {}, r"task gsm8k is written gsm8k:FOLDER, received 'gsm8k'"),
         ("larger_than:9", {}, r"task larger_than is written larger_than, received 'larger_than:9'"),
-        ("gsm8k:/no/such", {}, r"/no/such/train.jsonl does not exist"),
+        ("gsm8k:/no/such", {}, r"/no/such/train.jsonl does not exist: a folder with train and test of GSM8K is"),
         ("gsm8k:/no/such", {"scoring": "strikt"}, r"unknown scoring 'strikt'; did you mean 'strict'\?"),
         ("jsonl:/no/such.jsonl", {}, r"/no/such.jsonl does not exist"),
         (f"jsonl:{__file__}", {"reward_weights": [1]}, r"reward_weights=\[1\] needs as many names in reward"),

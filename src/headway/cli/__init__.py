@@ -85,6 +85,14 @@ def told_in_one_line(work: Callable[[], int]) -> int:
         return 130
 
 
+def _no_command(name: str) -> str:
+    from headway.recipes import RECIPES  # here: only a mistake needs them
+
+    if name in RECIPES:
+        return f"{name} is a recipe, not a command: headway run {name}"
+    return unknown("command", name, COMMANDS)
+
+
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         return _help()
@@ -93,7 +101,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     name, rest = words[0], words[1:]
     if name not in COMMANDS:
-        raise UsageError(unknown("command", name, COMMANDS))
+        raise UsageError(_no_command(name))
     module = import_module(f"headway.cli.{name.replace('-', '_')}")
     if name != "run" and asks_for_help(rest):  # the help of a run depends on its recipe
         say(module.__doc__)

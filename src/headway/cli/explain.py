@@ -15,9 +15,10 @@ from headway.cli.words import UsageError, any_value, config_file, read_options, 
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.names import lightzero as lightzero_names
-from headway.names import nested_paths, peers, roll, verl_agent
+from headway.names import nested_paths, peers, roll, sb3, verl_agent
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
+from headway.names.peer_rows import NOT_HERE
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig, read_values, understand
 from headway.recipes.story_defaults import story_defaults
@@ -136,6 +137,9 @@ def _explain_peers(name: str, names: str | None, together: Mapping[str, SettingV
     systems = [system for system, table in peers.TABLES.items() if name in table and names in (None, system)]
     for system in systems:
         known = peers.TABLES[system][name]
+        if known.ours.startswith(f"({NOT_HERE}: ") and name not in together:
+            say(f"{name} is {known.ours.strip('()')}   ({SYSTEMS[system]})")
+            continue
         value = together.get(name, known.example)
         recipe = load_recipe("grpo" if system in ("trl", "prime_rl") else "ppo").config
         defaults = {field: info.get_default(call_default_factory=True) for field, info in recipe.model_fields.items()}
@@ -190,6 +194,7 @@ def _explain_file(words: list[str]) -> int:
     file = config_file(options)
     assert file is not None
     named, values = read_file(file)
+    values = sb3.of_one_environment(values, options.get("env", options.get("env_id")))
     recipe = load_recipe(name or named or ("agent" if roll.is_file(values) else "grpo"))
     said = understand(recipe.config, values, options)[1]
     for one in said:

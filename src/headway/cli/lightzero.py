@@ -13,10 +13,14 @@ file itself is enough:
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from headway.cli.starting import start
 from headway.core.naming import unknown
@@ -101,7 +105,8 @@ def read_file(path: Path) -> tuple[str, dict[str, SettingValue]]:
     if not path.is_file():
         raise ValueError(f"cannot read {path}: no such file")
     try:
-        defined = runpy.run_path(str(path), run_name="configuration")  # not __main__: it would train at once
+        with _easydict():
+            defined = runpy.run_path(str(path), run_name="configuration")  # not __main__: it would train at once
     except Exception as error:
         raise ValueError(f"{path} cannot be loaded: {in_a_line(error)}") from error
     for name in ("main_config", "create_config"):
@@ -111,3 +116,41 @@ def read_file(path: Path) -> tuple[str, dict[str, SettingValue]]:
     if isinstance(defined.get("max_env_step"), int):
         values["max_env_step"] = defined["max_env_step"]
     return recipe_of(values), values
+
+
+@contextmanager
+def _easydict() -> Iterator[None]:
+    """Their files make groups by the class of a package that nothing else here needs: while one is read, ours stands in
+    for it where it is not installed."""
+    if importlib.util.find_spec("easydict") is not None:
+        yield
+        return
+    stand_in = ModuleType("easydict")
+    stand_in.__dict__["EasyDict"] = Groups
+    sys.modules["easydict"] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules["easydict"]
+
+
+class Groups(dict[str, Any]):
+    """A dictionary whose items are attributes too, in the groups below as well."""
+
+    def __init__(self, values: Mapping[str, Any] | None = None, **more: Any) -> None:
+        super().__init__()
+        for name, value in {**(values or {}), **more}.items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        is_plain = isinstance(value, Mapping) and not isinstance(value, Groups)
+        super().__setitem__(name, Groups(value) if is_plain else value)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value

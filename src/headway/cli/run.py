@@ -18,7 +18,7 @@ from headway.cli.words import UsageError, config_file, read_options
 from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
 from headway.core.opaque import SettingValue
-from headway.names import roll
+from headway.names import roll, sb3
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
@@ -41,6 +41,7 @@ def command(words: list[str]) -> int:
     file = config_file(options)
     if file is not None:
         named, values = read_file(file)
+        values = sb3.of_one_environment(values, options.get("env", options.get("env_id")))
         recipe_name = recipe_name or named or ("agent" if roll.is_file(values) else "")
     if not recipe_name:
         raise UsageError(f"run needs a recipe: {', '.join(RECIPES)}")

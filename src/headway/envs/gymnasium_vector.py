@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -86,6 +87,12 @@ class Spec:
 # -- by name ----------------------------------------------------------------------------------------
 
 
+OTHER_NAMES = (
+    "allowed: what gymnasium.pprint_registry() lists, package:Id where a package registers it, and a class of your "
+    "own, file.py:Class or module:Class"
+)
+
+
 def registered(env_id: str) -> EnvSpec:
     """A registered environment; `module:id` first imports the module that registers it."""
     module, _, name = env_id.rpartition(":")
@@ -97,10 +104,18 @@ def registered(env_id: str) -> EnvSpec:
         except Exception as error:
             raise ValueError(f"environment {env_id!r} cannot be registered: {in_a_line(error)}") from error
     _register_family(name)
-    try:
+    with suppress(gym.error.Error):
         return gym.spec(name)
-    except gym.error.Error:
-        raise ValueError(unknown("environment", name, gym.registry)) from None
+    for one_of_a_family in FAMILIES:
+        with suppress(ValueError):  # where it is not installed
+            _register_family(one_of_a_family)
+    if name not in gym.registry:
+        raise ValueError(unknown("environment", name, gym.registry, others=OTHER_NAMES))
+    return gym.spec(name)
+
+
+FAMILIES = ("ALE/Pong-v5", "MinAtar/Breakout-v1")
+"""Looked through before a name is refused: games have names without a family too, and may be what was meant."""
 
 
 def _register_family(name: str) -> None:

@@ -22,6 +22,7 @@ from headway.observe.folder import RunFolder
 PLAN = {field.name for field in fields(Plan)}
 SETTINGS = {field.name for field in fields(Settings)} - {"plan"}
 LAUNCH = {"runtime", "resume", "checkpoint", "show_status", "print_events", "sinks"}
+HELP = "help(headway.run) says which there are"
 KEYWORDS = PLAN | SETTINGS | LAUNCH | {field.name for field in fields(Recording)}
 
 
@@ -80,8 +81,9 @@ def _understood(
     settings: dict[str, SettingValue],
 ) -> tuple[Stations, Settings, dict[str, SettingValue]]:
     """The stations, their settings, and what is left for `launch`."""
-    for name in settings.keys() - KEYWORDS:
-        raise TypeError(unknown("keyword of headway.run", name, KEYWORDS))
+    strange = [name for name in settings if name not in KEYWORDS]
+    if strange:
+        raise TypeError("; ".join(unknown("keyword of headway.run", name, KEYWORDS, others=HELP) for name in strange))
     plan = {name: settings.pop(name) for name in PLAN & settings.keys()}
     if evaluate is None and (plan.get("evaluate_every") or plan.get("target_score") is not None):
         raise ValueError("evaluate_every and target_score need an evaluate function")

@@ -44,6 +44,10 @@ def gsm8k(folder: str, *, seed: int, scoring: str = "strict", format_bonus: floa
     def read(split: str, name: str) -> list[Prompt]:
         files = [Path(folder) / f"{name}{suffix}" for suffix in SUFFIXES]
         path = next((file for file in files if file.is_file()), files[0])
+        if not path.is_file():
+            raise ValueError(
+                f"{path} does not exist: a folder with train and test of GSM8K is needed, as .jsonl or .parquet"
+            )
         prompts: list[Prompt] = []
         for number, row in read_rows(path):
             messages, truth = _gsm8k_row(row, place_of(path, number))

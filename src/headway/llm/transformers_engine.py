@@ -296,7 +296,8 @@ def build_decoder(model: CausalModel, *, rows: int, context: int, burst: int = 1
     """Builds the fastest decoder there is for this model, on the device where the model is."""
     if context > context_length(model.config):
         raise EngineError(
-            f"prompts and replies of {context} tokens do not fit the model's {context_length(model.config)}"
+            f"prompts and replies of {context} tokens do not fit the model's {context_length(model.config)}; "
+            "lower max_prompt_tokens or max_tokens"
         )
     if why_not(model.config):
         general = PaddedDecoder if remembers_by_attention(model) else RereadingDecoder

@@ -79,7 +79,8 @@ class VLLMEngine(HostedEngine):
         config = load_config(model)
         if context > context_length(config):
             raise EngineError(
-                f"prompts and replies of {context} tokens do not fit the model's {context_length(config)}"
+                f"prompts and replies of {context} tokens do not fit the model's {context_length(config)}; "
+                "lower max_prompt_tokens or max_tokens"
             )
         arguments: dict[str, Any] = {
             "model": place,

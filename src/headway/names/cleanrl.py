@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from headway.core.opaque import SettingValue
-from headway.names.peer_rows import Beside, divided, must_be, nothing, said, segment_batch, table, updates_for
+from headway.names.peer_rows import (
+    Beside,
+    absent,
+    divided,
+    must_be,
+    nothing,
+    said,
+    segment_batch,
+    table,
+    updates_for,
+)
 from headway.names.rows import Meaning, whole
 
 STEPS = segment_batch()
+OF_REPLAYS = "PPO learns from each segment once; DQN, SAC and TD3 are not here"
 
 
 def _minibatches(value: SettingValue, beside: Beside) -> Meaning:
@@ -45,4 +56,28 @@ NAMES = table(
     nothing("batch_size", "it is num_envs * num_steps", 512),
     nothing("minibatch_size", "it is batch_size / num_minibatches", 128),
     nothing("num_iterations", "it is total_timesteps / batch_size", 1000),
+    nothing("num_updates", "it is total_timesteps / batch_size", 1000),
+    said("gym_id", "env", "CartPole-v1"),
+    said("local_num_envs", "num_envs", 8),
+    said("num_actor_threads", "collectors", 2),
+    said("concurrency", "max_lead (false: 0)", True, lambda value, beside: {"max_lead": 1 if value else 0}),
+    must_be("upload_model", False, "nothing is sent anywhere; headway export writes a file"),
+    nothing("save_model", "weights are kept in the folder of the run", True),
+    nothing("hf_entity", "nothing is sent anywhere; headway export writes a file", "me"),
+    nothing("actor_device_ids", "collectors act on the CPU; learner_gpus says where the learner computes", [0]),
+    nothing("learner_device_ids", "collectors act on the CPU; learner_gpus says where the learner computes", [0]),
+    nothing("async_batch_size", "with --stepping first_ready min_ready says how many copies are waited for", 16),
+    nothing("profile", "the report says where the time went", False),
+    *(
+        absent(name, OF_REPLAYS)
+        for name in (
+            "buffer_size",
+            "learning_starts",
+            "train_frequency",
+            "tau",
+            "start_e",
+            "end_e",
+            "exploration_fraction",
+        )
+    ),
 )

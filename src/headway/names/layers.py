@@ -50,7 +50,7 @@ def understand_layers(
     nested: dict[str, object] = {}
     unknown_names: list[str] = []
     layers, systems = _systems(defaults, layers, problems)
-    layers = [_with_numbers(values, defaults) for values in layers]
+    layers = [_with_numbers(_switched_off(values, defaults), defaults) for values in layers]
     together = {name: value for values in layers for name, value in values.items()}
     for values, names in zip(layers, systems, strict=True):
         theirs = {
@@ -64,8 +64,8 @@ def understand_layers(
         flat = {name: value for name, value in values.items() if name not in theirs}
         here: list[Said] = []
         for name, value in flat.items():
-            if name in defaults:
-                continue
+            if name in defaults and not (isinstance(value, str) and name in peers.TABLES.get(names or "", {})):
+                continue  # a text may be a way of theirs to say a number: lin_3e-4
             try:
                 meaning = _flat_meaning(defaults, name, flat, nested, names, together)
             except ValueError as error:
@@ -104,6 +104,17 @@ def _systems(
     return list(rest), [system or last for system in said]
 
 
+def _switched_off(values: Mapping[str, object], defaults: Defaults) -> Mapping[str, object]:
+    """`--no-anneal-lr`, as some command lines have it, is anneal_lr=False where that is a name."""
+    known = {*defaults, *KNOWN_NAMES, *(name for table in peers.TABLES.values() for name in table)}
+
+    def meant(name: str, value: object) -> tuple[str, object]:
+        rest = str(name).removeprefix("no_")
+        return (rest, False) if value is True and name not in known and rest in known else (name, value)
+
+    return dict(meant(name, value) for name, value in values.items())
+
+
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
@@ -132,23 +143,31 @@ def _imply(defaults: Defaults, merged: dict[str, object], said: dict[str, Said])
             said[one.name] = one._replace(meaning={**one.meaning, setting: value})
 
 
+HELP = "headway run RECIPE --help all lists all that a recipe has"
+
+
 def _unknown(names: list[str], defaults: Defaults, others: list[str]) -> list[str]:
     """One line each. The list of all that are allowed is only there where it is the only line."""
     theirs = {*KNOWN_NAMES, *(name for table in peers.TABLES.values() for name in table)}
     lines = [
-        nested_paths.unknown_path(name) if "." in name else unknown("setting", name, defaults, also=theirs)
+        nested_paths.unknown_path(name) if "." in name else unknown("setting", name, defaults, also=theirs, others=HELP)
         for name in dict.fromkeys(names)
     ]
     if len(lines) + len(others) == 1:
         return lines
-    return [line.partition(" allowed: ")[0].rstrip(";") for line in lines]
+    return [line.removesuffix(f" {HELP}").partition(" allowed: ")[0].rstrip(";") for line in lines]
 
 
 def _in_our_words(
     defaults: Defaults, values: Mapping[str, object], said: list[Said], problems: list[str]
 ) -> dict[str, object]:
     """One layer. Within it, nothing may be said twice in different ways."""
-    ours = {n: v for n, v in values.items() if n in defaults and not nested_paths.is_theirs(n, v, defaults)}
+    theirs = {one.name for one in said}
+    ours = {
+        name: value
+        for name, value in values.items()
+        if name in defaults and name not in theirs and not nested_paths.is_theirs(name, value, defaults)
+    }
     for name, value, meaning in said:
         for field, wanted in meaning.items() if isinstance(meaning, dict) else ():
             if field not in defaults:

@@ -6,13 +6,13 @@ system is a module with `PATHS` and `WITHOUT_EFFECT`; another one is another mod
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 import yaml
 
+from headway.core.naming import nearest
 from headway.names import lightzero, prime_rl, priorzero, rllib, roll, verl, verl_agent
 from headway.names.rows import KnownPath, Meaning, Theirs
 
@@ -150,6 +150,6 @@ def most_specific(path: str, table: Mapping[str, T]) -> T | None:
 def unknown_path(path: str) -> str:
     """A line about a path that nobody knows, with the nearest one."""
     names = [*GROUPS, *(name.removesuffix(".*") for name in (*ALL_PATHS, *ALL_WITHOUT_EFFECT))]
-    near = difflib.get_close_matches(path, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(path, names)
+    hint = f"; did you mean {near!r}?" if near else ""
     return f"unknown setting {path!r}{hint} (headway explain lists all that are known)"

@@ -59,15 +59,29 @@ def nothing(name: str, why: str, example: object = True) -> PeerName:
     return PeerName(name, f"(no effect: {why})", example, lambda value, beside: why)
 
 
-def must_be(name: str, allowed: SettingValue, why: str) -> PeerName:
-    """A name of which one value is what happens here, and others cannot be had."""
+def must_be(name: str, allowed: SettingValue, why: str, *also: SettingValue) -> PeerName:
+    """A name of which one value is what happens here (what `also` says comes to the same), and others cannot be had."""
 
     def translate(value: SettingValue, beside: Beside) -> Meaning:
-        if value != allowed:
+        if value not in (allowed, *also):
             raise ValueError(f"{name}={value!r}: only {allowed!r} is possible here: {why}")
         return why
 
     return PeerName(name, f"(only {allowed!r}: {why})", allowed, translate)
+
+
+NOT_HERE = "not here"
+
+
+def absent(name: str, instead: str) -> PeerName:
+    """A name of something that is not here. Whoever says it is told what there is instead."""
+
+    def translate(value: SettingValue, beside: Beside) -> Meaning:
+        if value is not None:
+            raise ValueError(f"{name} is not here: {instead}")
+        return instead
+
+    return PeerName(name, f"({NOT_HERE}: {instead})", None, translate)
 
 
 def table(*rows: PeerName) -> dict[str, PeerName]:
@@ -128,10 +142,33 @@ def segment_batch(
     return size
 
 
-def evaluations(name: str, size: Callable[[Beside], int]) -> Translate:
-    """Environment steps between evaluations, as updates."""
+def evaluations(name: str, size: Callable[[Beside], int], ours: str = "evaluate_every") -> Translate:
+    """Environment steps between evaluations (or between other things), as updates."""
 
     def translate(value: SettingValue, beside: Beside) -> Meaning:
-        return {"evaluate_every": max(1, round(whole(name, value) / size(beside)))}
+        return {ours: max(1, round(whole(name, value) / size(beside)))}
+
+    return translate
+
+
+def device(value: SettingValue, beside: Beside) -> Meaning:
+    """Where the learner of a game computes, by the name of a device."""
+    places = {"auto": "auto", "cpu": 0, "cuda": 1, "gpu": 1, "cuda:0": 1}
+    if value not in places:
+        raise ValueError(f"device={value!r}: allowed are {', '.join(places)} (learner_gpus)")
+    return {"learner_gpus": places[str(value)]}
+
+
+def remembers(kind: str) -> Translate:
+    """A switch for a memory of this kind."""
+    return lambda value, beside: {"memory": kind if value else "none"}
+
+
+def memory_size(switch: str) -> Translate:
+    """Units of a memory, where their switch or our setting says that there is one."""
+
+    def translate(value: SettingValue, beside: Beside) -> Meaning:
+        is_there = beside.value("memory", switch) not in (None, False, "none")
+        return {"memory_size": value} if is_there else f"{switch} says whether there is a memory"
 
     return translate

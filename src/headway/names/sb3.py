@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
+from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.names.peer_rows import (
     Beside,
+    absent,
     decaying,
+    device,
     evaluations,
     must_be,
     nothing,
@@ -19,19 +23,51 @@ from headway.names.peer_rows import (
 from headway.names.rows import Meaning
 
 STEPS = segment_batch()
+ATARI_WRAPPER = "stable_baselines3.common.atari_wrappers.AtariWrapper"
+IN_POLICY = ("net_arch", "ortho_init", "activation_fn", "lstm_hidden_size")
+ONE_MEMORY = {"n_lstm_layers": 1, "shared_lstm": True, "enable_critic_lstm": False}
+OF_REPLAYS = "PPO learns from each segment once; DQN, SAC and TD3 are not here"
 
 
 def _policy(value: SettingValue, beside: Beside) -> Meaning:
     if value in ("MlpPolicy", "CnnPolicy"):
         return "the network is chosen by the observation"
-    raise ValueError(f"policy={value!r}: MlpPolicy and CnnPolicy are what there is; hidden says how wide")
+    if value in ("MlpLstmPolicy", "CnnLstmPolicy"):
+        return {"memory": "lstm"}
+    raise ValueError(
+        f"policy={value!r}: MlpPolicy and CnnPolicy are what there is, and with Lstm in between (memory); hidden says "
+        f"how wide"
+    )
+
+
+def _wrappers(value: SettingValue, beside: Beside) -> Meaning:
+    """By their dotted paths, as the zoo names them; what Atari's games are usually treated with is a switch here."""
+    names = value if isinstance(value, list | tuple) else [value]
+    found: dict[str, object] = {"atari": True} if ATARI_WRAPPER in names else {}
+    own = [_wrapper(name) for name in names if name != ATARI_WRAPPER]
+    return {**found, **({"wrappers": own} if own or not found else {})}
+
+
+def _wrapper(name: SettingValue) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"env_wrapper names classes, received {name!r}; options of one need a function of your own")
+    module, _, last = name.rpartition(".")
+    return last if module in ("gym.wrappers", "gymnasium.wrappers") or ":" in name else f"{module}:{last}"
 
 
 def _networks(value: SettingValue, beside: Beside) -> Meaning:
     said = _mapping("policy_kwargs", value)
-    unknown = [name for name in said if name not in ("net_arch", "ortho_init", "activation_fn")]
-    if unknown:
-        raise ValueError(f"policy_kwargs has {unknown[0]!r}: net_arch alone is understood (hidden)")
+    others = [name for name in said if name not in (*IN_POLICY, *ONE_MEMORY)]
+    if others:
+        raise ValueError(
+            f"policy_kwargs has {others[0]!r}: net_arch (hidden) and lstm_hidden_size (memory_size) are understood"
+        )
+    for name, allowed in ONE_MEMORY.items():
+        if said.get(name, allowed) != allowed:
+            raise ValueError(
+                f"policy_kwargs {name}={said[name]!r}: only {allowed!r} is possible here: policy and value share one "
+                f"memory of one layer"
+            )
     activation = str(said.get("activation_fn", "Tanh")).rpartition(".")[2]
     if activation.lower() != "tanh":
         raise ValueError(f"policy_kwargs activation_fn={activation!r}: only 'Tanh' is possible here")
@@ -44,7 +80,8 @@ def _networks(value: SettingValue, beside: Beside) -> Meaning:
         if widths.get("pi") != widths.get("vf"):
             raise ValueError(f"policy_kwargs net_arch={widths!r}: both towers are alike here (hidden)")
         widths = widths["pi"]
-    return {} if widths is None else {"hidden": widths}
+    found: dict[str, object] = {} if widths is None else {"hidden": widths}
+    return {**found, **({"memory_size": said["lstm_hidden_size"]} if "lstm_hidden_size" in said else {})}
 
 
 def _normalised(value: SettingValue, beside: Beside) -> Meaning:
@@ -52,9 +89,9 @@ def _normalised(value: SettingValue, beside: Beside) -> Meaning:
     if isinstance(value, bool):
         return {"normalise": value, "normalise_rewards": value}
     said = _mapping("normalize", value)
-    unknown = [name for name in said if name not in ("norm_obs", "norm_reward", "gamma")]
-    if unknown:
-        raise ValueError(f"normalize has {unknown[0]!r}: norm_obs and norm_reward are understood")
+    others = [name for name in said if name not in ("norm_obs", "norm_reward", "gamma")]
+    if others:
+        raise ValueError(f"normalize has {others[0]!r}: norm_obs and norm_reward are understood")
     if said.get("gamma", beside.value("gamma")) != beside.value("gamma"):
         raise ValueError(f"normalize gamma={said['gamma']!r}: rewards are scaled with the gamma of the run")
     return {"normalise": said.get("norm_obs", True), "normalise_rewards": said.get("norm_reward", True)}
@@ -91,6 +128,22 @@ def _constant(tree: ast.expr) -> SettingValue:
     return ast.literal_eval(tree)
 
 
+def of_one_environment(values: Mapping[str, SettingValue], env: SettingValue) -> dict[str, SettingValue]:
+    """What a file of the zoo says of one environment, where it has a group for each; other files as they are."""
+    groups = {name: group for name, group in values.items() if isinstance(group, Mapping) and ZOO & group.keys()}
+    if not groups or groups.keys() != values.keys():
+        return dict(values)
+    is_atari = str(env).startswith("ALE/") or "NoFrameskip-v" in str(env)
+    group = groups.get(str(env), groups.get("atari") if is_atari else None)
+    if group is None:
+        asked = "" if env is None else f"; {unknown('environment', str(env), groups)}"
+        raise ValueError(f"the file has settings for {len(groups)} environments: --env says for which{asked}")
+    return {"names": "sb3", "env": env, **group}
+
+
+ZOO = {"n_timesteps", "policy"}
+"""Names that each group of a zoo's file has."""
+
 NAMES = table(
     said("n_envs", "num_envs", 8),
     said("n_steps", "segment_steps", 128),
@@ -103,7 +156,10 @@ NAMES = table(
     said("clip_range_vf", "value_clip", 0.2),
     said("ent_coef", "entropy_weight", 0.0),
     said("vf_coef", "value_weight", 0.5),
-    said("lr", "learning_rate", 3e-4, decaying("learning_rate", "final_learning_rate")),
+    *(
+        said(name, "learning_rate (lin_3e-4: falls to 0)", 3e-4, decaying("learning_rate", "final_learning_rate"))
+        for name in ("lr", "learning_rate")
+    ),
     said("policy_kwargs", "hidden", {"net_arch": [64, 64]}, _networks),
     said("net_arch", "hidden", [64, 64]),
     said("normalize", "normalise, normalise_rewards", True, _normalised),
@@ -121,4 +177,45 @@ NAMES = table(
     nothing("progress_bar", "the console shows it", True),
     nothing("log_interval", "every update is recorded", 1),
     nothing("rollout_buffer_class", "segments are what is collected", "RolloutBuffer"),
+    said("device", "learner_gpus", "auto", device),
+    said("save_freq", "save_every", 10_000, evaluations("save_freq", STEPS, "save_every")),
+    said("norm_obs", "normalise", True),
+    said("norm_reward", "normalise_rewards", True),
+    *(
+        said(name, "wrappers, atari", "gymnasium.wrappers.FlattenObservation", _wrappers)
+        for name in ("env_wrapper", "wrapper_class")
+    ),
+    must_be("clip_obs", 10.0, "what normalise makes of an observation is between -10 and 10"),
+    must_be("clip_reward", 10.0, "what normalise_rewards makes of a reward is between -10 and 10"),
+    must_be("algo", "ppo", "PPO is what there is of its algorithms"),
+    must_be("deterministic", True, "evaluations take the most likely action"),
+    nothing("vec_env", "stepping and env_workers say where copies step", "dummy"),
+    nothing("vec_env_cls", "stepping and env_workers say where copies step", "SubprocVecEnv"),
+    nothing("reset_num_timesteps", "headway resume RUN goes on with a run", False),
+    nothing("best_model_save_path", "keep_best keeps the best weights in the folder of the run", "models"),
+    nothing("log_path", "scores are in the folder of the run", "logs"),
+    nothing("save_path", "checkpoints are in the folder of the run", "models"),
+    nothing("name_prefix", "checkpoints are in the folder of the run", "ppo"),
+    nothing("monitor_dir", "returns and lengths of episodes are always recorded", "logs"),
+    nothing("monitor_kwargs", "returns and lengths of episodes are always recorded", {}),
+    nothing("vec_env_kwargs", "stepping and env_workers say where copies step", {}),
+    absent("trained_agent", "headway resume RUN goes on with a run"),
+    absent("n_trials", "headway sweep tries settings, as many seeds of each as --seeds says"),
+    absent("wrapper_kwargs", "a function of your own, file.py:function, gives a wrapper its options"),
+    absent(
+        "callback", "headway.start gives back a Run that can be looked at and stopped, and monitor calls a function"
+    ),
+    absent("eval_env", "evaluations play a copy of env"),
+    *(
+        absent(name, OF_REPLAYS)
+        for name in (
+            "buffer_size",
+            "learning_starts",
+            "train_freq",
+            "gradient_steps",
+            "tau",
+            "exploration_fraction",
+            "target_update_interval",
+        )
+    ),
 )

@@ -6,21 +6,22 @@
                                      a text       an alarm: said on standard error and in run.log
                                      StopRun(why) the run finishes its update, saves and ends
 
-`statistics` are groups of numbers under the names users know (`coordinate/components.py`). The monitor has a thread of
-its own: a slow one misses looks, and never holds up the run. One that raises anything else is named in one line and is
-off from then on, and the run goes on.
+`statistics` are groups of numbers under the names users know (`coordinate/components.py`). A monitor with two arguments
+is given those of the trainer and those of the rollouter. It has a thread of its own: a slow one misses looks, and never
+holds up the run. One that raises anything else is named in one line and is off from then on, and the run goes on.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from headway.core.one_line import in_a_line, shortened
-from headway.core.opaque import SettingValue
+from headway.core.opaque import SettingValue, UserFunction
 from headway.observe.messages import to_stderr
-from headway.observe.user_functions import load_function
+from headway.observe.user_functions import find_function, load_function
 from headway.observe.worker import Worker
 
 END_WITHIN_S = 10.0
@@ -40,7 +41,35 @@ class Monitor(Protocol):
 
 def load_monitor(spec: str) -> Monitor:
     """`folder/file.py:function` or `package.module:function`."""
-    return load_function(spec, "monitor", ("statistics",), by_name=False)
+    wants_both = _takes(find_function(spec, "monitor"), BOTH_SIDES)
+    return load_function(spec, "monitor", BOTH_SIDES if wants_both else ("statistics",), by_name=False)
+
+
+BOTH_SIDES = ("trainer", "rollouter")
+"""The groups for a monitor with two arguments."""
+
+
+def _of_both_sides(function: UserFunction) -> Monitor:
+    """A monitor of the whole statistics around one that wants two groups of them."""
+
+    def look(statistics: Statistics) -> str | None:
+        said: str | None = function(*(statistics[group] for group in BOTH_SIDES))
+        return said
+
+    return look
+
+
+def _takes(function: UserFunction, arguments: Sequence[str]) -> bool:
+    """Whether it must be given that many arguments, and no fewer."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False  # written in C, it does not say
+    needed = [one for one in parameters if one.default is one.empty and one.kind in POSITIONAL]
+    return len(needed) == len(arguments)
+
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class MonitorThread:
@@ -54,7 +83,7 @@ class MonitorThread:
         say: Callable[[str], None] = to_stderr,
         end_within_s: float = END_WITHIN_S,
     ) -> None:
-        self._monitor = monitor
+        self._monitor = _of_both_sides(monitor) if _takes(monitor, BOTH_SIDES) else monitor
         self._stop = stop
         self._say = say
         self._end_within_s = end_within_s

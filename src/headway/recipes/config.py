@@ -207,7 +207,25 @@ def _structure(text: str) -> SettingValue:
         read: SettingValue = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-    return read if isinstance(read, dict | list | None) else text
+    if isinstance(read, dict):
+        return dict(_meant(name, value) for name, value in read.items())
+    return read if isinstance(read, list | None) else text
+
+
+def _meant(name: SettingValue, value: SettingValue) -> tuple[SettingValue, SettingValue]:
+    """`{length:3}` is a name `length:3` without a value to YAML, which wants a space there, and to nobody else."""
+    if value is None and isinstance(name, str) and ":" in name:
+        first, _, rest = name.partition(":")
+        return first, yaml.safe_load(rest)
+    return name, value
+
+
+SHAPES = {
+    "dict_type": "a mapping is wanted, as in '{length: 3, is_slippery: false}'",
+    "tuple_type": "a list is wanted, as in '[64, 64]'",
+    "list_type": "a list is wanted, as in '[64, 64]'",
+}
+"""Problems that pydantic names by types of Python, in the words of a command line."""
 
 
 def _lines(error: ValidationError, *, with_combinations: bool) -> list[str]:
@@ -215,7 +233,7 @@ def _lines(error: ValidationError, *, with_combinations: bool) -> list[str]:
     by_name: dict[str, list[str]] = {}
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"][:1])
-        message = problem["msg"].removeprefix("Value error, ")
+        message = SHAPES.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
         if name or with_combinations:
             by_name.setdefault(name, []).append(f"{name}={problem['input']!r}: {message}" if name else message)
     return ["; ".join(dict.fromkeys(lines)) for lines in by_name.values()]
