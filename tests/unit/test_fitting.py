@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from headway.launching import build_runtime, launch
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
 from headway.observe.run_history import read_story, tell
+from headway.observe.story_records import Story
 from headway.recipes.functions import FunctionsConfig, stations
 from headway.simulate.fitting import LEADS, MAX_TICKETS, fit, measure, repeat, what_if
 from headway.simulate.simulation import ForgottenCheckpoints, simulate
@@ -295,6 +298,32 @@ def test_a_slow_collector_stays_slow_where_tickets_may_go_elsewhere() -> None:
     even = fit(tell(record(Lognormal(1.0, 1.0), 0.2, max_lead=4, collectors=4, dispatch="free")[0]))
     assert isinstance(even.collect, RecordedFlights)
     assert even.collect._paces == [1.0] * 4  # what differs by chance does not count
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions are called for this: what it costs, however busy the machine is."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("dispatch", ["pinned", "free"])
+def test_a_run_that_is_four_times_as_long_takes_four_times_the_work_to_fit(dispatch: Any) -> None:
+    def told(updates: int) -> Story:
+        return tell(record(*UNEVEN, updates=updates, max_lead=2, collectors=2, dispatch=dispatch)[0])
+
+    short, long = told(150), told(600)
+    assert calls_of(partial(fit, long)) < 6 * calls_of(partial(fit, short))
 
 
 @pytest.mark.parametrize("per_call", [1, 4])

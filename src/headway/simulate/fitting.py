@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import mean, median, pstdev
+from statistics import fmean, median, pstdev
 from typing import Any, Literal, TypeVar
 
 from headway.coordinate.line_settings import LineSettings
@@ -312,9 +312,10 @@ def _paces(landed: Sequence[TicketLife], durations: Mapping[int, float], collect
             logs[(ticket.collector or 0) % collectors].append(math.log(seconds))
     if min(map(len, logs)) < 8:
         return [1.0] * collectors
-    whole = mean(value for one in logs for value in one)
-    spread = pstdev(value - mean(one) for one in logs for value in one)
-    apart = [mean(one) - whole for one in logs]
+    means = [fmean(one) for one in logs]
+    whole = fmean(value for one in logs for value in one)
+    spread = pstdev([value - own for one, own in zip(logs, means, strict=True) for value in one])
+    apart = [own - whole for own in means]
     errors = [3 * spread / math.sqrt(len(one)) for one in logs]
     return [math.exp(by) if abs(by) > error else 1.0 for by, error in zip(apart, errors, strict=True)]
 
