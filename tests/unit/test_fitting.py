@@ -22,7 +22,7 @@ from headway.core.types import Rollout, Snapshot, Ticket
 from headway.launching import build_runtime, launch
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import read_story, tell
+from headway.observe.run_history import read_story, tell, tell_end
 from headway.observe.story_records import Story
 from headway.recipes.functions import FunctionsConfig, stations
 from headway.simulate.fitting import LEADS, MAX_TICKETS, fit, measure, repeat, what_if
@@ -298,6 +298,19 @@ def test_a_slow_collector_stays_slow_where_tickets_may_go_elsewhere() -> None:
     even = fit(tell(record(Lognormal(1.0, 1.0), 0.2, max_lead=4, collectors=4, dispatch="free")[0]))
     assert isinstance(even.collect, RecordedFlights)
     assert even.collect._paces == [1.0] * 4  # what differs by chance does not count
+
+
+def test_a_run_that_is_told_by_its_end_is_fitted_to_the_tickets_of_its_end() -> None:
+    events, result = record(*UNEVEN, updates=600, max_lead=4, collectors=3)
+    half = next(place for place, event in enumerate(events) if event["e"] == "learn" and event["u"] == 300)
+    end = tell_end([events[0], *events[half:]])
+    again = repeat(end)
+    assert again.measured.updates == pytest.approx(300, abs=1)
+    assert again.simulated.updates_per_s == pytest.approx(result.updates / result.wall_s, rel=0.2)
+    whole, told = fit(tell(events)).collect, fit(end).collect
+    first = min(index for index, ticket in end.tickets.items() if None not in (ticket.began, ticket.ended))
+    for place in (20, 200):
+        assert told.of(Ticket(place, 0)) == pytest.approx(whole.of(Ticket(first + place, 0)))
 
 
 def calls_of(work: Callable[[], object]) -> int:

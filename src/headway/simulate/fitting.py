@@ -188,7 +188,7 @@ def fit(story: Story) -> Workshop:
     evaluations = [e.end - e.begin for e in story.evaluations if e.end is not None and e.version]
     replay = settings.get("replay")
     return Workshop(
-        collect=_flights(story, landed, math.ceil(share * (max(t.index for t in landed) + 1)), is_free),
+        collect=_flights(story, landed, share, is_free),
         learn=Recorded(_thin(_learn_s(story), updates), warm_up=1),
         evaluate=Recorded(evaluations) if evaluations else NO_TIME,
         evaluate_every=_evaluate_every(story) if evaluations else 0,
@@ -242,8 +242,9 @@ def _line(line: LineStory, told: Mapping[str, Any], share: float) -> SimulatedLi
 AUTO = ("lead_limit", "lead_buffer_size", "lead_interval", "target_effective_sample_size")
 
 
-def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bool) -> RecordedFlights:
-    """Every ticket up to the last that landed; for one that never did, what the one before it was like."""
+def _flights(story: Story, landed: Sequence[TicketLife], share: float, is_free: bool) -> RecordedFlights:
+    """Every ticket up to the last that landed; for one that never did, what the one before it was like. Of a story
+    that does not begin with the first ticket, those that it tells."""
     reactions = _clipped(_reactions(story, landed))
     collectors = story.settings["collectors"]
     durations = _durations(landed, story.settings.get("lanes", 1))
@@ -254,10 +255,10 @@ def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bo
         known[ticket.index] = ((reaction + durations[ticket.index]) / pace, ticket)
     here = known[min(known)]
     every = []
-    for index in range(max(known) + 1):
+    for index in sorted(known) if story.gap else range(max(known) + 1):
         here = known.get(index, here)
         every.append(here)
-    chosen = _thin(every, count)
+    chosen = _thin(every, math.ceil(share * len(every)))
     return RecordedFlights(
         [seconds for seconds, _ in chosen],
         steps=[ticket.steps for _, ticket in chosen],
