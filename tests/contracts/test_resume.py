@@ -24,8 +24,9 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.rules import ReplayRatio
-from headway.launching import build_runtime
+from headway.launching import build_runtime, launch
 from headway.observe.fingerprint import fingerprint
+from headway.observe.folder import RunFolder
 from headway.observe.log_file import Mark
 from headway.observe.log_parts import go_on_at
 from headway.observe.recorder import EventLog, read_events
@@ -182,6 +183,32 @@ def test_what_decides_which_tickets_exist_cannot_change_in_the_middle(tmp_path: 
     session(tmp_path, Settings(plan=Plan(updates=10), **first), "inline", stop_after=4)
     with pytest.raises(CheckpointError, match=rf"written with {name}=\d+; it cannot be resumed with {name}={value}"):
         session(tmp_path, Settings(plan=Plan(updates=10), **{**first, name: value}), "inline")
+
+
+@pytest.mark.parametrize("runtime", ["virtual", "inline"])
+def test_a_signal_in_the_middle_of_an_update_saves_the_run_and_resume_goes_on(tmp_path: Path, runtime: str) -> None:
+    class Signalled(ToyLearner):
+        def learn(self, batch: Any) -> Any:
+            if len(self._trained) == 6 and not (tmp_path / "was-there").exists():
+                (tmp_path / "was-there").touch()
+                signal.raise_signal(signal.SIGINT)
+            return super().learn(batch)
+
+    def go_on(resume: bool) -> RunResult:
+        place = (
+            Virtual(SteadyWorkload(Constant(1.0), Constant(0.5))) if runtime == "virtual" else build_runtime(runtime)
+        )
+        stations = replace(toy_stations(None), learner=Signalled)
+        return launch(stations, settings, runtime=place, folder=RunFolder(tmp_path / "run"), resume=resume)
+
+    settings = Settings(plan=Plan(updates=12), max_lead=2)
+    first = go_on(False)
+    assert first.stop_reason == "interrupted by SIGINT" and first.updates < 12
+    again = go_on(True)
+    assert (again.updates, again.ledger.closes) == (12, True)
+    assert fingerprint({"weights": again.weights["weights"]}) == fingerprint(
+        {"weights": pinned_loop(settings)["weights"]}
+    )
 
 
 def test_an_evaluation_under_way_when_the_run_is_interrupted_is_done_on_resume(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from headway.llm.endpoint_server import EndpointServer  # noqa: E402
 from headway.llm.endpoint_tokens import ChatTokens  # noqa: E402
 from headway.llm.engine import Overdue, Reply, Sampling, Session  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.observe.strangers import Strangers  # noqa: E402
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
 
 CONTEXT = 2048
@@ -430,6 +433,27 @@ def test_a_client_that_says_nothing_is_hung_up_on_and_holds_no_row() -> None:
         assert served.engine.health().running == 0
         served.chat(key, [user("others are served")])
     finally:
+        served.close()
+
+
+def test_who_has_a_key_is_served_beside_a_crowd_that_says_nothing() -> None:
+    served = Served()
+    served.server.strangers = Strangers(4)
+    where = "127.0.0.1", served.server.server_address[1]
+    key, _ = served.begin()
+    client = http.client.HTTPConnection(*where, timeout=patient(20))
+    shown = {"Authorization": f"Bearer {key}"}
+    try:
+        client.request("GET", "/v1/models", headers=shown)
+        assert client.getresponse().read()
+        with ExitStack() as crowd:
+            strangers = [crowd.enter_context(socket.create_connection(where, patient(20))) for _ in range(12)]
+            for stranger in strangers[:8]:
+                assert stranger.recv(1) == b"", "hung up on for those who came later"
+            client.request("GET", "/v1/models", headers=shown)
+            assert client.getresponse().read(), "over the connection it had"
+    finally:
+        client.close()
         served.close()
 
 

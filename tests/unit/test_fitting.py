@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,8 @@ from headway.core.types import Rollout, Snapshot, Ticket
 from headway.launching import build_runtime, launch
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import read_story, tell
+from headway.observe.run_history import read_story, tell, tell_end
+from headway.observe.story_records import Story
 from headway.recipes.functions import FunctionsConfig, stations
 from headway.simulate.fitting import MAX_TICKETS, fit
 from headway.simulate.simulation import ForgottenCheckpoints, simulate
@@ -296,6 +299,45 @@ def test_a_slow_collector_stays_slow_where_tickets_may_go_elsewhere() -> None:
     even = fit(tell(record(Lognormal(1.0, 1.0), 0.2, max_lead=4, collectors=4, dispatch="free")[0]))
     assert isinstance(even.collect, RecordedFlights)
     assert even.collect._paces == [1.0] * 4  # what differs by chance does not count
+
+
+def test_a_run_that_is_told_by_its_end_is_fitted_to_the_tickets_of_its_end() -> None:
+    events, result = record(*UNEVEN, updates=600, max_lead=4, collectors=3)
+    half = next(place for place, event in enumerate(events) if event["e"] == "learn" and event["u"] == 300)
+    end = tell_end([events[0], *events[half:]])
+    again = repeat(end)
+    assert again.measured.updates == pytest.approx(300, abs=1)
+    assert again.simulated.updates_per_s == pytest.approx(result.updates / result.wall_s, rel=0.2)
+    whole, told = fit(tell(events)).collect, fit(end).collect
+    first = min(index for index, ticket in end.tickets.items() if None not in (ticket.began, ticket.ended))
+    for place in (20, 200):
+        assert told.of(Ticket(place, 0)) == pytest.approx(whole.of(Ticket(first + place, 0)))
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions are called for this: what it costs, however busy the machine is."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("dispatch", ["pinned", "free"])
+def test_a_run_that_is_four_times_as_long_takes_four_times_the_work_to_fit(dispatch: Any) -> None:
+    def told(updates: int) -> Story:
+        return tell(record(*UNEVEN, updates=updates, max_lead=2, collectors=2, dispatch=dispatch)[0])
+
+    short, long = told(150), told(600)
+    assert calls_of(partial(fit, long)) < 6 * calls_of(partial(fit, short))
 
 
 @pytest.mark.parametrize("per_call", [1, 4])

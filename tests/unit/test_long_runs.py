@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,21 @@ def test_the_page_of_a_long_run_has_the_totals_and_curves_of_all_of_it(run: Path
     assert {"updates_per_s", "ready", "lead", "memory"} <= end["flow"].keys()
     assert end["what_if"]["note"].endswith("headway doctor RUN does it.")
     assert end["name"] == whole["name"]
+
+
+@pytest.mark.usefixtures("is_long")
+@pytest.mark.parametrize("words", [["doctor"], ["simulate", "--leads", "0,2", "--run"]], ids=lambda words: words[0])
+def test_the_simulator_is_fitted_to_the_end_of_a_long_run_alone(
+    run: Path, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    assert main([*words, str(copy)]) == 0
+    said = capsys.readouterr().out
+    oldest = closed_parts(copy / "events.jsonl")[1].path
+    oldest.write_bytes(b"x" * oldest.stat().st_size)  # which nobody can read any more
+    assert main([*words, str(copy)]) == 0
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.usefixtures("is_long")

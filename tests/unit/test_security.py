@@ -8,16 +8,20 @@ import os
 import pickle
 import socket
 import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from waiting import patient
+from waiting import patient, wait_until
 
 from headway.launching.metric_sinks import build_sinks, run_token
 from headway.observe.folder import RunFolder
 from headway.observe.prometheus_sink import PrometheusSink
+from headway.observe.strangers import MOST_STRANGERS, Strangers
 
 WAIT_S = patient(10)
 
@@ -125,3 +129,111 @@ def test_a_pickle_from_a_stranger_is_not_opened_by_anything_that_listens(tmp_pat
     finally:
         source.close()
     assert os.listdir(tmp_path) == []
+
+
+@contextmanager
+def crowd(port: int, many: int) -> Iterator[list[socket.socket]]:
+    """Strangers who connect and say nothing."""
+    with ExitStack() as closing:
+        yield [closing.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_S)) for _ in range(many)]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def is_hung_up_on(stranger: socket.socket) -> bool:
+    """Whatever was said to it before."""
+    stranger.settimeout(WAIT_S)
+    try:
+        while stranger.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
+def test_strangers_who_connect_and_say_nothing_use_up_neither_descriptors_nor_threads(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    many = 5 * MOST_STRANGERS
+    before, threads = descriptors(), threading.active_count()
+    with prometheus() as sink, crowd(sink.port, many) as strangers:
+        assert ask(sink.port)[0] == 200, "who means well is let in all the same"
+        wait_until(lambda: descriptors() - before - many <= MOST_STRANGERS + 5, what="the oldest to be hung up on")
+        wait_until(lambda: threading.active_count() - threads <= MOST_STRANGERS + 5, what="their threads to end")
+        assert all(map(is_hung_up_on, strangers[: many - MOST_STRANGERS - 5]))
+    assert capfd.readouterr().err == "", "nor is any of it worth a line"
+
+
+def test_who_has_shown_who_they_are_is_not_hung_up_on() -> None:
+    strangers = Strangers(2)
+    with ExitStack() as closing:
+        pairs = [[closing.enter_context(end) for end in socket.socketpair()] for _ in range(4)]
+        known, *others = (ours for ours, _ in pairs)
+        strangers.welcome(known)
+        strangers.remove(known)
+        for other in others:
+            strangers.welcome(other)
+        theirs = [end for _, end in pairs]
+        assert is_hung_up_on(theirs[1]), "the oldest of three"
+        for end in (theirs[0], *theirs[2:]):
+            end.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                end.recv(1)
+
+
+SERVES = """
+import resource, sys
+import torch
+from headway.publish.weight_source import WeightSource
+source = WeightSource()
+handle = source.offer({"w": torch.ones(3)})
+used = len(__import__("os").listdir("/proc/self/fd"))
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, used + 8))
+print(handle.source.port, flush=True)
+sys.stdin.readline()
+print(handle.take()["w"].tolist(), flush=True)
+source.close()
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
+def test_weights_can_be_had_again_after_strangers_had_taken_every_descriptor() -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", SERVES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdin is not None and serving.stdout is not None
+        try:
+            with crowd(int(serving.stdout.readline()), 20):
+                taken = Path(f"/proc/{serving.pid}/fd")
+                wait_until(lambda: len(os.listdir(taken)) >= limit_of(serving.pid), what="no descriptor to be left")
+            wait_until(lambda: len(os.listdir(taken)) < limit_of(serving.pid) - 4, what="some to be free again")
+            serving.stdin.write("\n")
+            serving.stdin.flush()
+            assert serving.stdout.readline() == "[1.0, 1.0, 1.0]\n"
+        finally:
+            serving.kill()
+
+
+def limit_of(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    return next(int(line.split()[3]) for line in lines if line.startswith("Max open files"))
+
+
+def test_engines_find_the_learner_through_a_crowd_of_strangers() -> None:
+    torch = pytest.importorskip("torch")
+    from headway.publish.weight_source import WeightSource
+
+    source = WeightSource()
+    handle = source.offer({"w": torch.ones(3)})
+    try:
+        with crowd(handle.source.port, 4 * MOST_STRANGERS) as strangers:
+            assert handle.take()["w"].tolist() == [1, 1, 1]
+            assert all(map(is_hung_up_on, strangers[:MOST_STRANGERS]))
+            assert handle.take()["w"].tolist() == [1, 1, 1]
+    finally:
+        source.close()

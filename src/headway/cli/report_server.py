@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from headway.cli.report_page import is_alive, is_only_end, look, names_of
@@ -18,6 +18,7 @@ from headway.observe.log_parts import log_size
 from headway.observe.report import document, page
 from headway.observe.run_history import StoryReader
 from headway.observe.story_records import Story
+from headway.observe.strangers import StrangersServer
 
 REFRESH_S = 2.0
 SIMULATING = "The run is being simulated under other leads."
@@ -65,10 +66,8 @@ class LiveReport:
         return [is_alive(story) for story in self._stories]
 
 
-class ReportServer(ThreadingHTTPServer):
+class ReportServer(StrangersServer):
     """The page and its data, on this machine only."""
-
-    daemon_threads = True
 
     def __init__(self, folders: Sequence[Path], port: int) -> None:
         self.watch = LiveReport(folders)

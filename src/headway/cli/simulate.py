@@ -16,7 +16,7 @@
 --updates                 updates to simulate (default 500; fewer where that is over 200,000 rollouts)
 --seed                    of the durations (default 0)
 --leads                   the leads to compare, numbers or auto (default 0,1,2,4,8)
---run                     fit durations and cut to this recorded run; other options override
+--run                     fit durations and cut to this recorded run, of a long one to its end; other options override
 
 Of a large cluster (docs/scale.md):
 --ticket_cost             the coordinator's time per rollout: seconds; or threads, processes, ray: measured (default 0)
@@ -109,7 +109,7 @@ def command(words: list[str]) -> int:
     if path is None:
         workshop = Workshop(collect=parse_duration("1.0"), learn=parse_duration("1.0"))
     else:
-        workshop = fit(read_story(Path(str(path))))
+        workshop = fit(read_story(Path(str(path)), whole=False))
     sizes = read_sizes({name: options.pop(name) for name in SIZES if name in options})
     cluster = {name: options.pop(name) for name in OF_CLUSTER if name in options}
     workshop = replace(workshop, **_told(options))

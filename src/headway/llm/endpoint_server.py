@@ -25,11 +25,14 @@ from headway.core.opaque import JsonObject
 from headway.core.this_machine import NAMES, is_of_this_machine
 from headway.llm.endpoint import AgentRun, Endpoint
 from headway.llm.endpoint_messages import Refused, chunks, completion, model_list, read_request
+from headway.observe.strangers import Strangers, hang_up
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY = 32 * 2**20
 CLIENT_S = 60.0
 """How long a client may take to send a request, to take an answer, and to say nothing between two."""
+MOST_STRANGERS = 256
+"""Connections without a key: all agents of a batch may knock at once."""
 
 
 class EndpointServer(ThreadingHTTPServer):
@@ -43,6 +46,8 @@ class EndpointServer(ThreadingHTTPServer):
         self.client_s = client_s
         self.began = int(time.time())
         self._host = host
+        self.strangers = Strangers(MOST_STRANGERS)
+        """Those who have no key yet."""
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         try:
@@ -69,24 +74,19 @@ class EndpointServer(ThreadingHTTPServer):
         self.endpoint.close()
         with self._lock:
             for connection in self._open:
-                _hang_up(connection)
+                hang_up(connection)
 
     def process_request(self, request: Any, client_address: object) -> None:
+        self.strangers.welcome(request)
         with self._lock:
             self._open.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
+        self.strangers.remove(request)
         with self._lock:
             self._open.discard(request)
         super().shutdown_request(request)
-
-
-def _hang_up(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # the client was quicker
 
 
 class _Exchange(BaseHTTPRequestHandler):
@@ -148,7 +148,9 @@ class _Exchange(BaseHTTPRequestHandler):
         if len(keys) != 1:
             told = "two different keys" if keys else "no key: send Authorization: Bearer KEY, or ask /s/KEY/v1"
             raise Refused(told, status=401, code="invalid_api_key")
-        return self.server.endpoint.run_of(keys.pop())
+        run = self.server.endpoint.run_of(keys.pop())
+        self.server.strangers.remove(self.connection)
+        return run
 
     def _complete(self, run: AgentRun) -> None:
         again = self.headers.get("X-Stainless-Retry-Count", "0")  # as clients made from OpenAI's description say it

@@ -3,7 +3,8 @@
 learn/loss  ->  headway_learn_loss
 
 On this machine's own address it answers those who ask for this machine by name (421 otherwise: see `this_machine`). On
-any other address it answers those who show the run's token (401 otherwise).
+any other address it answers those who show the run's token (401 otherwise). Many connections at once cost the run no
+more than a few do: see `strangers`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import math
 import re
 import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from headway.core.this_machine import NAMES, is_loopback, is_of_this_machine
 from headway.observe.metric_names import MEANINGS, TOTALS, name_in_line
 from headway.observe.metrics import Moment
+from headway.observe.strangers import StrangersServer
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -57,10 +59,9 @@ class PrometheusSink:
                 """A scrape is nothing to tell."""
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Page)
+            self._server = StrangersServer((host, port), Page)
         except OSError as error:
             raise ValueError(f"prometheus_port={port} on {host}: {error.strerror}") from None
-        self._server.daemon_threads = True
         self._host = host
         self._thread = threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True)
         self._thread.start()

@@ -9,7 +9,8 @@
       who are you? --> pair (once) --> send | bytes, as often as asked
                    --> drop                                             then the connection ends, or is closed
 
-A failure ends its connection and nothing else: the engine asks again over another one.
+A failure ends its connection and nothing else: the engine asks again over another one. Those who have not proved yet
+that they know the token are strangers, of whom there are only so many at once.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torch import Tensor
 from headway.children.shard_files import Rows, write_shard
 from headway.children.torch_groups import open_store
 from headway.core.opaque import JsonObject
+from headway.observe.strangers import Strangers
 from headway.publish.weight_layout import BUCKET_BYTES, BucketLayout, Spec, checksum
 from headway.publish.weight_link import LinkedWeights
 from headway.publish.weight_pair import (
@@ -52,6 +54,8 @@ ON_DEVICE = 2
 """How many of the newest stay on the GPU: collectors use the last one, an evaluation perhaps the one before."""
 STORE_S = 300.0
 CLOSE_S = 2.0
+AGAIN_S = 0.05
+"""Between two attempts to let somebody in."""
 
 
 class WeightSource:
@@ -155,6 +159,8 @@ class _WeightServer:
         self._store: tuple[dist.Store, int] | None = None  # where pairs meet, and its port
         self._num_pairs = 0
         self._open: dict[Wire, threading.Thread] = {}
+        self._strangers = Strangers()
+        self._is_closed = False
         self._listening = threading.Thread(target=self._listen, name="headway weight source", daemon=True)
         self._listening.start()
 
@@ -175,6 +181,7 @@ class _WeightServer:
 
     def close(self) -> None:
         """Wait for the threads, too: one that is inside torch while the interpreter ends takes the process down."""
+        self._is_closed = True
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that listens
         self._listener.close()
         with self._lock:
@@ -190,27 +197,35 @@ class _WeightServer:
     # -- in threads of their own --------------------------------------------------------------------
 
     def _listen(self) -> None:
-        while True:
+        while not self._is_closed:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # closed
+                if not self._is_closed:
+                    time.sleep(AGAIN_S)  # this process may have no further descriptor now
+                continue
+            self._strangers.welcome(connection)
             wire = Wire(connection)
+            serving = threading.Thread(target=self._serve, args=(wire, connection), name="headway weights", daemon=True)
             with self._lock:
-                self._open[wire] = threading.Thread(
-                    target=self._serve, args=(wire,), name="headway weights", daemon=True
-                )
-                self._open[wire].start()
+                self._open[wire] = serving
+                try:
+                    serving.start()
+                except RuntimeError:  # there can be no further thread now
+                    del self._open[wire]
+                    wire.close()
 
-    def _serve(self, wire: Wire) -> None:
+    def _serve(self, wire: Wire, connection: socket.socket) -> None:
         pair: Pair | None = None
         try:
             if wire.greet_as_source(self.token, secrets.token_bytes(32)):
+                self._strangers.remove(connection)
                 while True:
                     pair = self._answer(wire, wire.hear(None), pair)
         except (OSError, PairBroken):
             pass  # the engine is gone, or has the same error and says it
         finally:
+            self._strangers.remove(connection)
             wire.close()
             if pair is not None:
                 pair.close()

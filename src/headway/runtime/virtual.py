@@ -295,6 +295,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._due.append(handle)
         return handle
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> _Handle:
+        """From a signal handler or another thread. Nobody has to be woken: this loop never sleeps."""
+        return self.call_soon(callback, *args, context=context)
+
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> _Handle:

@@ -15,7 +15,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import mean, median, pstdev
+from statistics import fmean, median, pstdev
 from typing import Any, TypeVar
 
 from headway.coordinate.line_settings import LineSettings
@@ -46,7 +46,7 @@ def fit(story: Story) -> Workshop:
     evaluations = [e.end - e.begin for e in story.evaluations if e.end is not None and e.version]
     replay = settings.get("replay")
     return Workshop(
-        collect=_flights(story, landed, math.ceil(share * (max(t.index for t in landed) + 1)), is_free),
+        collect=_flights(story, landed, share, is_free),
         learn=Recorded(_thin(_learn_s(story), updates), warm_up=1),
         evaluate=Recorded(evaluations) if evaluations else NO_TIME,
         evaluate_every=_evaluate_every(story) if evaluations else 0,
@@ -100,8 +100,9 @@ def _line(line: LineStory, told: Mapping[str, Any], share: float) -> SimulatedLi
 AUTO = ("lead_limit", "lead_buffer_size", "lead_interval", "target_effective_sample_size")
 
 
-def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bool) -> RecordedFlights:
-    """Every ticket up to the last that landed; for one that never did, what the one before it was like."""
+def _flights(story: Story, landed: Sequence[TicketLife], share: float, is_free: bool) -> RecordedFlights:
+    """Every ticket up to the last that landed; for one that never did, what the one before it was like. Of a story
+    that does not begin with the first ticket, those that it tells."""
     reactions = _clipped(_reactions(story, landed))
     collectors = story.settings["collectors"]
     durations = _durations(landed, story.settings.get("lanes", 1))
@@ -112,10 +113,10 @@ def _flights(story: Story, landed: Sequence[TicketLife], count: int, is_free: bo
         known[ticket.index] = ((reaction + durations[ticket.index]) / pace, ticket)
     here = known[min(known)]
     every = []
-    for index in range(max(known) + 1):
+    for index in sorted(known) if story.gap else range(max(known) + 1):
         here = known.get(index, here)
         every.append(here)
-    chosen = _thin(every, count)
+    chosen = _thin(every, math.ceil(share * len(every)))
     return RecordedFlights(
         [seconds for seconds, _ in chosen],
         steps=[ticket.steps for _, ticket in chosen],
@@ -170,9 +171,10 @@ def _paces(landed: Sequence[TicketLife], durations: Mapping[int, float], collect
             logs[(ticket.collector or 0) % collectors].append(math.log(seconds))
     if min(map(len, logs)) < 8:
         return [1.0] * collectors
-    whole = mean(value for one in logs for value in one)
-    spread = pstdev(value - mean(one) for one in logs for value in one)
-    apart = [mean(one) - whole for one in logs]
+    means = [fmean(one) for one in logs]
+    whole = fmean(value for one in logs for value in one)
+    spread = pstdev([value - own for one, own in zip(logs, means, strict=True) for value in one])
+    apart = [own - whole for own in means]
     errors = [3 * spread / math.sqrt(len(one)) for one in logs]
     return [math.exp(by) if abs(by) > error else 1.0 for by, error in zip(apart, errors, strict=True)]
 
