@@ -134,9 +134,18 @@ def _try(places_for: PlacesFor, change: Settings) -> Remedy | None:
 
 
 def learner_changes(
-    *, microbatch_tokens: int, least_tokens: int, learner_ranks: int, max_ranks: int = 64, lora_rank: int = 16
+    *,
+    microbatch_tokens: int,
+    least_tokens: int,
+    learner_ranks: int,
+    max_ranks: int,
+    is_sharded: bool = False,
+    lora_rank: int = 16,
 ) -> list[list[Settings]]:
-    """What takes less memory in a learner, the mildest first. Shorter microbatches change nothing that is learned."""
+    """What takes less memory in a learner, the mildest first. Shorter microbatches change nothing that is learned.
+
+    Shards help one rank too: nothing is copied on the device when they are saved.
+    """
     halves: list[Settings] = []
     tokens = microbatch_tokens // 2
     while tokens > least_tokens:
@@ -145,8 +154,10 @@ def learner_changes(
     if least_tokens < microbatch_tokens:
         halves.append({"microbatch_tokens": least_tokens})
     ranks = [count for count in (2, 4, 8, 16, 32, 64) if learner_ranks < count <= max_ranks]
+    if max_ranks > learner_ranks and max_ranks not in ranks:
+        ranks.append(max_ranks)
     sharded: list[Settings] = [{"sharding": "full", "learner_ranks": count} for count in ranks]
-    if learner_ranks > 1:
+    if not is_sharded:
         sharded.insert(0, {"sharding": "full"})
     both: list[Settings] = [{"gradient_checkpointing": True, **change} for change in sharded]
     return [
@@ -161,10 +172,10 @@ def learner_changes(
 
 
 def engine_changes(
-    *, engine_rows: int, is_vllm: bool, share: float, parts: int, lacks_pages: bool = False
+    *, engine_rows: int, is_vllm: bool, share: float, parts: int, lacks_pages: bool = False, may_share: bool = False
 ) -> list[list[Settings]]:
-    """What takes less memory in an engine: fewer rows, pages instead of rows (`lacks_pages`: rows are what does not
-    fit), a smaller share, or (vLLM) more GPUs for one engine."""
+    """What takes less memory in engines: fewer rows, pages instead of rows (`lacks_pages`: rows are what does not
+    fit), none for the evaluator (`may_share`), a smaller share, or (vLLM) more GPUs for one engine."""
     rows: list[Settings] = []
     count = engine_rows // 2
     while count >= 1:
@@ -173,6 +184,8 @@ def engine_changes(
     changes: list[list[Settings]] = [rows]
     if lacks_pages:
         changes.insert(0, [{"engine": "vllm"}])
+    if may_share:
+        changes.append([{"evaluator": "engine"}])
     if is_vllm:
         changes.append([{"tensor_parallel_size": size} for size in (2, 4, 8) if size > parts])
         changes.append([{"gpu_memory_utilization": part} for part in (0.5, 0.7, 0.9) if part > share])

@@ -6,18 +6,20 @@
     publishing   the copy in the engine's precision, whole (replicas) or layer by layer (sharded)
     saving       a copy of everything that is saved (replicas)
 
-Activations are those of transformers' layers, tensor by tensor as autograd keeps them, with attention over a mask.
-Their formula is an estimate, see docs/guides/large-models.md for how far it was off; everything always held is a count.
+Activations are those of transformers' layers, tensor by tensor as autograd keeps them: with attention over a mask, or
+compiled and by flash kernels, as `trainer_attention` and `compile_trainer` choose it. Their formula is an estimate, see
+docs/guides/large-models.md for how far it was off; everything always held is a count.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from headway.capacity.memory_items import RoleMemory, items_of
-from headway.capacity.model_shape import ModelShape
+from headway.capacity.model_shape import FAMILY, ModelShape
 from headway.core.naming import unknown
 
 Sharding = Literal["replicas", "full", "hybrid"]
@@ -25,6 +27,8 @@ SHARDINGS = ("replicas", "full", "hybrid")
 PARAMETER_DTYPES = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_STATES = ("full", "8bit", "host")
 CRITICS = ("none", "shared", "own")
+ATTENTIONS = ("auto", "dense", "flex", "flash")
+COMPILINGS = ("auto", "on", "off")
 QUANTIZED_BLOCK = 256
 """Numbers that share a scale in an optimizer state of 8 bit."""
 SAVED_COPIES_ON_HOST = 3
@@ -53,13 +57,23 @@ class Training:
     has_reference: bool = False
     critic: str = "none"
     device: str = "cuda"
+    trainer_attention: str = "auto"
+    compile_trainer: str = "auto"
     max_lead: float = 1.0
     check_engine_every: int = 4
     saves: bool = True
 
     def __post_init__(self) -> None:
-        choices = (("sharding", SHARDINGS), ("parameter_dtype", PARAMETER_DTYPES), ("critic", CRITICS))
-        for name, allowed in (*choices, ("optimizer_state", OPTIMIZER_STATES), ("device", ("cpu", "cuda"))):
+        choices: Mapping[str, Collection[str]] = {
+            "sharding": SHARDINGS,
+            "parameter_dtype": PARAMETER_DTYPES,
+            "critic": CRITICS,
+            "optimizer_state": OPTIMIZER_STATES,
+            "device": ("cpu", "cuda"),
+            "trainer_attention": ATTENTIONS,
+            "compile_trainer": COMPILINGS,
+        }
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(unknown(name, str(getattr(self, name)), allowed))
         for name in ("microbatch_tokens", "row_tokens", "logit_chunk_tokens", "learner_ranks", "ranks_per_node"):
@@ -125,36 +139,61 @@ def _num_trained_tensors(model: ModelShape, training: Training) -> int:
 # -- what is estimated ------------------------------------------------------------------------------
 
 
+def has_mask(model: ModelShape, training: Training) -> bool:
+    """Whether attention goes over a mask of every pair of places: on CPUs, and for kinds of models of which nobody
+    knows here whether flash kernels fit them."""
+    if training.trainer_attention == "auto":
+        return training.device != "cuda" or model.kind not in FAMILY
+    return training.trainer_attention == "dense"
+
+
+def is_compiled(model: ModelShape, training: Training) -> bool:
+    """Whether layers, and what follows the logits, are programs of a compiler, which keeps less."""
+    if training.compile_trainer == "auto":
+        return training.device == "cuda" and not has_mask(model, training)
+    return training.compile_trainer == "on"
+
+
 def layer_activation_bytes(model: ModelShape, training: Training) -> int:
     """What one layer keeps of one token for its backward pass.
 
     Two norms keep their input in float32, what they made of it, and what goes into the matrices (a copy for each where
     the precision changes); attention keeps queries, keys and values as many heads as there are of queries, its output
-    and a row of the mask; the MLP keeps gate, its activation, up and their product.
+    and a row of the mask; the MLP keeps gate, its activation, up and their product. A compiler keeps what came in, both
+    norms, what attention read and found, projected too, gate, up and their product, and makes the rest again.
     """
     hidden, inner, wide = model.hidden, model.inner, model.query_width
     stream, compute = training.weight_bytes, training.compute_bytes
     copies = 1 if stream == compute else 3, 1 if stream == compute else 2
     norms = sum((4 + stream + count * compute) * hidden for count in copies)
     attention = 4 * compute * wide + 4 * model.heads
-    mask = compute * min(training.row_tokens, training.microbatch_tokens)
+    mask = compute * min(training.row_tokens, training.microbatch_tokens) if has_mask(model, training) else 0
     adapters = 7 * compute * training.lora_rank
+    if is_compiled(model, training):
+        norms = (stream + 3 * compute) * hidden + 2 * 4
+        attention = 2 * compute * (wide + model.key_width) + 4 * model.heads
+        if model.kind == "qwen3":  # queries and keys before their norms
+            attention += compute * (wide + model.key_width) + 4 * (model.heads + model.kv_heads)
+        return norms + attention + mask + 3 * compute * inner + adapters
     return norms + attention + mask + 4 * compute * inner + adapters
 
 
 def activation_bytes(model: ModelShape, training: Training) -> int:
     """What a microbatch leaves behind for its backward pass."""
     layer = layer_activation_bytes(model, training)
+    # gradients of one layer's MLP; what is uncompiled lets go of as much by then
+    on_the_way = 3 * training.compute_bytes * model.inner if is_compiled(model, training) else 0
     if not training.gradient_checkpointing:
-        return training.microbatch_tokens * model.layers * layer
+        return training.microbatch_tokens * (model.layers * layer + on_the_way)
     kept = training.weight_bytes * model.hidden
-    return training.microbatch_tokens * (model.layers * kept + layer)
+    return training.microbatch_tokens * (model.layers * kept + layer + on_the_way)
 
 
 def logit_bytes(model: ModelShape, training: Training) -> int:
     """Logits and probabilities of a chunk, the head in the precision it computes in, and its gradient on the way."""
     compute, rows = training.compute_bytes, min(training.logit_chunk_tokens, training.microbatch_tokens)
-    chunk = rows * model.vocab * (8 + (compute if compute != 4 else 0))
+    each = 2 * compute if is_compiled(model, training) else 8 + (compute if compute != 4 else 0)
+    chunk = rows * model.vocab * each
     cast = 0 if compute == training.weight_bytes else compute * model.head
     gradient = 0 if training.lora_rank else training.weight_bytes * model.head
     return chunk + cast + gradient

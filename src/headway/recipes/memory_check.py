@@ -34,7 +34,7 @@ from headway.recipes.sft_config import SFTConfig
 Checked = LanguageModelConfig | SFTConfig
 OF_TRAINING = (
     *("logit_chunk_tokens", "learner_ranks", "lora_rank", "gradient_checkpointing"),
-    *("sharding", "parameter_dtype", "optimizer_state"),
+    *("sharding", "parameter_dtype", "optimizer_state", "trainer_attention", "compile_trainer"),
 )
 """Settings that a learner's memory depends on, as far as a recipe has them."""
 
@@ -78,6 +78,7 @@ def memory_of(config: Checked) -> MemoryReport | None:
         least_tokens=_least_microbatch(config),
         learner_ranks=run.training.learner_ranks,
         max_ranks=max(1, len(gpus)),
+        is_sharded=run.training.sharding != "replicas",
     )
     if run.generation is not None:
         generation = run.generation
@@ -87,6 +88,7 @@ def memory_of(config: Checked) -> MemoryReport | None:
             share=generation.gpu_memory_utilization,
             parts=8,  # more GPUs for one engine are Ray's to give
             lacks_pages=bool(why),
+            may_share=run.evaluator == "own" and not config.evaluate_in_background,
         )
     known = {*type(config).model_fields, "gpu_memory_utilization"}
     return MemoryReport(places, find_remedies(places_for, changes, known), why)
