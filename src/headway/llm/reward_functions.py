@@ -203,7 +203,7 @@ def settled(value: object) -> object:
 
 
 async def awaited(value: Awaitable[object]) -> object:
-    """Waits for it. A cancellation that nobody has asked for, as clients of services raise it, is a failure like others:
+    """Waits for it. A cancellation that nobody has asked for, as clients of services raise it, is a failure like any:
     passed on, it would look as if whoever waits here was to stop."""
     try:
         return await value
