@@ -570,6 +570,15 @@ def test_plan_refuses_what_cannot_fit_with_numbers_and_what_would_help(capsys: O
     assert "--gradient_checkpointing true --sharding full: GPU 0" in out
 
 
+def test_what_plan_advises_of_shards_within_machines_is_a_setting_of_a_run(capsys: Output) -> None:
+    words = "plan 1.5B --gpus 8 --nodes 2 --gpu_memory_gb 80 --sharding hybrid --evaluator engine"
+    assert cli.main(words.split()) == 0
+    advised = re.search(r"--learner_ranks (\d+) .*--sharding hybrid --shard_ranks (\d+)", capsys.readouterr().out)
+    assert advised
+    ranks, part = map(int, advised.groups())
+    assert part > 1 and ranks % part == 0
+
+
 HELP = re.compile(r"^  (--.*): .*, (fits|not enough by itself)$", re.MULTILINE)
 
 

@@ -86,6 +86,8 @@ class Report:
             words += f" --engine_gpus {generation.tensor_parallel_size}"
         if training.sharding != "replicas":
             words += f" --sharding {training.sharding}"
+        if training.sharding == "hybrid":
+            words += f" --shard_ranks {training.shards}"
         if self.plan.evaluator == "engine":
             words += " --evaluator engine"
         if self.machine.gpus == 1:

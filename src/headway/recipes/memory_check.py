@@ -106,6 +106,7 @@ def planned_run(config: Checked, shape: ModelShape, device: str) -> PlannedRun:
         row_tokens=min(microbatch, tree_tokens(shape, prompt, reply, group)),
         has_reference=bool(getattr(config, "kl_weight", 0)),
         critic=critic,
+        ranks_per_node=getattr(config, "ranks_of_a_model", None) or 1,
         device=device,
         max_lead=1.0 if config.max_lead == "auto" else config.max_lead,
         check_engine_every=getattr(config, "check_engine_every", 0),
