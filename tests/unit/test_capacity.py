@@ -178,7 +178,8 @@ def test_a_kind_of_model_that_may_not_fit_flash_kernels_is_said_with_masks() -> 
 def test_more_ranks_of_a_sharded_learner_never_need_more_memory_each(
     model: ModelShape, training: Training, more: int
 ) -> None:
-    training = replace(training, sharding="full")
+    """From two on: one rank alone has nothing to gather."""
+    training = replace(training, sharding="full", learner_ranks=1 + training.learner_ranks)
     assert peak(model, replace(training, learner_ranks=training.learner_ranks + more)) <= peak(model, training)
 
 
@@ -230,6 +231,24 @@ def test_replicas_join_their_gradients_in_one_more_message_and_copy_what_they_sa
     host = learner_host_memory(SEVEN, Training())
     assert host.bytes_of("checkpoint") == pytest.approx(36 * SEVEN.num_parameters, rel=1e-6)
     assert learner_host_memory(SEVEN, Training(sharding="full", learner_ranks=8)).peak_bytes < host.peak_bytes / 8
+
+
+def test_one_rank_alone_is_a_replica_that_saves_its_state_in_files() -> None:
+    whole, alone = Training(), Training(sharding="full")
+    one, other = learner_memory(SEVEN, whole), learner_memory(SEVEN, alone)
+    assert other.bytes_of("checkpoint") == 0 < one.bytes_of("checkpoint")
+    for name in ("weights", "copies of matrices", "gathered layers", "publishing", "published version"):
+        assert other.bytes_of(name) == one.bytes_of(name)
+
+
+def test_shards_keep_the_rows_of_the_version_that_engines_have_and_make_those_of_the_next() -> None:
+    four = learner_memory(SEVEN, Training(sharding="full", learner_ranks=4))
+    rows = 2 * shard_parameters(SEVEN, 4)
+    assert four.bytes_of("published version") == rows  # in bfloat16
+    assert rows < four.bytes_of("publishing") < 1.1 * rows + 2 * SEVEN.largest_layer()
+    adapters = learner_memory(SEVEN, Training(sharding="full", learner_ranks=4, lora_rank=8))
+    matrices = sum(rows * columns for rows, columns in SEVEN.matrices.values())
+    assert adapters.bytes_of("published version") == pytest.approx(2 * matrices / 4, rel=0.01)
 
 
 def test_sharding_over_a_node_alone_holds_as_much_as_a_node_of_it() -> None:

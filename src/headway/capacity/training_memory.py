@@ -3,7 +3,7 @@
     always       weights + gradients + optimizer + reference + critic        exact to the byte
     learning     bfloat16 copies of matrices + activations + logits of a chunk (+ gathered layers)
     adding up    gradients of all ranks in one message (replicas)
-    publishing   the copy in the engine's precision, whole (replicas) or layer by layer (sharded)
+    publishing   the copy in the engine's precision, whole (replicas), or this rank's rows of it (sharded, kept)
     saving       a copy of everything that is saved (replicas)
 
 Activations are those of transformers' layers, tensor by tensor as autograd keeps them: with attention over a mask, or
@@ -88,6 +88,11 @@ class Training:
         if self.sharding == "replicas":
             return 1
         return self.learner_ranks if self.sharding == "full" else min(self.learner_ranks, self.ranks_per_node)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a rank has less than the whole model. One rank alone has all of it, and saves its state in files."""
+        return self.shards > 1
 
     @property
     def weight_bytes(self) -> int:
@@ -201,23 +206,34 @@ def logit_bytes(model: ModelShape, training: Training) -> int:
 
 def copied_matrices_bytes(model: ModelShape, training: Training) -> int:
     """Autocast keeps a bfloat16 copy of every float32 matrix while a microbatch is read."""
-    if training.compute_bytes == training.weight_bytes or training.sharding != "replicas":
+    if training.compute_bytes == training.weight_bytes or training.is_cut:
         return 0  # shards are gathered in the precision that computes
     return training.compute_bytes * sum(map(math.prod, model.matrices.values()))
 
 
 def gathered_bytes(model: ModelShape, training: Training) -> int:
     """Of shards: two layers whole (one computes, one comes), what stands outside of the layers, and its gradient."""
-    if training.sharding == "replicas":
+    if not training.is_cut:
         return 0
     return (2 * training.compute_bytes + training.weight_bytes) * model.largest_layer()
 
 
+def offered_bytes(model: ModelShape, training: Training) -> int:
+    """Of shards: the rows of a version that this rank keeps for engines, until none needs it any more."""
+    if not training.is_cut:
+        return 0
+    if training.lora_rank:
+        parts = sum(math.ceil(rows / training.shards) * columns for rows, columns in model.matrices.values())
+        return training.compute_bytes * parts
+    return training.compute_bytes * shard_parameters(model, training.shards)
+
+
 def publishing_bytes(model: ModelShape, training: Training) -> int:
-    """The copy that engines get. Adapters are folded in float32 first; shards go layer by layer."""
+    """The copy that engines get. Adapters are folded in float32 first; shards are frozen layer by layer, while those of
+    the version before are still there."""
     each = training.compute_bytes + (training.weight_bytes if training.lora_rank else 0)
-    if training.sharding != "replicas":
-        return each * model.largest_layer()
+    if training.is_cut:
+        return offered_bytes(model, training) + each * math.ceil(model.largest_layer() / training.shards)
     if training.lora_rank:
         return each * sum(map(math.prod, model.matrices.values()))
     return 0 if training.compute_bytes == training.weight_bytes else each * model.num_parameters
@@ -245,6 +261,7 @@ def learner_memory(model: ModelShape, training: Training) -> RoleMemory:
         ("optimizer", optimizer),
         ("reference", reference),
         ("critic", critic),
+        ("published version", offered_bytes(model, training)),
     )
     message = trained * each if training.learner_ranks > 1 and training.sharding == "replicas" else 0
     return RoleMemory(
@@ -292,10 +309,8 @@ def learner_host_memory(model: ModelShape, training: Training) -> RoleMemory:
         "learner on the host",
         items_of(("optimizer", optimizer), ("weights of a version to check the engine by", checked)),
         {
-            "loading": items_of(
-                ("weights", 4 * (whole if training.sharding == "replicas" else whole // training.shards))
-            ),
-            "publishing": items_of(("published version", 2 * whole if training.sharding == "replicas" else 0)),
+            "loading": items_of(("weights", 4 * whole // training.shards)),
+            "publishing": items_of(("published version", 0 if training.is_cut else 2 * whole)),
             "saving": items_of(("checkpoint", saved if training.saves else 0)),
         },
     )
