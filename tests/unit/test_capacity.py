@@ -611,6 +611,7 @@ HELP = re.compile(r"^  (--.*): .*, (fits|not enough by itself)$", re.MULTILINE)
         "7B --gpus 3 --gpu_memory_gb 80",
         "7B --gpus 8 --gpu_memory_gb 40 --sharding replicas",
         "1.5B --gpus 1 --gpu_memory_gb 40 --engine vllm",
+        "7B --gpus 8 --gpu_memory_gb 24",
     ],
 )
 def test_what_plan_says_would_help_does_when_it_is_said_to_plan(words: str, capsys: Output) -> None:
@@ -628,6 +629,19 @@ def _options(words: str) -> dict[str, str]:
     parts = words.split()
     begin = next(index for index, part in enumerate(parts) if part.startswith("--"))
     return dict(zip(parts[begin::2], parts[begin + 1 :: 2], strict=True))
+
+
+def test_a_model_that_does_not_fit_an_engines_gpu_is_spread_over_more_by_vllm(tmp_path: Path, capsys: Output) -> None:
+    file = tmp_path / "config.json"
+    shape = {"num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8}
+    more = {"intermediate_size": 28672, "vocab_size": 128256, "tie_word_embeddings": False}
+    file.write_text(json.dumps({"model_type": "llama", **shape, **more}))
+    machines = ["--gpus", "64", "--nodes", "8", "--gpu_memory_gb", "80", "--gradient_checkpointing", "true"]
+    assert cli.main(["plan", str(file), *machines]) == 1
+    out = capsys.readouterr().out
+    assert "70,553,706,496 parameters" in out
+    assert "--engine vllm --tensor_parallel_size 2: an engine's GPU (2 of them)" in out
+    assert cli.main(["plan", str(file), *machines, "--engine", "vllm", "--tensor_parallel_size", "2"]) == 0
 
 
 def test_plan_names_no_more_ranks_than_there_are_gpus(capsys: Output) -> None:

@@ -172,22 +172,29 @@ def learner_changes(
 
 
 def engine_changes(
-    *, engine_rows: int, is_vllm: bool, share: float, parts: int, lacks_pages: bool = False, may_share: bool = False
+    *,
+    engine_rows: int,
+    is_vllm: bool,
+    share: float,
+    part_sizes: Sequence[int] = (),
+    wants_vllm: bool = False,
+    may_share: bool = False,
 ) -> list[list[Settings]]:
-    """What takes less memory in engines: fewer rows, pages instead of rows (`lacks_pages`: rows are what does not
-    fit), none for the evaluator (`may_share`), a smaller share, or (vLLM) more GPUs for one engine."""
+    """What takes less memory in engines: fewer rows, vLLM (`wants_vllm`: rows, or the model on one GPU, are what does
+    not fit) over one GPU or over one of `part_sizes`, none for the evaluator (`may_share`), a smaller share."""
     rows: list[Settings] = []
     count = engine_rows // 2
     while count >= 1:
         rows.append({"engine_rows": count})
         count //= 2
     changes: list[list[Settings]] = [rows]
-    if lacks_pages:
-        changes.insert(0, [{"engine": "vllm"}])
+    spread: list[Settings] = [{"tensor_parallel_size": size} for size in part_sizes]
+    if wants_vllm and not is_vllm:
+        changes.insert(0, [{"engine": "vllm", **change} for change in ({}, *spread)])
     if may_share:
         changes.append([{"evaluator": "engine"}])
     if is_vllm:
-        changes.append([{"tensor_parallel_size": size} for size in (2, 4, 8) if size > parts])
+        changes.append(spread)
         changes.append([{"gpu_memory_utilization": part} for part in (0.5, 0.7, 0.9) if part > share])
         changes.append([{"gpu_memory_utilization": part} for part in (0.4, 0.3, 0.2, 0.1) if part < share])
     return changes

@@ -89,6 +89,7 @@ CHOICES: Mapping[str, Collection[str]] = {
 }
 FLAGS = ("gradient_checkpointing", "reference", "probe", "json")
 DEFAULT_GPU_GB = 80.0
+ENGINES_GPU = "an engine's GPU"
 MOST_GPUS = 64
 """More are not offered to what does not fit."""
 
@@ -291,18 +292,21 @@ def _remedies(plan: PlannedRun, places: list[Place], told: Mapping[str, Any], ma
         engine_rows=generation.engine_rows,
         is_vllm=generation.engine == "vllm",
         share=generation.gpu_memory_utilization,
-        parts=generation.tensor_parallel_size,
-        lacks_pages=bool(line_about_pages(plan, places)),
+        part_sizes=_larger_engines(plan, machine),
+        wants_vllm=any(place.verdict == "does not fit" and place.name.startswith(ENGINES_GPU) for place in places)
+        or bool(line_about_pages(plan, places)),
         may_share=plan.evaluator == "own",
     )
 
     def places_for(change: Mapping[str, object]) -> list[Place]:
         changed = plan.changed(change)
-        gpus = change.get("gpus")
-        if not isinstance(gpus, int):
+        gpus = change.get("gpus", machine.gpus)
+        if not isinstance(gpus, int) or gpus == 1:
             return _rooms(changed, machine)
         if told["learner_ranks"] is None:
             changed = _with_ranks(changed, _most_ranks(changed, gpus))
+        if _gpus_of_engines(changed) + changed.training.learner_ranks > gpus:
+            raise ValueError("there are not so many GPUs")
         if told["sharding"] is None:
             changed = changed.changed({"sharding": "full"})
         return places_apart(changed, machine.gpu_room, machine.host, machine.nodes)
@@ -314,6 +318,13 @@ def _remedies(plan: PlannedRun, places: list[Place], told: Mapping[str, Any], ma
         both = find_remedies(places_for, [*changes, more_gpus])
         found += [remedy for remedy in both if remedy.fits]
     return sorted(found, key=lambda remedy: not remedy.fits)
+
+
+def _larger_engines(plan: PlannedRun, machine: Machine) -> list[int]:
+    """GPUs of an engine that may be more than it has: on one machine, with as many heads on each."""
+    assert plan.generation is not None
+    least, most = plan.generation.tensor_parallel_size + 1, machine.per_node
+    return [size for size in (2, 4, 8) if least <= size <= most and plan.model.heads % size == 0]
 
 
 def _more_gpus(plan: PlannedRun, told: Mapping[str, Any], machine: Machine) -> list[dict[str, object]]:

@@ -86,8 +86,7 @@ def memory_of(config: Checked) -> MemoryReport | None:
             engine_rows=generation.engine_rows,
             is_vllm=generation.engine == "vllm",
             share=generation.gpu_memory_utilization,
-            parts=8,  # more GPUs for one engine are Ray's to give
-            lacks_pages=bool(why),
+            wants_vllm=bool(why),
             may_share=run.evaluator == "own" and not config.evaluate_in_background,
         )
     known = {*type(config).model_fields, "gpu_memory_utilization"}
