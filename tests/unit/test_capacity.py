@@ -452,6 +452,13 @@ def test_more_ranks_are_offered_in_the_smallest_number_that_fits() -> None:
     assert both.settings["learner_ranks"] == 4
 
 
+def test_a_change_that_is_there_already_is_not_offered_again_beside_another() -> None:
+    training = Training(microbatch_tokens=384, row_tokens=384, gradient_checkpointing=True)
+    offered = [set(one.settings) for one in remedies(training, 80 * GB)]
+    assert {"sharding"} in offered or {"sharding", "learner_ranks"} in offered
+    assert not any("gradient_checkpointing" in names for names in offered)
+
+
 def test_only_settings_that_there_are_are_offered() -> None:
     known = {"gradient_checkpointing", "microbatch_tokens", "lora_rank", "learner_ranks"}
     found = remedies(Training(microbatch_tokens=8192, row_tokens=2168), 40 * GB, known)

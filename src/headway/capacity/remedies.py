@@ -93,12 +93,17 @@ def find_remedies(
         tried = [remedy for change in family if (remedy := _try(places_for, change)) is not None]
         helping = [remedy for remedy in tried if remedy.peak_bytes < now.peak_bytes]
         chosen = next((remedy for remedy in helping if remedy.fits), helping[-1] if helping else None)
-        if chosen is not None:
+        if chosen is not None and not any(_is_enough(other, chosen) for other in found):
             found.append(chosen)
     if any(remedy.fits for remedy in found):
         return sorted(found, key=lambda remedy: not remedy.fits)
     together = _sum_that_fits(places_for, families)
     return found if together is None else [*found, together]
+
+
+def _is_enough(less: Remedy, more: Remedy) -> bool:
+    """Whether what `more` changes besides is there already, and helps nothing."""
+    return less.settings.items() <= more.settings.items() and less.peak_bytes == more.peak_bytes
 
 
 def _sum_that_fits(places_for: PlacesFor, families: Sequence[Sequence[Settings]]) -> Remedy | None:
