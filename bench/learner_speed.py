@@ -38,6 +38,7 @@ import torch
 from figures import spread
 from torch.utils.checkpoint import checkpoint
 
+from headway.capacity.memory_items import GB
 from headway.core.types import Batch, Rollout
 from headway.experience.group import Group
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
@@ -221,7 +222,7 @@ def measure(way: Way, given: argparse.Namespace, until: float) -> None:
         way.note = "" if is_flex or way.name == "dense" else "fell back to dense"
         if way.name == "auto" and given.device == "cuda":
             way.note = f"{way.note} waits in an update: {waits(subject, batch)}".strip()
-    way.peak = torch.cuda.max_memory_allocated() / 2**30 if given.device == "cuda" else 0.0
+    way.peak = torch.cuda.max_memory_allocated() / GB if given.device == "cuda" else 0.0
     print(f"  {way.shape} {way.name}: {spread(way.speeds)} tokens/s, first {way.first:.1f} s {way.note}", flush=True)
 
 

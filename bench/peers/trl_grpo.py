@@ -3,7 +3,8 @@
     python bench/peers/trl_grpo.py MODEL_FOLDER JOB.json
 
 The job says prompts with their numbers, group size, prompts an update, updates, longest reply, learning rate, threads.
-Prints one JSON line: seconds of each update, generation and training together, and the mean reward of each.
+Prints one JSON line: seconds of each update, generation and training together, and of processor time, and the mean
+reward of each.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ def main() -> None:
             seed=job["seed"],
         )
         rewards: list[float] = []
-        marks: list[float] = []
+        marks: list[tuple[float, float]] = []
 
         class Watch(TrainerCallback):
             def on_step_end(self, *_: Any, **__: Any) -> None:
-                marks.append(time.perf_counter())
+                marks.append((time.perf_counter(), time.process_time()))
 
             def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
                 if logs and "reward" in logs:
@@ -84,10 +85,11 @@ def main() -> None:
             processing_class=AutoTokenizer.from_pretrained(sys.argv[1]),
             callbacks=[Watch()],
         )
-        marks.append(time.perf_counter())
+        marks.append((time.perf_counter(), time.process_time()))
         trainer.train()
-    seconds = [later - earlier for earlier, later in pairwise(marks)]
-    print(json.dumps({"seconds": seconds, "rewards": rewards}))
+    seconds = [later[0] - earlier[0] for earlier, later in pairwise(marks)]
+    processor = [later[1] - earlier[1] for earlier, later in pairwise(marks)]
+    print(json.dumps({"seconds": seconds, "processor": processor, "rewards": rewards}))
 
 
 if __name__ == "__main__":

@@ -13,12 +13,21 @@ import torch
 
 from headway.capacity.model_shape import FAMILY, shape_of
 from headway.capacity.planned_run import PAIR_SLOWNESS, tree_tokens
-from headway.capacity.training_memory import Training, activation_bytes, learner_memory
+from headway.capacity.training_memory import (
+    Training,
+    activation_bytes,
+    copied_matrices_bytes,
+    layer_activation_bytes,
+    learner_memory,
+)
 from headway.core.types import Batch, Rollout, Span
 from headway.experience.group import Group
 from headway.learn.grpo.learner import GRPOLearner
 from headway.learn.grpo.settings import GRPOSettings
+from headway.llm import layer_compiler
 from headway.llm.adapters import add_adapters
+from headway.llm.kernels import BY_FLASH, Kernels
+from headway.llm.layouts import log_probs_of_group
 from headway.llm.trees import SLOWNESS, pack_trees, pair_price
 from headway.recipes.model_shapes import find_shape
 from headway.testing.tiny_models import save_tiny_model, tiny_model
@@ -136,3 +145,25 @@ def test_trees_are_said_as_long_as_they_are_made() -> None:
     prompt, replies = np.zeros(PROMPT, np.int64), [np.zeros(REPLY, np.int64)] * 16
     packed = pack_trees([prompt], [replies], 10_000, pair_price(model))
     assert tree_tokens(shape, PROMPT, REPLY, 16) == max(tree.num_tokens for part in packed for tree in part)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's, about torch itself
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_what_a_compiled_layer_leaves_behind_is_said_to_the_byte(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flash kernels and bfloat16 as on a GPU. What is kept is chosen before programs are written, so none are here."""
+
+    def compiled(forward: Any, dynamic: bool | None) -> Any:
+        return torch.compile(forward, backend="aot_eager_decomp_partition", dynamic=dynamic)
+
+    monkeypatch.setattr(layer_compiler, "_compiled", compiled)
+    found = []
+    for layers in (1, 2):
+        model = tiny_model(kind, width=64)
+        del model.model.layers[layers:]
+        Kernels(BY_FLASH, is_compiled=True).apply(model)
+        with torch.autocast("cpu", torch.bfloat16), saved_by_autograd(model) as saved:
+            log_probs_of_group(model, apart=False, windows=BY_FLASH, length=512, sizes=(200, 130, 150))
+        found.append(saved[0])
+    shape, training = shape_of(tiny_model(kind, width=64).config.to_dict()), Training(device="cuda")
+    said = 512 * layer_activation_bytes(shape, training) + copied_matrices_bytes(shape, training) // shape.layers
+    assert found[1] - found[0] == said

@@ -160,6 +160,10 @@ def test_settings_decide_what_is_planned(model: str) -> None:
     episodes = planned_run(AgentConfig(model=model, lora_rank=4), shape, "cuda")
     assert episodes.training.lora_rank == 4
     assert episodes.generation is not None and episodes.generation.context_tokens == 512
+    halves = planned_run(
+        plain.model_copy(update={"learner_ranks": 4, "sharding": "hybrid", "shard_ranks": 2}), shape, "cpu"
+    )
+    assert halves.training.shards == 2
     imitation = planned_run(SFTConfig(model=model), shape, "cpu")
     assert imitation.generation is None
     assert [one.role for one in imitation.beside] == ["evaluator"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ MEASURED = (
     ("7B", 8192, True, 122_299_206_144, 141_537_579_520),
 )
 """Bytes that torch had allocated on an H200 between updates and at the peak: groups of 8 replies of 256 tokens to
-prompts of 128, with AdamW under autocast (docs/lab.md)."""
+prompts of 128, by dense masks, with AdamW under autocast (docs/lab.md)."""
 
 
 @pytest.mark.parametrize(("name", "microbatch", "checkpointing", "held", "most"), MEASURED)
@@ -119,6 +120,7 @@ def test_the_formula_is_within_five_percent_of_peaks_on_a_gpu(
         microbatch_tokens=microbatch,
         row_tokens=tree_tokens(model, 128, 256, 8),
         gradient_checkpointing=checkpointing,
+        trainer_attention="dense",
         saves=False,
     )
     said = learner_memory(model, training)
@@ -127,12 +129,57 @@ def test_the_formula_is_within_five_percent_of_peaks_on_a_gpu(
     assert said.peak_bytes == pytest.approx(most, rel=0.05)
 
 
+GIB = 2**30
+BY_FLASH = (
+    ("135M", Training(microbatch_tokens=38912, logit_chunk_tokens=4096), 22 * GIB),
+    ("0.5B", Training(microbatch_tokens=15360, logit_chunk_tokens=4096), 27 * GIB),
+    ("1.5B", Training(microbatch_tokens=15360, logit_chunk_tokens=4096), 61 * GIB),
+    (
+        "7B",
+        Training(
+            microbatch_tokens=8192,
+            logit_chunk_tokens=2048,
+            parameter_dtype="bfloat16",
+            optimizer_state="8bit",
+            gradient_checkpointing=True,
+        ),
+        51_200_000_000,
+    ),
+)
+"""The same by flash kernels and compiled, what `auto` is on a GPU; the first three to a whole GiB (docs/lab.md)."""
+
+
+@pytest.mark.parametrize(("name", "training", "most"), BY_FLASH)
+def test_the_formula_is_near_the_peaks_of_compiled_learners(name: str, training: Training, most: int) -> None:
+    model = named_shape(name)
+    training = replace(training, row_tokens=2176, saves=False)
+    assert learner_memory(model, training).peak_bytes == pytest.approx(most, rel=0.06)
+    masks = replace(training, trainer_attention="dense")
+    assert learner_memory(model, masks).peak_bytes > learner_memory(model, training).peak_bytes
+
+
+def test_weights_in_bfloat16_read_by_masks_are_said_as_they_were_measured() -> None:
+    masks = replace(BY_FLASH[-1][1], row_tokens=2176, trainer_attention="dense", saves=False)
+    assert learner_memory(SEVEN, masks).peak_bytes == pytest.approx(53.8 * GB, rel=0.02)
+
+
+def test_a_kind_of_model_that_may_not_fit_flash_kernels_is_said_with_masks() -> None:
+    known = named_shape("135M")
+    other = replace(known, kind="gpt2")
+    masks = replace(Training(), trainer_attention="dense")
+    assert activation_bytes(other, Training()) == activation_bytes(known, masks) > activation_bytes(known, Training())
+    assert activation_bytes(other, replace(Training(), trainer_attention="flash")) == activation_bytes(
+        known, Training()
+    )
+
+
 @stable
 @given(shapes, trainings, st.integers(1, 63))
 def test_more_ranks_of_a_sharded_learner_never_need_more_memory_each(
     model: ModelShape, training: Training, more: int
 ) -> None:
-    training = replace(training, sharding="full")
+    """From two on: one rank alone has nothing to gather."""
+    training = replace(training, sharding="full", learner_ranks=1 + training.learner_ranks)
     assert peak(model, replace(training, learner_ranks=training.learner_ranks + more)) <= peak(model, training)
 
 
@@ -184,6 +231,24 @@ def test_replicas_join_their_gradients_in_one_more_message_and_copy_what_they_sa
     host = learner_host_memory(SEVEN, Training())
     assert host.bytes_of("checkpoint") == pytest.approx(36 * SEVEN.num_parameters, rel=1e-6)
     assert learner_host_memory(SEVEN, Training(sharding="full", learner_ranks=8)).peak_bytes < host.peak_bytes / 8
+
+
+def test_one_rank_alone_is_a_replica_that_saves_its_state_in_files() -> None:
+    whole, alone = Training(), Training(sharding="full")
+    one, other = learner_memory(SEVEN, whole), learner_memory(SEVEN, alone)
+    assert other.bytes_of("checkpoint") == 0 < one.bytes_of("checkpoint")
+    for name in ("weights", "copies of matrices", "gathered layers", "publishing", "published version"):
+        assert other.bytes_of(name) == one.bytes_of(name)
+
+
+def test_shards_keep_the_rows_of_the_version_that_engines_have_and_make_those_of_the_next() -> None:
+    four = learner_memory(SEVEN, Training(sharding="full", learner_ranks=4))
+    rows = 2 * shard_parameters(SEVEN, 4)
+    assert four.bytes_of("published version") == rows  # in bfloat16
+    assert rows < four.bytes_of("publishing") < 1.1 * rows + 2 * SEVEN.largest_layer()
+    adapters = learner_memory(SEVEN, Training(sharding="full", learner_ranks=4, lora_rank=8))
+    matrices = sum(rows * columns for rows, columns in SEVEN.matrices.values())
+    assert adapters.bytes_of("published version") == pytest.approx(2 * matrices / 4, rel=0.01)
 
 
 def test_sharding_over_a_node_alone_holds_as_much_as_a_node_of_it() -> None:
@@ -360,27 +425,38 @@ def test_bytes_are_said_in_the_unit_they_are_bought_in() -> None:
 
 def remedies(training: Training, room: int, known: set[str] | None = None) -> list[Any]:
     run = PlannedRun(SEVEN, training, Generation())
-    changes = learner_changes(microbatch_tokens=training.microbatch_tokens, least_tokens=384, learner_ranks=1)
+    changes = learner_changes(
+        microbatch_tokens=training.microbatch_tokens, least_tokens=384, learner_ranks=1, max_ranks=64
+    )
     return find_remedies(lambda change: places_apart(run.changed(change), room, None), changes, known)
 
 
 def test_what_would_help_is_tried_and_fits_where_it_says_so() -> None:
-    found = remedies(Training(microbatch_tokens=8192, row_tokens=2168, saves=False), 150 * GB)
+    training = Training(microbatch_tokens=8192, row_tokens=2168, trainer_attention="dense", saves=False)
+    found = remedies(training, 150 * GB)
     first = found[0]
     assert first.fits
     assert dict(first.settings) == {"gradient_checkpointing": True}
     assert str(first).startswith("--gradient_checkpointing true: a rank's GPU 146 GB of 150 GB, fits")
     for remedy in found:
-        changed = PlannedRun(SEVEN, Training(microbatch_tokens=8192, row_tokens=2168, saves=False), Generation())
+        changed = PlannedRun(SEVEN, training, Generation())
         worst = places_apart(changed.changed(remedy.settings), 150 * GB, None)[0]
         assert (worst.peak_bytes <= 150 * GB) == remedy.fits
 
 
 def test_more_ranks_are_offered_in_the_smallest_number_that_fits() -> None:
-    found = {tuple(one.settings): one for one in remedies(Training(microbatch_tokens=8192, row_tokens=2168), 80 * GB)}
+    training = Training(microbatch_tokens=8192, row_tokens=2168, trainer_attention="dense")
+    found = {tuple(one.settings): one for one in remedies(training, 80 * GB)}
     both = found["gradient_checkpointing", "sharding", "learner_ranks"]
     assert both.fits
     assert both.settings["learner_ranks"] == 4
+
+
+def test_a_change_that_is_there_already_is_not_offered_again_beside_another() -> None:
+    training = Training(microbatch_tokens=384, row_tokens=384, gradient_checkpointing=True)
+    offered = [set(one.settings) for one in remedies(training, 80 * GB)]
+    assert {"sharding"} in offered or {"sharding", "learner_ranks"} in offered
+    assert not any("gradient_checkpointing" in names for names in offered)
 
 
 def test_only_settings_that_there_are_are_offered() -> None:
@@ -517,7 +593,69 @@ def test_plan_refuses_what_cannot_fit_with_numbers_and_what_would_help(capsys: O
     assert cli.main(["plan", "7B", "--gpus", "1", "--gpu_memory_gb", "80"]) == 1
     out = capsys.readouterr().out
     assert "does not fit: GPU 0: learner" in out
-    assert "--gradient_checkpointing true --sharding full --learner_ranks 4" in out
+    assert "--gradient_checkpointing true --sharding full: GPU 0" in out
+
+
+def test_what_plan_advises_of_shards_within_machines_is_a_setting_of_a_run(capsys: Output) -> None:
+    words = "plan 1.5B --gpus 8 --nodes 2 --gpu_memory_gb 80 --sharding hybrid --evaluator engine"
+    assert cli.main(words.split()) == 0
+    advised = re.search(r"--learner_ranks (\d+) .*--sharding hybrid --shard_ranks (\d+)", capsys.readouterr().out)
+    assert advised
+    ranks, part = map(int, advised.groups())
+    assert part > 1 and ranks % part == 0
+
+
+HELP = re.compile(r"^  (--.*): .*, (fits|not enough by itself)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "7B --gpus 1 --gpu_memory_gb 80",
+        "1.5B --gpus 1 --gpu_memory_gb 40",
+        "7B --gpus 8 --gpu_memory_gb 40",
+        "7B --gpus 8 --gpu_memory_gb 40 --learner_ranks 2",
+        "7B --gpus 3 --gpu_memory_gb 80",
+        "7B --gpus 8 --gpu_memory_gb 40 --sharding replicas",
+        "1.5B --gpus 1 --gpu_memory_gb 40 --engine vllm",
+        "7B --gpus 8 --gpu_memory_gb 24",
+    ],
+)
+def test_what_plan_says_would_help_does_when_it_is_said_to_plan(words: str, capsys: Output) -> None:
+    assert cli.main(["plan", *words.split()]) == 1
+    offered = HELP.findall(capsys.readouterr().out)
+    assert "fits" in {ending for _, ending in offered}
+    for change, ending in offered:
+        if ending == "fits":
+            told = {**_options(words), **_options(change)}
+            again = ["plan", words.split()[0], *(part for name, value in told.items() for part in (name, value))]
+            assert cli.main(again) == 0, change
+
+
+def _options(words: str) -> dict[str, str]:
+    parts = words.split()
+    begin = next(index for index, part in enumerate(parts) if part.startswith("--"))
+    return dict(zip(parts[begin::2], parts[begin + 1 :: 2], strict=True))
+
+
+def test_a_model_that_does_not_fit_an_engines_gpu_is_spread_over_more_by_vllm(tmp_path: Path, capsys: Output) -> None:
+    file = tmp_path / "config.json"
+    shape = {"num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8}
+    more = {"intermediate_size": 28672, "vocab_size": 128256, "tie_word_embeddings": False}
+    file.write_text(json.dumps({"model_type": "llama", **shape, **more}))
+    machines = ["--gpus", "64", "--nodes", "8", "--gpu_memory_gb", "80", "--gradient_checkpointing", "true"]
+    assert cli.main(["plan", str(file), *machines]) == 1
+    out = capsys.readouterr().out
+    assert "70,553,706,496 parameters" in out
+    assert "--engine vllm --tensor_parallel_size 2: an engine's GPU (2 of them)" in out
+    assert cli.main(["plan", str(file), *machines, "--engine", "vllm", "--tensor_parallel_size", "2"]) == 0
+
+
+def test_plan_names_no_more_ranks_than_there_are_gpus(capsys: Output) -> None:
+    assert cli.main(["plan", "7B", "--gpus", "1", "--gpu_memory_gb", "80"]) == 1
+    out = capsys.readouterr().out
+    assert "--learner_ranks" not in out
+    assert "--gpus 8: a rank's GPU (6 of them)" in out
 
 
 def test_plan_as_json_can_be_read(capsys: Output, tmp_path: Path) -> None:
@@ -546,6 +684,15 @@ def test_plan_as_json_can_be_read(capsys: Output, tmp_path: Path) -> None:
         ("7B --gpus 4 --gpu_memory_gb 80 --engine vllm --tensor_parallel_size 8", "more than the 4 GPUs of a machine"),
         ("7B --gpus 4 --gpu_memory_gb 80 --microbatch_tokens 100", "cannot hold a prompt and a reply (384)"),
         ("7B --gpus 4 --gpu_memory_gb 80 --json yes-please", "--json is true or false"),
+        ("7B --engine 3", "unknown engine '3'; allowed: transformers, vllm"),
+        ("7B --critic 3", "unknown critic '3'; allowed: none, own, shared"),
+        ("7B --engine vllm --gpu_memory_utilization lots", "a share of a GPU, above 0 and at most 1, received 'lots'"),
+        ("7B --engine vllm --gpu_memory_utilization 0", "a share of a GPU, above 0 and at most 1, received 0"),
+        (
+            "7B --gpus 8 --gpu_memory_gb 80 --engine vllm --tensor_parallel_size 3",
+            "--tensor_parallel_size 3 does not divide the 28 heads of 7B",
+        ),
+        ("0.5B --gpus 2 --gpu_memory_gb 80", "an evaluator of its own needs GPUs too: --evaluator engine"),
     ],
 )
 def test_plan_refuses_in_one_line(words: str, message: str, capsys: Output) -> None:

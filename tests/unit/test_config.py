@@ -404,6 +404,24 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], message: 
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "name", "text"),
+    [
+        ("grpo", "compile_trainer", "on"),
+        ("grpo", "compile_trainer", "off"),
+        ("grpo", "memory_check", "off"),
+        ("ppo", "sparse_planes", "off"),
+    ],
+)
+def test_words_that_yaml_reads_as_true_or_false_are_words_where_a_setting_has_them(
+    recipe: str, name: str, text: str
+) -> None:
+    read = yaml.safe_load(f"{name}: {text}")
+    assert isinstance(read[name], bool)  # as in a file, and as on the command line
+    config = read_values(load_recipe(recipe).config, {"env": "CartPole-v1"} if recipe == "ppo" else {}, read)
+    assert getattr(config, name) == text
+
+
 def test_all_that_cannot_be_is_said_at_once_in_a_line_each() -> None:
     values = {
         "max_led": 1,

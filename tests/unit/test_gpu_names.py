@@ -78,6 +78,59 @@ def test_a_strategy_is_sharding_where_there_is_such_a_setting() -> None:
     assert "each has all weights" in str(gpu_places.strategy("fsdp", theirs, set()))
 
 
+def with_fsdp(**options: object) -> str:
+    told = yaml.safe_load(VERL)
+    told["actor_rollout_ref"]["actor"]["fsdp_config"] = options
+    return yaml.safe_dump(told)
+
+
+@pytest.mark.parametrize(
+    ("size", "sharding", "shard_ranks"),
+    [
+        (-1, "full", None),
+        (8, "full", None),
+        (16, "full", None),
+        (4, "hybrid", 4),
+        (2, "hybrid", 2),
+        (1, "replicas", None),
+    ],
+)
+def test_fsdp_size_is_how_many_ranks_hold_a_model_together(size: int, sharding: str, shard_ranks: int | None) -> None:
+    config = read(GSM8K, with_fsdp(fsdp_size=size), runtime="ray")
+    assert (config.learner_ranks, config.sharding, config.shard_ranks) == (8, sharding, shard_ranks)
+
+
+@pytest.mark.parametrize("name", ["optimizer_offload", "offload_policy"])
+def test_offloading_keeps_the_moments_of_the_optimizer_on_the_host(name: str) -> None:
+    assert read(GSM8K, with_fsdp(**{name: True}), runtime="ray").optimizer_state == "host"
+    both = {"optimizer_offload": name == "optimizer_offload", "offload_policy": name == "offload_policy"}
+    assert read(GSM8K, with_fsdp(**both), runtime="ray").optimizer_state == "host"
+    assert read(GSM8K, with_fsdp(**{name: False}), runtime="ray").optimizer_state == "full"
+
+
+def test_precision_and_compiling_are_the_settings_of_the_learner() -> None:
+    config = read(GSM8K, with_fsdp(model_dtype="bf16", use_torch_compile=False), runtime="ray")
+    assert (config.parameter_dtype, config.compile_trainer) == ("bfloat16", "off")
+    config = read(GSM8K, with_fsdp(model_dtype="fp32", use_torch_compile=True), runtime="ray")
+    assert (config.parameter_dtype, config.compile_trainer) == ("float32", "auto")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fsdp_size": 3}, "8 ranks cannot be divided into models of 3 (fsdp_size)"),
+        ({"fsdp_size": 0}, "fsdp_size must be a whole number >= 1, received 0"),
+        ({"model_dtype": "fp16"}, "only fp32 or float32 or bf16 or bfloat16 is possible here"),
+        ({"strategy": "megatron"}, "only fsdp or fsdp2 is possible here"),
+        ({"ulysses_sequence_parallel_size": 2}, "only 1 is possible here: a sequence is not spread over GPUs"),
+        ({"mixed_precision": {"param_dtype": "fp16"}}, "only bf16 or bfloat16 is possible here"),
+        ({"mixed_precision": {"reduce_dtype": "bf16"}}, "only fp32 or float32 is possible here"),
+    ],
+)
+def test_what_fsdp_cannot_be_here_is_refused_in_a_line(options: dict[str, Any], message: str) -> None:
+    assert message in problems(GSM8K, with_fsdp(**options), runtime="ray")
+
+
 # -- ROLL -------------------------------------------------------------------------------------------
 
 
@@ -85,6 +138,16 @@ def test_device_mappings_of_roll_are_ranks_and_engines_on_ray() -> None:
     config = read(AGENT, ROLL, runtime="ray")
     assert (config.learner_ranks, config.collectors, config.engine_gpus) == (4, 2, 2.0)
     assert config.vllm_options["tensor_parallel_size"] == 2
+
+
+def test_fsdp_size_of_roll_is_how_many_ranks_hold_a_model_together() -> None:
+    sized = ROLL.replace("fsdp2_train}", "fsdp2_train, strategy_config: {fsdp_size: 2}}")
+    config = read(AGENT, sized, runtime="ray")
+    assert (config.learner_ranks, config.sharding, config.shard_ranks) == (4, "hybrid", 2)
+    assert read(AGENT, sized).sharding == "replicas"  # one rank
+    assert "4 ranks cannot be divided into models of 3" in problems(
+        AGENT, sized.replace("size: 2}", "size: 3}"), runtime="ray"
+    )
 
 
 def test_elsewhere_they_only_say_how_a_batch_is_cut() -> None:

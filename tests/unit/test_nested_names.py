@@ -247,7 +247,7 @@ def test_what_has_no_effect_is_said_with_the_reason() -> None:
     _, said = understand(GSM8K, yaml.safe_load(WHOLE))
     silent = {one.name: one.meaning for one in said if isinstance(one.meaning, str)}
     assert silent["trainer.nccl_timeout"] == WITHOUT_EFFECT["trainer.nccl_timeout"]
-    assert silent["actor_rollout_ref.actor.fsdp_config.wrap_policy.min_num_params"].startswith("weights and gradients")
+    assert silent["actor_rollout_ref.actor.fsdp_config.wrap_policy.min_num_params"].startswith("each layer is a part")
     assert silent["trainer.total_epochs"] == "total_training_steps (or total_rollout_steps) says when the run ends"
     assert silent["algorithm.lam"].startswith("without adv_estimator=gae")
     assert "trainer.default_local_dir" not in silent  # null is not set

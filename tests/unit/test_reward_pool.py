@@ -235,7 +235,31 @@ def test_what_is_no_reward_is_not_asked_for_again(make: Callable[..., RewardPool
     assert calls == ["a"]
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration(), TimeoutError("of a socket")])
+def test_a_number_beyond_all_floats_is_no_reward_and_not_asked_for_again(make: Callable[..., RewardPool]) -> None:
+    pool = make(of(lambda prompt, text: 10**10_000), attempts=3)  # too many digits to be printed
+    with pytest.raises(RewardError, match=r"^reward rule returned a number beyond all floats for sample p/1$"):
+        pool.score(prompt_of(), replies("a"))
+    assert pool.health()["reward_retries"] == 0
+
+
+def test_a_coroutine_that_is_cancelled_by_its_own_client_is_asked_again(make: Callable[..., RewardPool]) -> None:
+    calls: list[str] = []
+
+    async def rule(prompt: Prompt, text: str) -> float:
+        calls.append(text)
+        if len(calls) == 1:
+            raise asyncio.CancelledError  # as a client raises it whose connection is gone
+        return 1.0
+
+    pool = make(of_async(rule))
+    assert pool.score(prompt_of(), replies("a")).rewards == [1.0]
+    assert pool.health()["reward_retries"] == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), KeyboardInterrupt(), StopIteration(), TimeoutError("of a socket"), asyncio.CancelledError("gone")],
+)
 def test_whatever_a_function_raises_the_pool_goes_on(make: Callable[..., RewardPool], error: BaseException) -> None:
     def rule(prompt: Prompt, text: str) -> float:
         if text == "bad":
@@ -341,7 +365,7 @@ def test_a_group_waits_no_longer_than_its_own_limit(make: Callable[..., RewardPo
 # -- in processes -----------------------------------------------------------------------------------
 
 PROCESSES = """
-import os, pathlib, signal, sys, time
+import asyncio, os, pathlib, signal, sys, time
 
 HERE = pathlib.Path(__file__).parent
 
@@ -373,6 +397,10 @@ def fragile(prompt, response, truth, info):
     if response == "exits":
         sys.exit(3)
     return float("inf") if response == "endless" else 1.0
+
+
+async def gone(prompt, response, truth, info):
+    raise asyncio.CancelledError
 
 
 def batch(completions, truth, **columns):
@@ -438,6 +466,16 @@ def test_what_goes_wrong_in_a_process_is_one_line(
     pool = in_processes(make, mine, "fragile", attempts=2)
     with pytest.raises(RewardError, match=message):
         pool.score(prompt_of(), replies(text))
+
+
+def test_a_coroutine_that_is_cancelled_in_a_process_costs_no_process(
+    make: Callable[..., RewardPool], mine: Path
+) -> None:
+    pool = in_processes(make, mine, "gone", attempts=2)
+    with pytest.raises(RewardError, match=r":gone failed on sample p/1: .*CancelledError.* \(2 attempts\)$"):
+        pool.score(prompt_of(), replies("a"))
+    (pid,) = pool.pids
+    assert is_alive(pid)
 
 
 def test_a_function_that_always_hangs_in_a_process_is_killed_every_time(

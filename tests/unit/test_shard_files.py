@@ -65,6 +65,25 @@ def test_damage_and_what_is_missing_is_one_line(tmp_path: Path) -> None:
         SavedShards(tmp_path).read("a/weights/v")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"block_rows": ', '"block_rows": -'),
+        ('"first": ', '"first": -1'),
+        ('"start": ', '"start": -'),
+        ('"first": 0', '"first": 1000'),
+    ],
+)
+def test_an_index_with_numbers_that_no_save_has_written_is_one_line(tmp_path: Path, old: str, new: str) -> None:
+    """Read as they are, some of them would be no rows at all, and the tensor whatever was in memory."""
+    write_shard(tmp_path, 0, {"w": Rows.all_of(torch.arange(12.0).reshape(4, 3))})
+    index = tmp_path / "shard-00000.json"
+    assert old in index.read_text()
+    index.write_text(index.read_text().replace(old, new))
+    with pytest.raises(ShardError, match=r"shard-00000\.json cannot be read: ValueError: "):
+        SavedShards(tmp_path).read("w")
+
+
 def test_a_save_holds_no_more_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest thing that is handed to the file is a block, whatever the tensor."""
     monkeypatch.setattr(shard_files, "BLOCK_BYTES", 1 << 12)

@@ -359,6 +359,20 @@ def test_a_gsm8k_answer_without_a_result_is_named_by_its_line(gsm8k_folder: Path
         ("arithmetic", {"levl": 1}, r"unknown option of task 'arithmetic' 'levl'; did you mean 'level'\?"),
         ("arithmetic", {"size": 0}, r"task arithmetic-1 has no prompts to train on"),
         ("larger_than", {"max_number": 5}, r"max_number must be >= 99, .* received 5"),
+        (
+            "larger_than",
+            {"size": "many"},
+            r"^option 'size' of task 'larger_than': .* integer, received 'many'$",
+        ),
+        ("larger_than", {"size": True}, r"valid integer, received True$"),
+        (
+            f"jsonl:{__file__}",
+            {"held_out_fraction": "x"},
+            r"^option 'held_out_fraction' .* number, received 'x'$",
+        ),
+        (f"jsonl:{__file__}", {"prompt_field": 3}, r"^option 'prompt_field' of task 'jsonl': .* string, received 3$"),
+        (f"jsonl:{__file__}", {"more_files": 3}, r"^option 'more_files' of task 'jsonl': .* received 3$"),
+        (f"jsonl:{__file__}", {"media_fields": "pics"}, r"^option 'media_fields' of task 'jsonl': .* received 'pics'$"),
     ],
 )
 def test_a_task_that_cannot_be_loaded_says_why_in_one_line(spec: str, options: dict[str, Any], message: str) -> None:

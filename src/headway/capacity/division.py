@@ -118,6 +118,8 @@ def divisions(
         if engines < 1:
             continue
         training = replace(run.training, learner_ranks=ranks, ranks_per_node=per_node)
+        if training.sharding == "hybrid" and (training.shards == 1 or ranks % training.shards):
+            continue  # models of unequal parts, or of one
         candidate = replace(run, training=training, engines=engines)
         is_fitting = fits or (lambda one: not is_refused(places_apart(one, gpu_room, None, nodes)))
         if is_fitting(candidate):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.core.naming import unknown
@@ -48,6 +48,8 @@ class ModelShape:
     vocab: int
     is_tied: bool
     weights: Shapes = field(repr=False)
+    kind: str = ""
+    """Its `model_type`."""
 
     @property
     def num_parameters(self) -> int:
@@ -105,15 +107,13 @@ def shape_of(config: Mapping[str, Any], name: str = "", weights: Shapes | None =
         inner=int(inner),
         is_tied=is_tied,
         weights=weights or {},
+        kind=kind,
     )
     if weights is not None:
         return sizes
     if kind not in FAMILY:
         raise ShapeError(f"the weights of a model of kind {kind!r} are not known; known: {', '.join(FAMILY)}")
-    return ModelShape(**{name: getattr(sizes, name) for name in _FIELDS}, weights=_family_weights(sizes, text, kind))
-
-
-_FIELDS = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocab", "is_tied")
+    return replace(sizes, weights=_family_weights(sizes, text, kind))
 
 
 def _number(text: Mapping[str, Any], ours: str, theirs: tuple[str, ...]) -> int:

@@ -49,7 +49,8 @@ class PlannedRun:
         """The same run with some settings, under their names in recipes, changed."""
         training = _replaced(self.training, settings)
         generation = None if self.generation is None else _replaced(self.generation, settings)
-        return replace(self, training=training, generation=generation)
+        evaluator: Any = settings.get("evaluator", self.evaluator)
+        return replace(self, training=training, generation=generation, evaluator=evaluator)
 
 
 def _replaced(part: Any, settings: Mapping[str, object]) -> Any:

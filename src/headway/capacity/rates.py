@@ -26,12 +26,14 @@ ENGINE_RATES: Mapping[int, Mapping[int, float]] = {
 }
 """Parameters -> rows at once -> tokens a second."""
 LEARNER_RATES: Mapping[int, float] = {
-    134_515_008: 72_481,
-    494_032_768: 53_222,
-    1_543_714_304: 25_074,
+    134_515_008: 173_000,
+    494_032_768: 111_710,
+    1_543_714_304: 47_133,
     7_615_616_512: 6_835 * 4 / 3,
 }
-"""Parameters -> reply tokens a second without checkpointing (the largest was measured with it, a third more work)."""
+"""Parameters -> reply tokens a second without checkpointing, by flash kernels and compiled, microbatches of 15,360. The
+smallest is the slowest that was seen, for the host holds it up. The largest was measured by dense masks and with
+checkpointing, a third more work."""
 CACHE_BYTES_PER_S = 4e12
 """How fast the cache is read."""
 PUBLISH_BYTES_PER_S = 2.5e9

@@ -93,12 +93,17 @@ def find_remedies(
         tried = [remedy for change in family if (remedy := _try(places_for, change)) is not None]
         helping = [remedy for remedy in tried if remedy.peak_bytes < now.peak_bytes]
         chosen = next((remedy for remedy in helping if remedy.fits), helping[-1] if helping else None)
-        if chosen is not None:
+        if chosen is not None and not any(_is_enough(other, chosen) for other in found):
             found.append(chosen)
     if any(remedy.fits for remedy in found):
         return sorted(found, key=lambda remedy: not remedy.fits)
     together = _sum_that_fits(places_for, families)
     return found if together is None else [*found, together]
+
+
+def _is_enough(less: Remedy, more: Remedy) -> bool:
+    """Whether what `more` changes besides is there already, and helps nothing."""
+    return less.settings.items() <= more.settings.items() and less.peak_bytes == more.peak_bytes
 
 
 def _sum_that_fits(places_for: PlacesFor, families: Sequence[Sequence[Settings]]) -> Remedy | None:
@@ -134,9 +139,18 @@ def _try(places_for: PlacesFor, change: Settings) -> Remedy | None:
 
 
 def learner_changes(
-    *, microbatch_tokens: int, least_tokens: int, learner_ranks: int, max_ranks: int = 64, lora_rank: int = 16
+    *,
+    microbatch_tokens: int,
+    least_tokens: int,
+    learner_ranks: int,
+    max_ranks: int,
+    is_sharded: bool = False,
+    lora_rank: int = 16,
 ) -> list[list[Settings]]:
-    """What takes less memory in a learner, the mildest first. Shorter microbatches change nothing that is learned."""
+    """What takes less memory in a learner, the mildest first. Shorter microbatches change nothing that is learned.
+
+    Shards help one rank too: nothing is copied on the device when they are saved.
+    """
     halves: list[Settings] = []
     tokens = microbatch_tokens // 2
     while tokens > least_tokens:
@@ -145,8 +159,10 @@ def learner_changes(
     if least_tokens < microbatch_tokens:
         halves.append({"microbatch_tokens": least_tokens})
     ranks = [count for count in (2, 4, 8, 16, 32, 64) if learner_ranks < count <= max_ranks]
+    if max_ranks > learner_ranks and max_ranks not in ranks:
+        ranks.append(max_ranks)
     sharded: list[Settings] = [{"sharding": "full", "learner_ranks": count} for count in ranks]
-    if learner_ranks > 1:
+    if not is_sharded:
         sharded.insert(0, {"sharding": "full"})
     both: list[Settings] = [{"gradient_checkpointing": True, **change} for change in sharded]
     return [
@@ -161,20 +177,29 @@ def learner_changes(
 
 
 def engine_changes(
-    *, engine_rows: int, is_vllm: bool, share: float, parts: int, lacks_pages: bool = False
+    *,
+    engine_rows: int,
+    is_vllm: bool,
+    share: float,
+    part_sizes: Sequence[int] = (),
+    wants_vllm: bool = False,
+    may_share: bool = False,
 ) -> list[list[Settings]]:
-    """What takes less memory in an engine: fewer rows, pages instead of rows (`lacks_pages`: rows are what does not
-    fit), a smaller share, or (vLLM) more GPUs for one engine."""
+    """What takes less memory in engines: fewer rows, vLLM (`wants_vllm`: rows, or the model on one GPU, are what does
+    not fit) over one GPU or over one of `part_sizes`, none for the evaluator (`may_share`), a smaller share."""
     rows: list[Settings] = []
     count = engine_rows // 2
     while count >= 1:
         rows.append({"engine_rows": count})
         count //= 2
     changes: list[list[Settings]] = [rows]
-    if lacks_pages:
-        changes.insert(0, [{"engine": "vllm"}])
+    spread: list[Settings] = [{"tensor_parallel_size": size} for size in part_sizes]
+    if wants_vllm and not is_vllm:
+        changes.insert(0, [{"engine": "vllm", **change} for change in ({}, *spread)])
+    if may_share:
+        changes.append([{"evaluator": "engine"}])
     if is_vllm:
-        changes.append([{"tensor_parallel_size": size} for size in (2, 4, 8) if size > parts])
+        changes.append(spread)
         changes.append([{"gpu_memory_utilization": part} for part in (0.5, 0.7, 0.9) if part > share])
         changes.append([{"gpu_memory_utilization": part} for part in (0.4, 0.3, 0.2, 0.1) if part < share])
     return changes

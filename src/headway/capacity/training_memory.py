@@ -3,21 +3,23 @@
     always       weights + gradients + optimizer + reference + critic        exact to the byte
     learning     bfloat16 copies of matrices + activations + logits of a chunk (+ gathered layers)
     adding up    gradients of all ranks in one message (replicas)
-    publishing   the copy in the engine's precision, whole (replicas) or layer by layer (sharded)
+    publishing   the copy in the engine's precision, whole (replicas), or this rank's rows of it (sharded, kept)
     saving       a copy of everything that is saved (replicas)
 
-Activations are those of transformers' layers, tensor by tensor as autograd keeps them, with attention over a mask.
-Their formula is an estimate, see docs/guides/large-models.md for how far it was off; everything always held is a count.
+Activations are those of transformers' layers, tensor by tensor as autograd keeps them: with attention over a mask, or
+compiled and by flash kernels, as `trainer_attention` and `compile_trainer` choose it. Their formula is an estimate, see
+docs/guides/large-models.md for how far it was off; everything always held is a count.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from headway.capacity.memory_items import RoleMemory, items_of
-from headway.capacity.model_shape import ModelShape
+from headway.capacity.model_shape import FAMILY, ModelShape
 from headway.core.naming import unknown
 
 Sharding = Literal["replicas", "full", "hybrid"]
@@ -25,6 +27,8 @@ SHARDINGS = ("replicas", "full", "hybrid")
 PARAMETER_DTYPES = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_STATES = ("full", "8bit", "host")
 CRITICS = ("none", "shared", "own")
+ATTENTIONS = ("auto", "dense", "flex", "flash")
+COMPILINGS = ("auto", "on", "off")
 QUANTIZED_BLOCK = 256
 """Numbers that share a scale in an optimizer state of 8 bit."""
 SAVED_COPIES_ON_HOST = 3
@@ -53,13 +57,23 @@ class Training:
     has_reference: bool = False
     critic: str = "none"
     device: str = "cuda"
+    trainer_attention: str = "auto"
+    compile_trainer: str = "auto"
     max_lead: float = 1.0
     check_engine_every: int = 4
     saves: bool = True
 
     def __post_init__(self) -> None:
-        choices = (("sharding", SHARDINGS), ("parameter_dtype", PARAMETER_DTYPES), ("critic", CRITICS))
-        for name, allowed in (*choices, ("optimizer_state", OPTIMIZER_STATES), ("device", ("cpu", "cuda"))):
+        choices: Mapping[str, Collection[str]] = {
+            "sharding": SHARDINGS,
+            "parameter_dtype": PARAMETER_DTYPES,
+            "critic": CRITICS,
+            "optimizer_state": OPTIMIZER_STATES,
+            "device": ("cpu", "cuda"),
+            "trainer_attention": ATTENTIONS,
+            "compile_trainer": COMPILINGS,
+        }
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(unknown(name, str(getattr(self, name)), allowed))
         for name in ("microbatch_tokens", "row_tokens", "logit_chunk_tokens", "learner_ranks", "ranks_per_node"):
@@ -74,6 +88,11 @@ class Training:
         if self.sharding == "replicas":
             return 1
         return self.learner_ranks if self.sharding == "full" else min(self.learner_ranks, self.ranks_per_node)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a rank has less than the whole model. One rank alone has all of it, and saves its state in files."""
+        return self.shards > 1
 
     @property
     def weight_bytes(self) -> int:
@@ -125,36 +144,61 @@ def _num_trained_tensors(model: ModelShape, training: Training) -> int:
 # -- what is estimated ------------------------------------------------------------------------------
 
 
+def has_mask(model: ModelShape, training: Training) -> bool:
+    """Whether attention goes over a mask of every pair of places: on CPUs, and for kinds of models of which nobody
+    knows here whether flash kernels fit them."""
+    if training.trainer_attention == "auto":
+        return training.device != "cuda" or model.kind not in FAMILY
+    return training.trainer_attention == "dense"
+
+
+def is_compiled(model: ModelShape, training: Training) -> bool:
+    """Whether layers, and what follows the logits, are programs of a compiler, which keeps less."""
+    if training.compile_trainer == "auto":
+        return training.device == "cuda" and not has_mask(model, training)
+    return training.compile_trainer == "on"
+
+
 def layer_activation_bytes(model: ModelShape, training: Training) -> int:
     """What one layer keeps of one token for its backward pass.
 
     Two norms keep their input in float32, what they made of it, and what goes into the matrices (a copy for each where
     the precision changes); attention keeps queries, keys and values as many heads as there are of queries, its output
-    and a row of the mask; the MLP keeps gate, its activation, up and their product.
+    and a row of the mask; the MLP keeps gate, its activation, up and their product. A compiler keeps what came in, both
+    norms, what attention read and found, projected too, gate, up and their product, and makes the rest again.
     """
     hidden, inner, wide = model.hidden, model.inner, model.query_width
     stream, compute = training.weight_bytes, training.compute_bytes
     copies = 1 if stream == compute else 3, 1 if stream == compute else 2
     norms = sum((4 + stream + count * compute) * hidden for count in copies)
     attention = 4 * compute * wide + 4 * model.heads
-    mask = compute * min(training.row_tokens, training.microbatch_tokens)
+    mask = compute * min(training.row_tokens, training.microbatch_tokens) if has_mask(model, training) else 0
     adapters = 7 * compute * training.lora_rank
+    if is_compiled(model, training):
+        norms = (stream + 3 * compute) * hidden + 2 * 4
+        attention = 2 * compute * (wide + model.key_width) + 4 * model.heads
+        if model.kind == "qwen3":  # queries and keys before their norms
+            attention += compute * (wide + model.key_width) + 4 * (model.heads + model.kv_heads)
+        return norms + attention + mask + 3 * compute * inner + adapters
     return norms + attention + mask + 4 * compute * inner + adapters
 
 
 def activation_bytes(model: ModelShape, training: Training) -> int:
     """What a microbatch leaves behind for its backward pass."""
     layer = layer_activation_bytes(model, training)
+    # gradients of one layer's MLP; what is uncompiled lets go of as much by then
+    on_the_way = 3 * training.compute_bytes * model.inner if is_compiled(model, training) else 0
     if not training.gradient_checkpointing:
-        return training.microbatch_tokens * model.layers * layer
+        return training.microbatch_tokens * (model.layers * layer + on_the_way)
     kept = training.weight_bytes * model.hidden
-    return training.microbatch_tokens * (model.layers * kept + layer)
+    return training.microbatch_tokens * (model.layers * kept + layer + on_the_way)
 
 
 def logit_bytes(model: ModelShape, training: Training) -> int:
     """Logits and probabilities of a chunk, the head in the precision it computes in, and its gradient on the way."""
     compute, rows = training.compute_bytes, min(training.logit_chunk_tokens, training.microbatch_tokens)
-    chunk = rows * model.vocab * (8 + (compute if compute != 4 else 0))
+    each = 2 * compute if is_compiled(model, training) else 8 + (compute if compute != 4 else 0)
+    chunk = rows * model.vocab * each
     cast = 0 if compute == training.weight_bytes else compute * model.head
     gradient = 0 if training.lora_rank else training.weight_bytes * model.head
     return chunk + cast + gradient
@@ -162,23 +206,34 @@ def logit_bytes(model: ModelShape, training: Training) -> int:
 
 def copied_matrices_bytes(model: ModelShape, training: Training) -> int:
     """Autocast keeps a bfloat16 copy of every float32 matrix while a microbatch is read."""
-    if training.compute_bytes == training.weight_bytes or training.sharding != "replicas":
+    if training.compute_bytes == training.weight_bytes or training.is_cut:
         return 0  # shards are gathered in the precision that computes
     return training.compute_bytes * sum(map(math.prod, model.matrices.values()))
 
 
 def gathered_bytes(model: ModelShape, training: Training) -> int:
     """Of shards: two layers whole (one computes, one comes), what stands outside of the layers, and its gradient."""
-    if training.sharding == "replicas":
+    if not training.is_cut:
         return 0
     return (2 * training.compute_bytes + training.weight_bytes) * model.largest_layer()
 
 
+def offered_bytes(model: ModelShape, training: Training) -> int:
+    """Of shards: the rows of a version that this rank keeps for engines, until none needs it any more."""
+    if not training.is_cut:
+        return 0
+    if training.lora_rank:
+        parts = sum(math.ceil(rows / training.shards) * columns for rows, columns in model.matrices.values())
+        return training.compute_bytes * parts
+    return training.compute_bytes * shard_parameters(model, training.shards)
+
+
 def publishing_bytes(model: ModelShape, training: Training) -> int:
-    """The copy that engines get. Adapters are folded in float32 first; shards go layer by layer."""
+    """The copy that engines get. Adapters are folded in float32 first; shards are frozen layer by layer, while those of
+    the version before are still there."""
     each = training.compute_bytes + (training.weight_bytes if training.lora_rank else 0)
-    if training.sharding != "replicas":
-        return each * model.largest_layer()
+    if training.is_cut:
+        return offered_bytes(model, training) + each * math.ceil(model.largest_layer() / training.shards)
     if training.lora_rank:
         return each * sum(map(math.prod, model.matrices.values()))
     return 0 if training.compute_bytes == training.weight_bytes else each * model.num_parameters
@@ -206,6 +261,7 @@ def learner_memory(model: ModelShape, training: Training) -> RoleMemory:
         ("optimizer", optimizer),
         ("reference", reference),
         ("critic", critic),
+        ("published version", offered_bytes(model, training)),
     )
     message = trained * each if training.learner_ranks > 1 and training.sharding == "replicas" else 0
     return RoleMemory(
@@ -253,10 +309,8 @@ def learner_host_memory(model: ModelShape, training: Training) -> RoleMemory:
         "learner on the host",
         items_of(("optimizer", optimizer), ("weights of a version to check the engine by", checked)),
         {
-            "loading": items_of(
-                ("weights", 4 * (whole if training.sharding == "replicas" else whole // training.shards))
-            ),
-            "publishing": items_of(("published version", 2 * whole if training.sharding == "replicas" else 0)),
+            "loading": items_of(("weights", 4 * whole // training.shards)),
+            "publishing": items_of(("published version", 0 if training.is_cut else 2 * whole)),
             "saving": items_of(("checkpoint", saved if training.saves else 0)),
         },
     )

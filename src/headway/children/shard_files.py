@@ -112,6 +112,16 @@ class _Piece(NamedTuple):
     kind: torch.dtype
 
 
+def _check(about: JsonObject, place: JsonObject) -> None:
+    """Numbers that no save has written would be read as no rows at all."""
+    rows = (place["shape"] or [1])[0]
+    total = (about["shape"] or [1])[0]
+    if about["block_rows"] < 1 or not 0 <= about["first"] <= about["first"] + rows <= total:
+        raise ValueError(f"rows {about['first']} to {about['first'] + rows} of {total}, {about['block_rows']} a block")
+    if place["data_offsets"][0] < 0:
+        raise ValueError(f"data that begin at {place['data_offsets'][0]}")
+
+
 class SavedShards:
     """Reads rows out of the files that some ranks have written."""
 
@@ -121,13 +131,17 @@ class SavedShards:
         self.shapes: dict[str, tuple[int, ...]] = {}
         for about in sorted(folder.glob("shard-*.json")):
             try:
-                self._note(about.with_suffix(".safetensors"), json.loads(about.read_text()))
+                found = json.loads(about.read_text())
+                if found["start"] < 0:
+                    raise ValueError(f"data that begin at {found['start']}")
+                self._note(about.with_suffix(".safetensors"), found)
             except (ValueError, KeyError, TypeError) as error:
                 raise ShardError(f"{about} cannot be read: {type(error).__name__}: {error}") from None
 
     def _note(self, path: Path, found: JsonObject) -> None:
         for name, about in found["tensors"].items():
             place = found["places"][name]
+            _check(about, place)
             piece = _Piece(
                 path,
                 found["start"] + place["data_offsets"][0],

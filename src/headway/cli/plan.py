@@ -38,19 +38,19 @@ MODEL is a folder, a config.json, an id on the model hub, smollm2, or a shape to
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from headway.capacity.division import Division, Work, best_of, divide, divisions, predict
 from headway.capacity.fit_report import Place
-from headway.capacity.generation_memory import Generation
+from headway.capacity.generation_memory import ENGINES, Generation
 from headway.capacity.machine import Gpu, HostMemory, gpus_here, host_memory
 from headway.capacity.memory_items import GB
 from headway.capacity.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
 from headway.capacity.rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
 from headway.capacity.remedies import Remedy, engine_changes, find_remedies, is_refused, learner_changes
-from headway.capacity.training_memory import Training
+from headway.capacity.training_memory import CRITICS, OPTIMIZER_STATES, PARAMETER_DTYPES, SHARDINGS, Training
 from headway.cli.output import say
 from headway.cli.plan_report import Machine, PlanReport
 from headway.cli.simulate import read_leads
@@ -82,8 +82,19 @@ COUNTS = (
     *("learner_ranks", "engine_rows", "tensor_parallel_size", "microbatch_tokens", "logit_chunk_tokens"),
 )
 AMOUNTS = ("gpu_memory_gb", "host_memory_gb", "engine_rate", "learner_rate", "publish_gb_per_s")
+CHOICES: Mapping[str, Collection[str]] = {
+    "evaluator": ("own", "engine", "none"),
+    "engine": ENGINES,
+    "sharding": SHARDINGS,
+    "parameter_dtype": PARAMETER_DTYPES,
+    "optimizer_state": OPTIMIZER_STATES,
+    "critic": CRITICS,
+}
 FLAGS = ("gradient_checkpointing", "reference", "probe", "json")
 DEFAULT_GPU_GB = 80.0
+ENGINES_GPU = "an engine's GPU"
+MOST_GPUS = 64
+"""More are not offered to what does not fit."""
 
 
 def command(words: list[str]) -> int:
@@ -116,8 +127,12 @@ def _read(words: list[str]) -> dict[str, Any]:
         if name in FLAGS and not isinstance(value, bool):
             raise UsageError(f"--{name} is true or false, received {value!r}")
     told = {**DEFAULTS, **options}
-    if told["evaluator"] not in ("own", "engine", "none"):
-        raise UsageError(unknown("evaluator", str(told["evaluator"]), ("own", "engine", "none")))
+    for name, allowed in CHOICES.items():
+        if told[name] is not None and told[name] not in allowed:
+            raise UsageError(unknown(name, str(told[name]), allowed))
+    share = told["gpu_memory_utilization"]
+    if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
+        raise UsageError(f"--gpu_memory_utilization is a share of a GPU, above 0 and at most 1, received {share!r}")
     if isinstance(told["lora_rank"], bool) or not isinstance(told["lora_rank"], int):
         raise UsageError(f"--lora_rank must be a whole number, received {told['lora_rank']!r}")
     if not isinstance(told["uneven"], int | float) or told["uneven"] < 0:
@@ -167,6 +182,11 @@ def _planned(model: Any, told: Told, machine: Machine) -> PlannedRun:
         raise UsageError(
             f"--tensor_parallel_size {generation.tensor_parallel_size} is more than the {machine.per_node} GPUs of a "
             "machine: an engine is on one"
+        )
+    if model.heads % generation.tensor_parallel_size:
+        raise UsageError(
+            f"--tensor_parallel_size {generation.tensor_parallel_size} does not divide the {model.heads} heads of "
+            f"{model.name}: vLLM gives each GPU as many"
         )
     return PlannedRun(model, training, generation, told["collectors"] or 1, told["evaluator"])
 
@@ -223,21 +243,34 @@ def _report(plan: PlannedRun, rates: Rates, told: Told, machine: Machine) -> Pla
             plan = _with_division(plan, predictions[0].division)
             places = _rooms(plan, machine)
             return PlanReport(plan, machine, places, predictions, _remedies(plan, places, told, machine), rates)
-    ranks = told["learner_ranks"] or max(1, machine.gpus // 2)
-    plan = replace(plan, training=replace(plan.training, learner_ranks=ranks))
+    plan = _with_ranks(plan, told["learner_ranks"] or _most_ranks(plan, machine.gpus))
     places = _rooms(plan, machine)
-    if not is_refused(places):
+    needed = _gpus_of_engines(plan) + plan.training.learner_ranks
+    if needed > machine.gpus or not is_refused(places):
+        needs = "; an evaluator of its own needs GPUs too: --evaluator engine" if plan.evaluator == "own" else ""
         raise UsageError(
             f"no division of {machine.gpus} GPUs has --collectors {told['collectors'] or 'any'} and --learner_ranks "
-            f"{told['learner_ranks'] or 'any'} with an evaluator of {plan.evaluator!r}"
+            f"{told['learner_ranks'] or 'any'} with an evaluator of {plan.evaluator!r}{needs}"
         )
     return PlanReport(plan, machine, places, [], _remedies(plan, places, told, machine), rates)
 
 
 def _with_division(plan: PlannedRun, division: Division) -> PlannedRun:
-    return replace(
-        plan, engines=division.engines, training=replace(plan.training, learner_ranks=division.learner_ranks)
-    )
+    return replace(_with_ranks(plan, division.learner_ranks), engines=division.engines)
+
+
+def _with_ranks(plan: PlannedRun, ranks: int) -> PlannedRun:
+    return replace(plan, training=replace(plan.training, learner_ranks=ranks))
+
+
+def _most_ranks(plan: PlannedRun, gpus: int) -> int:
+    """Ranks that have a GPU each beside the engines, and an evaluator of its own."""
+    return max(1, gpus - _gpus_of_engines(plan))
+
+
+def _gpus_of_engines(plan: PlannedRun) -> int:
+    assert plan.generation is not None
+    return plan.generation.tensor_parallel_size * (plan.engines + (plan.evaluator == "own"))
 
 
 def _rooms(plan: PlannedRun, machine: Machine) -> list[Place]:
@@ -255,20 +288,50 @@ def _remedies(plan: PlannedRun, places: list[Place], told: Told, machine: Machin
         microbatch_tokens=training.microbatch_tokens,
         least_tokens=told["prompt_tokens"] + told["reply_tokens"],
         learner_ranks=training.learner_ranks,
+        max_ranks=training.learner_ranks if told["learner_ranks"] is None else _most_ranks(plan, machine.gpus),
+        is_sharded=training.sharding != "replicas",
     )
     changes += engine_changes(
         engine_rows=generation.engine_rows,
         is_vllm=generation.engine == "vllm",
         share=generation.gpu_memory_utilization,
-        parts=generation.tensor_parallel_size,
-        lacks_pages=bool(line_about_pages(plan, places)),
+        part_sizes=_larger_engines(plan, machine),
+        wants_vllm=any(place.verdict == "does not fit" and place.name.startswith(ENGINES_GPU) for place in places)
+        or bool(line_about_pages(plan, places)),
+        may_share=plan.evaluator == "own",
     )
 
     def places_for(change: Mapping[str, object]) -> list[Place]:
         changed = plan.changed(change)
-        is_spread = changed.training.learner_ranks > 1 or machine.gpus > 1
-        if is_spread:  # more ranks than one want GPUs of their own
-            return places_apart(changed, machine.gpu_room, machine.host, machine.nodes)
-        return _rooms(changed, machine)
+        gpus = change.get("gpus", machine.gpus)
+        if not isinstance(gpus, int) or gpus == 1:
+            return _rooms(changed, machine)
+        if told["learner_ranks"] is None:
+            changed = _with_ranks(changed, _most_ranks(changed, gpus))
+        if _gpus_of_engines(changed) + changed.training.learner_ranks > gpus:
+            raise ValueError("there are not so many GPUs")
+        if told["sharding"] is None:
+            changed = changed.changed({"sharding": "full"})
+        return places_apart(changed, machine.gpu_room, machine.host, machine.nodes)
 
-    return find_remedies(places_for, changes)
+    found = find_remedies(places_for, changes)
+    more_gpus = _more_gpus(plan, told, machine)
+    found += [remedy for remedy in find_remedies(places_for, [more_gpus]) if remedy.fits]
+    if not any(remedy.fits for remedy in found):
+        both = find_remedies(places_for, [*changes, more_gpus])
+        found += [remedy for remedy in both if remedy.fits]
+    return sorted(found, key=lambda remedy: not remedy.fits)
+
+
+def _larger_engines(plan: PlannedRun, machine: Machine) -> list[int]:
+    """GPUs of an engine that may be more than it has: on one machine, with as many heads on each."""
+    assert plan.generation is not None
+    least, most = plan.generation.tensor_parallel_size + 1, machine.per_node
+    return [size for size in (2, 4, 8) if least <= size <= most and plan.model.heads % size == 0]
+
+
+def _more_gpus(plan: PlannedRun, told: Mapping[str, Any], machine: Machine) -> list[dict[str, object]]:
+    """Larger numbers of GPUs, as many on every machine, that engines, evaluator and a rank find room in."""
+    least = _gpus_of_engines(plan) + (told["learner_ranks"] or 1)
+    powers = (machine.nodes * 2**power for power in range(1, 11))
+    return [{"gpus": count} for count in powers if machine.gpus < count <= MOST_GPUS and count >= least]

@@ -92,7 +92,6 @@ def rows_of_files(
     the rows, drawn once for all seeds. A sample without a `uid` is named after its file and line.
     """
     fields = _Fields.of(prompt_field, truth_field, media_fields)
-    _is_list(more_files, "more_files")
     paths = [path for place in (file, *more_files) for path in files_at(place)]
     kind = "parquet" if paths[0].suffix == ".parquet" else "jsonl"
     rules = _Rules(f"{kind}:{file}", reward, reward_weights, held_out_fraction, seed)
@@ -177,11 +176,6 @@ def _placed(paths: Sequence[Path]) -> Iterable[_Placed]:
             yield _Placed(path.stem, number, row, place_of(path, number))
 
 
-def _is_list(value: object, name: str) -> None:
-    if isinstance(value, str):
-        raise ValueError(f"{name} must be a list of names, received {value!r}")
-
-
 @dataclass(frozen=True, slots=True)
 class _Fields:
     """Says where things are in a row."""
@@ -192,7 +186,6 @@ class _Fields:
 
     @classmethod
     def of(cls, prompt: str, truth: str | None, media: Sequence[str]) -> _Fields:
-        _is_list(media, "media_fields")
         return cls(prompt, truth, (*MEDIA, *media))
 
     def prompts(self, rows: Iterable[_Placed], split: str) -> list[Prompt]:

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 from headway.core.naming import unknown
-from headway.core.one_line import shortened
+from headway.core.one_line import in_a_line, shortened
 from headway.core.opaque import SettingValue
 from headway.llm.rewards import RewardError, Scored, failed, parts_of, read_reward
 from headway.llm.tasks import Prompt
@@ -199,11 +199,19 @@ def settled(value: object) -> object:
     if not inspect.isawaitable(value):
         return value
 
-    async def wait() -> object:
-        found: object = await value
-        return found
+    return asyncio.run(awaited(value))
 
-    return asyncio.run(wait())
+
+async def awaited(value: Awaitable[object]) -> object:
+    """Waits for it. A cancellation that nobody has asked for, as clients of services raise it, is a failure like any:
+    passed on, it would look as if whoever waits here was to stop."""
+    try:
+        return await value
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError(in_a_line(error)) from None
 
 
 # -- by name ----------------------------------------------------------------------------------------

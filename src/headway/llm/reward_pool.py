@@ -36,6 +36,7 @@ from headway.llm.reward_functions import (
     RewardFunctions,
     RewardQuestion,
     Rewards,
+    awaited,
     questions_for,
     settled,
 )
@@ -339,10 +340,9 @@ class RewardPool:
 
         async def ask() -> object:
             try:
-                found: object = await call.function.ask(call.question)  # type: ignore[misc]
+                return await awaited(call.function.ask(call.question))  # type: ignore[arg-type]
             except (KeyboardInterrupt, SystemExit) as error:  # would end the loop for all others
                 raise RuntimeError(in_a_line(error)) from None
-            return found
 
         done = loop.begin(ask())
         try:

@@ -157,6 +157,8 @@ def _finite(value: Any, source: str, uid: str) -> float:
     except (TypeError, ValueError):
         received = f"{shortened(repr(value))} ({type(value).__name__})"
         raise RewardError(f"{source} returned {received} for sample {uid}; allowed: a float or a bool") from None
+    except OverflowError:
+        raise RewardError(f"{source} returned a number beyond all floats for sample {uid}") from None
     if not math.isfinite(number):
         raise RewardError(f"{source} returned {number} for sample {uid}; allowed: a finite number")
     return number

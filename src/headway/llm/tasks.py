@@ -22,9 +22,10 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_type_hints
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from headway.core.naming import unknown
 from headway.core.types import derive_seed
@@ -248,6 +249,7 @@ def load_task(
     for option in options:
         if option not in allowed:
             raise ValueError(unknown(f"option of task {kind!r}", option, allowed))
+    _check_kinds(kind, make, options)
     made: Task = make(*([argument] if argument else []), seed=seed, **options)
     if not isinstance(made, PromptTask):
         return made
@@ -258,6 +260,17 @@ def load_task(
     if made.rewards is None and not made.has_rule:
         raise ValueError(f"task {kind} needs a reward function: reward=file.py:function or reward=module:function")
     return made
+
+
+def _check_kinds(task: str, make: Callable[..., Task], options: Mapping[str, Any]) -> None:
+    """Refuses an option whose value is of another kind than the task says: a word for a number, a number for a list."""
+    hints = get_type_hints(make)
+    for option, value in options.items():
+        try:
+            TypeAdapter(hints[option]).validate_python(value, strict=True)
+        except ValidationError as error:
+            why = error.errors(include_url=False)[0]["msg"]
+            raise ValueError(f"option {option!r} of task {task!r}: {why}, received {value!r}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@
             rollout.{n_gpus_per_node, nnodes}  -->  collectors
             rollout.tensor_model_parallel_size -->  vllm_options, engine_gpus
             actor.strategy: fsdp, fsdp2        -->  sharding=full, where there are several ranks
+            actor.fsdp_config.fsdp_size        -->  sharding=hybrid and shard_ranks, where it is fewer than all
+            actor.fsdp_config.optimizer_offload, offload_policy, model_dtype
+                                               -->  optimizer_state=host, parameter_dtype
     ROLL    actor_train.device_mapping         -->  learner_ranks
             actor_infer.device_mapping         -->  collectors, engine_gpus
             (on Ray, where roles have GPUs of their own; elsewhere it decides how a batch is cut)
@@ -48,6 +51,11 @@ def num_engines(gpus: int, parts: int, per_node: int, name: str) -> int:
 
 ROLLOUT_GPUS, ROLLOUT_NODES = "rollout.n_gpus_per_node", "rollout.nnodes"
 TRAINER_GPUS, TRAINER_NODES = "trainer.n_gpus_per_node", "trainer.nnodes"
+FSDP = "actor_rollout_ref.actor.fsdp_config"
+FSDP_SIZE = f"{FSDP}.fsdp_size"
+ALL_RANKS = -1
+OFFLOADS = (f"{FSDP}.optimizer_offload", f"{FSDP}.offload_policy")
+DTYPES = {"fp32": "float32", "float32": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 
 
 def total(theirs: Theirs, per_node: str, nodes: str) -> tuple[int, int]:
@@ -76,15 +84,47 @@ def strategy(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """Over several ranks weights, gradients and optimizer are cut, as FSDP does."""
     if value not in SHARDED:
         raise ValueError(f"only {' or '.join(SHARDED)} is possible here: a layer is not cut over GPUs")
-    return _sharded(total(theirs, TRAINER_GPUS, TRAINER_NODES)[0], fields)
+    return fsdp_size(theirs.get(FSDP_SIZE, ALL_RANKS), theirs, fields)
 
 
-def _sharded(ranks: int, fields: Collection[str]) -> Meaning:
+def fsdp_size(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    """The ranks that hold one model together: all, or so many, which are replicas of each other."""
+    return _sharded(total(theirs, TRAINER_GPUS, TRAINER_NODES)[0], fields, value)
+
+
+def _sharded(ranks: int, fields: Collection[str], size: object = -1) -> Meaning:
+    part = ranks if size == ALL_RANKS else whole("fsdp_size", size)
     if ranks == 1:
         return "one rank has everything"
     if "sharding" not in fields:
         return "learner_ranks says over how many processes the learner is spread; each has all weights"
-    return {"sharding": "full"}
+    if part >= ranks:
+        return {"sharding": "full"}
+    if ranks % part:
+        raise ValueError(f"{ranks} ranks cannot be divided into models of {part} (fsdp_size)")
+    return {"sharding": "replicas"} if part == 1 else {"sharding": "hybrid", "shard_ranks": part}
+
+
+def on_host(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    """Of what verl can keep in the machine's memory, the optimizer's moments are there."""
+    if not any(theirs.get(path) for path in OFFLOADS):
+        return "weights, gradients and moments are where the learner computes"
+    if "optimizer_state" not in fields:
+        return "this recipe's learner keeps its moments where it computes"
+    return {"optimizer_state": "host"}
+
+
+def parameter_dtype(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if value not in DTYPES:
+        raise ValueError(f"only {' or '.join(DTYPES)} is possible here")
+    ours = DTYPES[str(value)]
+    return {"parameter_dtype": ours} if "parameter_dtype" in fields else f"weights here are in {ours}"
+
+
+def compiling(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    if "compile_trainer" not in fields:
+        return "this recipe's update is not compiled"
+    return {"compile_trainer": "auto" if value else "off"}
 
 
 # -- ROLL -------------------------------------------------------------------------------------------
@@ -93,6 +133,7 @@ TRAIN_DEVICES, INFER_DEVICES = "actor_train.device_mapping", "actor_infer.device
 PER_NODE = "num_gpus_per_node"
 TRAIN_STRATEGY = "actor_train.strategy_args.strategy_name"
 _TRAIN_CONFIG = "actor_train.strategy_args.strategy_config"
+ROLL_FSDP_SIZE = f"{_TRAIN_CONFIG}.fsdp_size"
 CUTS = tuple(f"{_TRAIN_CONFIG}.{size}_parallel_size" for size in ("tensor_model", "pipeline_model", "context"))
 INFER_PARTS = "actor_infer.strategy_args.strategy_config.tensor_parallel_size"
 NOT_ON_RAY = (
@@ -135,6 +176,10 @@ def infer_devices(value: object, theirs: Theirs, fields: Collection[str]) -> Mea
 def train_strategy(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if value not in SHARDED_IN_ROLL:
         raise ValueError(f"only {', '.join(SHARDED_IN_ROLL)} are understood")
+    return train_fsdp_size(theirs.get(ROLL_FSDP_SIZE, ALL_RANKS), theirs, fields)
+
+
+def train_fsdp_size(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     if theirs.get(RUNTIME) != "ray":
         return "the learner is one process, or learner_ranks of them"
-    return _sharded(len(devices_of(theirs.get(TRAIN_DEVICES, [0]))), fields)
+    return _sharded(len(devices_of(theirs.get(TRAIN_DEVICES, [0]))), fields, value)

@@ -170,6 +170,15 @@ PATHS = by_path(
         gpus.train_strategy,
         gpus.RUNTIME,
         gpus.TRAIN_DEVICES,
+        gpus.ROLL_FSDP_SIZE,
+    ),
+    row(
+        gpus.ROLL_FSDP_SIZE,
+        "sharding, shard_ranks (hybrid, where fewer than all; on Ray)",
+        4,
+        gpus.train_fsdp_size,
+        gpus.RUNTIME,
+        gpus.TRAIN_DEVICES,
     ),
     row(
         f"{TRAIN}.model_args.disable_gradient_checkpointing",

@@ -173,12 +173,31 @@ PATHS = by_path(
         KnownPath(f"trainer.{name}", "learner_ranks (in all)", gpus.places("trainer", "learner_ranks"), 1, other)
         for name, other in (("n_gpus_per_node", ("trainer.nnodes",)), ("nnodes", ("trainer.n_gpus_per_node",)))
     ),
+    *(
+        KnownPath(
+            path,
+            "sharding (full, over several ranks)",
+            gpus.strategy,
+            "fsdp2",
+            (gpus.TRAINER_GPUS, gpus.TRAINER_NODES, gpus.FSDP_SIZE),
+        )
+        for path in (f"{ACTOR}.strategy", f"{gpus.FSDP}.strategy")
+    ),
     KnownPath(
-        f"{ACTOR}.strategy",
-        "sharding (full, over several ranks)",
-        gpus.strategy,
-        "fsdp2",
+        gpus.FSDP_SIZE,
+        "sharding, shard_ranks (hybrid, where fewer than all)",
+        gpus.fsdp_size,
+        -1,
         (gpus.TRAINER_GPUS, gpus.TRAINER_NODES),
+    ),
+    *(
+        KnownPath(path, "optimizer_state (host when on)", gpus.on_host, True, (other,))
+        for path, other in (gpus.OFFLOADS, gpus.OFFLOADS[::-1])
+    ),
+    KnownPath(f"{gpus.FSDP}.model_dtype", "parameter_dtype", gpus.parameter_dtype, "bf16"),
+    *(
+        KnownPath(path, "compile_trainer (auto or off)", gpus.compiling, True)
+        for path in (f"{ACTOR}.use_torch_compile", f"{gpus.FSDP}.use_torch_compile")
     ),
     KnownPath("trainer.logger", "use_wandb, tensorboard", by.loggers, ["console", "tensorboard"]),
     row("trainer.project_name", "wandb_project", "headway"),
@@ -203,6 +222,9 @@ PATHS = by_path(
             ("algorithm.kl_ctrl.type", ("fixed",), "the weight of the penalty stays as it is"),
             (f"{ACTOR}.kl_loss_type", ("low_var_kl", "k3"), "the k3 estimate is used"),
             (f"{ACTOR}.ulysses_sequence_parallel_size", (1,), "a sequence is not spread over GPUs"),
+            (f"{gpus.FSDP}.ulysses_sequence_parallel_size", (1,), "a sequence is not spread over GPUs"),
+            (f"{gpus.FSDP}.mixed_precision.param_dtype", ("bf16", "bfloat16"), "on a GPU products are in bfloat16"),
+            (f"{gpus.FSDP}.mixed_precision.reduce_dtype", ("fp32", "float32"), "gradients are summed in float32"),
             (f"{MODEL}.trust_remote_code", (False,), "a model's own code is not run"),
             (f"{MODEL}.target_modules", ("all-linear",), "adapters go to every linear layer"),
             (f"{ROLLOUT}.do_sample", (True,), "replies to train on are sampled"),
@@ -234,6 +256,10 @@ PATHS = by_path(
 )
 
 _MEMORY = "weights and gradients stay where the learner is; microbatch_tokens and lora_rank bound the memory"
+_PARTS = (
+    "each layer is a part, gathered while it is read; weights stay where the learner is (sharding, parameter_dtype and "
+    "optimizer_state bound the memory)"
+)
 _TOKENS = "forward passes are cut by tokens (microbatch_tokens), not by samples"
 _FOLDER = "a run has a folder of its own, named after the recipe and the time (--runs says where, --name adds a name)"
 _LOGS = "every event and every metric is in the run's folder"
@@ -269,14 +295,13 @@ WITHOUT_EFFECT: dict[str, str] = {
     "actor_rollout_ref.actor.use_dynamic_bsz": _TOKENS,
     "actor_rollout_ref.actor.ppo_micro_batch_size": _TOKENS,
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": _TOKENS,
-    "actor_rollout_ref.actor.use_torch_compile": "the update is not compiled",
     "actor_rollout_ref.actor.shuffle": "minibatches are drawn anew in every update",
     "actor_rollout_ref.actor.data_loader_seed": "`seed` decides everything",
-    "actor_rollout_ref.actor.fsdp_config.*": _MEMORY,
+    "actor_rollout_ref.actor.fsdp_config.*": _PARTS,
     "actor_rollout_ref.actor.megatron.*": _MEMORY,
-    "actor_rollout_ref.actor.entropy_from_logits_with_chunking": _MEMORY,
-    "actor_rollout_ref.actor.entropy_from_logits_chunk_size": _MEMORY,
-    "actor_rollout_ref.actor.entropy_checkpointing": _MEMORY,
+    "actor_rollout_ref.actor.entropy_from_logits_with_chunking": _FUSED,
+    "actor_rollout_ref.actor.entropy_from_logits_chunk_size": _FUSED,
+    "actor_rollout_ref.actor.entropy_checkpointing": _FUSED,
     "actor_rollout_ref.actor.use_fused_kernels": _FUSED,
     "actor_rollout_ref.actor.use_prefix_grouper": _FUSED,
     "actor_rollout_ref.actor.use_rollout_log_probs": "the engine's log-probabilities are always used, token by token",

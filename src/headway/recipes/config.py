@@ -32,6 +32,8 @@ from headway.recipes.shared_settings import (
     RecordingSettings,
 )
 
+YAML_WORDS = {True: "on", False: "off"}
+"""Words that YAML reads as these; of a setting that has such a word as a value, the word is meant."""
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -167,6 +169,8 @@ def read_values(kind: type[RunConfig], *layers: Mapping[str, object]) -> RunConf
         annotation = kind.model_fields[name].annotation
         if isinstance(value, str) and _may_hold_several(annotation):
             value = merged[name] = _structure(value)
+        if isinstance(value, bool) and YAML_WORDS[value] in get_args(annotation):
+            value = merged[name] = YAML_WORDS[value]
         if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
             problems.append(f"{name} needs a value, received {value!r}")  # else a bare --updates would be 1
             del merged[name]

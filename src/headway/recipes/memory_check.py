@@ -34,7 +34,7 @@ from headway.recipes.sft_config import SFTConfig
 Checked = LanguageModelConfig | SFTConfig
 OF_TRAINING = (
     *("logit_chunk_tokens", "learner_ranks", "lora_rank", "gradient_checkpointing"),
-    *("sharding", "parameter_dtype", "optimizer_state"),
+    *("sharding", "parameter_dtype", "optimizer_state", "trainer_attention", "compile_trainer"),
 )
 """Settings that a learner's memory depends on, as far as a recipe has them."""
 
@@ -78,6 +78,7 @@ def memory_of(config: Checked) -> MemoryReport | None:
         least_tokens=_least_microbatch(config),
         learner_ranks=run.training.learner_ranks,
         max_ranks=max(1, len(gpus)),
+        is_sharded=run.training.sharding != "replicas",
     )
     if run.generation is not None:
         generation = run.generation
@@ -85,8 +86,8 @@ def memory_of(config: Checked) -> MemoryReport | None:
             engine_rows=generation.engine_rows,
             is_vllm=generation.engine == "vllm",
             share=generation.gpu_memory_utilization,
-            parts=8,  # more GPUs for one engine are Ray's to give
-            lacks_pages=bool(why),
+            wants_vllm=bool(why),
+            may_share=run.evaluator == "own" and not config.evaluate_in_background,
         )
     known = {*type(config).model_fields, "gpu_memory_utilization"}
     return MemoryReport(places, find_remedies(places_for, changes, known), why)
@@ -104,6 +105,7 @@ def planned_run(config: Checked, shape: ModelShape, device: str) -> PlannedRun:
         row_tokens=min(microbatch, tree_tokens(shape, prompt, reply, group)),
         has_reference=bool(getattr(config, "kl_weight", 0)),
         critic=critic,
+        ranks_per_node=getattr(config, "ranks_of_a_model", None) or 1,
         device=device,
         max_lead=1.0 if config.max_lead == "auto" else config.max_lead,
         check_engine_every=getattr(config, "check_engine_every", 0),
