@@ -88,12 +88,18 @@ class Scaling:
         if not self._calls.settings.is_pinned:
             return
         places = self._calls.settings.collectors, self._calls.settings.lanes
-        live = (entry.ticket.collector for line in self._collecting.flights.lines for entry in line.ledger.live())
-        numbers = {place_of(seat, *places)[0] for seat in live if seat is not None}
+        numbers = {place_of(seat, *places)[0] for seat in self._seats_with_tickets()}
         self._back = sorted(numbers.difference(range(self.collectors)))
         await self._build(self._back)
         for seat in (seat for number in self._back for seat in self._collectors.post_of(number).seats):
             self._queue.leave(seat)
+
+    def _seats_with_tickets(self) -> set[int]:
+        """Of a pinned run: those of its live tickets, and of those that nobody has opened before the last change."""
+        first, lines = self._collecting.flights.first, self._collecting.flights.lines
+        live = {entry.ticket.collector for line in lines for entry in line.ledger.live()}
+        coming = range(first.ledger.next_index, first.ledger.seats.since)
+        return {seat for seat in live if seat is not None} | {first.ledger.seats.seat(index) for index in coming}
 
     def begin(self, group: asyncio.TaskGroup) -> None:
         """The loops of those that the run begins with."""

@@ -561,6 +561,11 @@ class Ledger:
         tally.live = len(self._entries)
         tally.opened = tally.live + tally.learned + tally.dropped
 
+    def postpone(self, seconds: float) -> None:
+        """So much time has passed that makes no waiting rollout older."""
+        for entry in self._arrived.values():
+            entry.landed_s += seconds
+
     # -- inside -------------------------------------------------------------------------------------
 
     def _entry(self, index: int, phase: Phase, verb: str) -> Entry:

@@ -137,10 +137,12 @@ class ScalingAuditor:
         seats = [seats for since, seats in self._parts if index >= since][-1]
         return seats[index % len(seats)]
 
-    def resume(self, live: Iterable[int], terms: LineTerms) -> None:
-        """In a pinned run those are there again that were leaving and have tickets."""
+    def resume(self, live: Iterable[int], unopened: int, terms: LineTerms) -> None:
+        """In a pinned run those are there again that were leaving and have tickets, or will have some from `unopened`
+        on, the first that the first line has not opened."""
         if terms.is_pinned:
-            numbers = {terms.collector_of(self.seat_of(index)) for index in live}
+            coming = range(unopened, self._parts[-1][0])
+            numbers = {terms.collector_of(self.seat_of(index)) for index in (*live, *coming)}
             self._leaving = {number for number in numbers if number >= self._num}
             self._most = max(self._most, *(number + 1 for number in numbers), 0)
 
@@ -252,7 +254,7 @@ class Auditor:
         for name, (version, updates) in (event.others or {}).items():
             self._line(name).resume(version, updates, waited_s)
         self._evaluations.resume(self._settings["evaluate_every"])
-        self._scaling.resume(self._live, self._first.terms)
+        self._scaling.resume(self._live, self._first.opened_last + 1, self._first.terms)
 
     def _restart(self, event: ev.Restarted) -> None:
         self._restarts += 1
