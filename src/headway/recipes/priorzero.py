@@ -51,10 +51,10 @@ from headway.llm.action_prior import ActionPrior
 from headway.llm.engine import Sampling
 from headway.llm.models import load_tokenizer
 from headway.llm.opinion_cache import OpinionCache
-from headway.recipes.language_model import build_engine, check_engine
-from headway.recipes.priorzero_config import PriorZeroConfig
+from headway.recipes.language_model import build_engine, check_engine, check_model
+from headway.recipes.priorzero_config import MADE, PriorZeroConfig
 from headway.recipes.search_parts import replay_of, temperature_of
-from headway.recipes.story_models import with_model
+from headway.recipes.story_models import check_story, with_model
 from headway.recipes.trained_models import device_of, frozen_model, trained_model, with_gpus
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner
@@ -70,8 +70,10 @@ MakeGuide = Callable[[Mode], Guide]
 
 def stations(config: PriorZeroConfig, *, make_prior: MakePrior | None = None) -> Stations:
     """Everything wired: one line an edge. `make_prior` makes somebody else to ask in the language model's place."""
+    check_story(config)
     if config.has_prior and make_prior is None:
         check_engine(config)
+        _check_model(config)
     ask = partial(make_prior, config) if make_prior else partial(action_prior, config, OpinionCache(config.prior_cache))
     guide = partial(_guide, config, ask if config.has_prior else None)
     make_replay, make_learner = partial(_replay, config), partial(_learner, config)
@@ -89,6 +91,15 @@ def stations(config: PriorZeroConfig, *, make_prior: MakePrior | None = None) ->
         most_collectors=config.collectors,
         lines={LINE: _prior_line(config)} if config.is_learned else {},
     )
+
+
+def _check_model(config: PriorZeroConfig) -> None:
+    """A language model that cannot be is refused before there is a run, and not by a role that starts."""
+    if config.runtime == "ray":  # there the model may be elsewhere, and so may a GPU
+        return
+    device_of(config)
+    if config.model != MADE:
+        check_model(config)
 
 
 def _prior_line(config: PriorZeroConfig) -> LineStations:
