@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("jericho", reason="a library of games is not installed: jericho")
 pytest.importorskip("textworld", reason="a library of games is not installed: textworld")
 
+from running_processes import all_children, title
 from story_files import small_story
+from story_runs import bits, run, tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headway.cli import main
+from headway.observe.recorder import MemoryRecorder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 SAFE = {"verbs": ["take", "drop", "open", "close"], "limit_s": 60.0}
@@ -41,11 +47,34 @@ def test_a_quick_test_of_a_story_file_ends_with_the_statistics_of_both_lines(
     assert last["run/updates"] == 8
     assert last["prior/run/updates"] > 0
     both = {"run/version", "prior/run/version", "run/lead", "prior/run/lead", "learn/prior_asked", "learn/prior_late"}
+    both |= {"learn/candidates_guessed"}
     assert both <= set(last)
     assert "prior/learner" in (folder / "report.html").read_text()
     scalars = EventAccumulator(str(folder / "tensorboard"))
     scalars.Reload()
     assert both <= set(scalars.Tags()["scalars"])
+
+
+class KillsStories(MemoryRecorder):
+    """Kills the processes of all story files whenever a rollout has landed."""
+
+    killed = 0
+
+    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+        super().record(time_s, kind, fields)
+        for pid in all_children(os.getpid()) if kind == "land" else ():
+            if "headway story" in title(pid):
+                os.kill(pid, signal.SIGKILL)
+                self.killed += 1
+
+
+def test_a_run_whose_games_are_killed_again_and_again_has_the_same_bits(tmp_path: Path) -> None:
+    told = {"env": str(small_story(tmp_path, 3)), "env_options": SAFE, "prior": "none", "runtime": "inline"}
+    killer = KillsStories()
+    disturbed = run(tiny(**told), recorder=killer)
+    assert killer.killed > 1
+    assert disturbed.metrics["games_lost"] == 0
+    assert bits(disturbed) == bits(run(tiny(**told)))
 
 
 class Missing:

@@ -216,6 +216,23 @@ def test_a_game_that_is_lost_cuts_its_episode_and_is_made_anew() -> None:
     assert not games.ended.any()
 
 
+class _Guesses(MiniWorld):
+    """Knows what can be done at the beginning, and not where somebody shouts."""
+
+    def step(self, action: str) -> Scene:
+        return replace(super().step(action), are_guesses=action == "shout")
+
+
+def test_scenes_whose_candidates_are_guesses_are_counted() -> None:
+    games = StoryGames(_Guesses, 2)
+    assert games.guessed == 0
+    for action, count in (("shout", 2), ("wait", 2), ("shout", 4)):
+        games.step(np.array([shown.index(action) for shown in games.shown]))
+        games.show([range(len(scene.candidates)) for scene in games.scenes])
+        assert games.guessed == count, "and showing a scene again is not another one"
+    assert pickle.loads(pickle.dumps(games)).guessed == 4
+
+
 class _NeverBegins(MiniWorld):
     def reset(self, seed: int) -> Scene:
         raise StoryLost("there is no memory left")

@@ -32,6 +32,8 @@ class Scene:
     is_over: bool = False
     is_won: bool = False
     """Did it end as the player wanted?"""
+    are_guesses: bool = False
+    """Could it not be found out what can be done? The candidates are then commands that are worth trying anywhere."""
 
 
 class StoryGame(Protocol):
