@@ -21,7 +21,10 @@ from story_runs import bits, run, tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headway.cli import main
+from headway.core.types import Snapshot
+from headway.envs.text_games.textworld_games import TextWorldStories
 from headway.observe.recorder import MemoryRecorder
+from headway.recipes import priorzero
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 SAFE = {"verbs": ["take", "drop", "open", "close"], "limit_s": 60.0}
@@ -75,6 +78,19 @@ def test_a_run_whose_games_are_killed_again_and_again_has_the_same_bits(tmp_path
     assert killer.killed > 1
     assert disturbed.metrics["games_lost"] == 0
     assert bits(disturbed) == bits(run(tiny(**told)))
+
+
+def test_a_world_is_made_once_for_all_evaluations_of_a_run() -> None:
+    config = tiny(env="textworld:coin", env_options={"level": 2}, prior="none", eval_episodes=2)
+    stations = priorzero.stations(config)
+    assert stations.evaluator is not None
+    evaluator, snapshot = stations.evaluator(), Snapshot(0, stations.learner().snapshot())
+    (story,) = (one for one in evaluator._player._make_games.args if isinstance(one, TextWorldStories))  # type: ignore[attr-defined]
+    made = []
+    for seed in (1, 2):
+        assert evaluator.evaluate(snapshot, seed).metrics["episodes"] == 2
+        made.append(story._made)
+    assert made[0] is made[1] is not None
 
 
 class Missing:

@@ -34,7 +34,7 @@ from headway.collect.text_segments import TextSegmentCollector
 from headway.coordinate.roles import LineStations, Stations
 from headway.core.protocols import Placement
 from headway.core.types import derive_seed
-from headway.envs.text_games.interface import Scene
+from headway.envs.text_games.interface import Scene, StoryFactory
 from headway.envs.text_games.loading import load_story
 from headway.envs.text_games.prompts import situation_prompt
 from headway.envs.text_games.story_games import StoryGames
@@ -115,9 +115,14 @@ def _playing(config: PriorZeroConfig) -> Placement:
 # -- games --------------------------------------------------------------------------------------------
 
 
-def _games(config: PriorZeroConfig, num: int, max_steps: int, seed: int) -> StoryGames:
+def _story(config: PriorZeroConfig) -> StoryFactory:
+    """One for each role: its games share what was made and what was found out about states."""
+    return load_story(config.env, config.env_options)
+
+
+def _games(config: PriorZeroConfig, story: StoryFactory, num: int, max_steps: int, seed: int) -> StoryGames:
     return StoryGames(
-        load_story(config.env, config.env_options),
+        story,
         num,
         seed=seed,
         shape=config.shape,
@@ -230,7 +235,7 @@ def _guide(config: PriorZeroConfig, make_prior: Callable[[], PriorOfActions] | N
 def _collector(config: PriorZeroConfig, make_guide: MakeGuide, number: int) -> TextSegmentCollector:
     seed = derive_seed(config.seed, "environment", number)
     return TextSegmentCollector(
-        partial(_games, config, config.num_envs, config.max_episode_steps, seed),
+        partial(_games, config, _story(config), config.num_envs, config.max_episode_steps, seed),
         partial(planner, config, config.num_simulations),
         partial(make_guide, config.collect_mode),
         steps=config.segment_steps,
@@ -243,7 +248,9 @@ def _collector(config: PriorZeroConfig, make_guide: MakeGuide, number: int) -> T
 def _evaluator(config: PriorZeroConfig, make_guide: MakeGuide) -> StoryEvaluator:
     player = partial(
         PlayedStories,
-        partial(_games, config, config.eval_episodes, config.eval_max_steps or config.max_episode_steps),
+        partial(
+            _games, config, _story(config), config.eval_episodes, config.eval_max_steps or config.max_episode_steps
+        ),
         partial(planner, config, config.eval_simulations),
         partial(make_guide, "both"),
         temperature=config.eval_temperature,
@@ -257,4 +264,8 @@ def seen_by_an_audience(
     """One game, and who plays it, for somebody who looks on; `max_moves` 0: as many as in an evaluation."""
     limit = max_moves or config.eval_max_steps or config.max_episode_steps
     make_prior = partial(action_prior, config) if config.has_prior else None
-    return _games(config, 1, limit, seed), planner(config, config.eval_simulations), _guide(config, make_prior, mode)
+    return (
+        _games(config, _story(config), 1, limit, seed),
+        planner(config, config.eval_simulations),
+        _guide(config, make_prior, mode),
+    )
