@@ -21,6 +21,7 @@ from story_runs import bits, run, tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headway.cli import main
+from headway.collect.guidance import LINE
 from headway.core.types import Snapshot
 from headway.envs.text_games.textworld_games import TextWorldStories
 from headway.observe.recorder import MemoryRecorder
@@ -49,6 +50,10 @@ def test_a_quick_test_of_a_story_file_ends_with_the_statistics_of_both_lines(
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["run/updates"] == 8
     assert last["prior/run/updates"] > 0
+    told = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    learned = [event["m"] for event in told if event["e"] == "learn" and event.get("line") == LINE]
+    assert learned
+    assert all(one["states"] > 0 for one in learned), "the language model learns from something"
     both = {"run/version", "prior/run/version", "run/lead", "prior/run/lead", "learn/prior_asked", "learn/prior_late"}
     both |= {"learn/candidates_guessed"}
     assert both <= set(last)
