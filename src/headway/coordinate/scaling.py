@@ -134,7 +134,13 @@ class Scaling:
             answer.set_exception(ScaleRefused(why))
             return
         assert self._group is not None
-        self._change = self._group.create_task(self._make(collectors, ticket, answer))
+        work = self._make(collectors, ticket, answer)
+        try:
+            self._change = self._group.create_task(work)
+        except RuntimeError:  # a loop has just failed: the group takes no further task
+            work.close()
+            answer.set_exception(ScaleRefused("the run is over or about to end"))
+            return
         self._change.add_done_callback(partial(_answer_at_last, answer))
 
     def _why_not(self, wanted: int, ticket: int | None) -> str:
