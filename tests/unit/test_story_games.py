@@ -16,6 +16,7 @@ from headway.envs.text_games import RowShape, Scene, StoryGames, StoryLost, enco
 from headway.envs.text_games.interface import BadStory
 from headway.envs.text_games.mini_world import MiniWorld
 from headway.envs.text_games.prompts import situation_prompt
+from headway.envs.text_games.story_episodes import StoryEpisodes
 
 SHAPE = RowShape(text_words=8, slots=3, action_words=2, buckets=100)
 SCENE = Scene("A dark room. You see a key.", 0.0, ("take key", "go north", "wait", "shout loudly now"))
@@ -231,6 +232,20 @@ def test_scenes_whose_candidates_are_guesses_are_counted() -> None:
         games.show([range(len(scene.candidates)) for scene in games.scenes])
         assert games.guessed == count, "and showing a scene again is not another one"
     assert pickle.loads(pickle.dumps(games)).guessed == 4
+
+
+def test_games_that_were_saved_before_guesses_were_counted_go_on() -> None:
+    scene = Scene("a hall", 1.0, ("wait",), is_won=True)
+    old = Scene.__new__(Scene)
+    old.__setstate__(["a hall", 1.0, ("wait",), False, True])
+    assert old == scene == pickle.loads(pickle.dumps(scene))
+    assert pickle.loads(pickle.dumps(replace(scene, are_guesses=True))).are_guesses
+    state = StoryEpisodes(_Guesses, seed=1, max_steps=5).__getstate__()
+    del state["guessed"]
+    episodes = StoryEpisodes.__new__(StoryEpisodes)
+    episodes.__setstate__(state)
+    episodes.step("shout")
+    assert episodes.guessed == 1
 
 
 class _NeverBegins(MiniWorld):
