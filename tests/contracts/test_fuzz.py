@@ -49,12 +49,14 @@ def test_a_schedule_that_once_broke_a_rule_breaks_none(number: int) -> None:
     assert not run_schedule(number).violations, f"python bench/fuzz.py --seed {number} --verbose"
 
 
-@pytest.mark.parametrize("number", [341, 899, 2193, 981, 8484, 4966, 601, 3975, 6961, 8615])
+@pytest.mark.parametrize("number", [341, 899, 2193, 981, 8484, 4966, 601, 3975, 6961, 8615, 500019, 500995, 519929])
 def test_a_schedule_with_two_lines_that_once_broke_a_rule_breaks_none(number: int) -> None:
     """A rollout that was lost and flew again let go twice of what it used of a line that does not take it; a landing
     opened tickets of a line that has no limit in bytes; newer targets came between the states of two learners; weights
     were lost that only a line uses which does not take the rollout; a line that ended in the middle of a version opened
-    nothing when the run went on; a line that had failed was saved; a run ended between an insert and its update.
+    nothing when the run went on; a line that had failed was saved; a run ended between an insert and its update;
+    collectors that were leaving made rollouts older as they were brought back, or were not, with tickets nobody had
+    opened; collectors were asked for in the moment in which a run failed.
     """
     assert not run_schedule(number, 2).violations, f"python bench/fuzz.py --lines 2 --seed {number} --verbose"
 

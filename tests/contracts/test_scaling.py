@@ -270,6 +270,42 @@ def test_a_pinned_run_goes_on_with_those_that_were_leaving_and_has_the_same_bits
     assert fingerprint(run.result.weights) == fingerprint(whole.result.weights)
 
 
+def test_a_pinned_run_goes_on_with_those_that_were_leaving_and_have_tickets_that_nobody_has_opened(
+    tmp_path: Path,
+) -> None:
+    settings, changes = pinned(plan=Plan(updates=UPDATES, save_every=1), max_lead=1), [(3, 5), (20, 3)]
+    whole, store = saved(tmp_path, settings, at_tickets=changes)
+    at = whole.of("scale")[1]["t"]
+    save = next(event for event in whole.of("save") if event["t"] > at)
+    opened = [event["k"] for event in whole.of("open") if event["t"] <= save["t"]]
+    assert max(opened) < 19, "those after it belong to five collectors, too"
+    state = store.load(store.find(save["v"]))
+    run = ScaledRun(virtual(), toy_stations(), settings, resume=pickle.loads(pickle.dumps(state)))
+    assert {event["role"] for event in run.of("leave")} == {"collector-3", "collector-4"}
+    assert fingerprint(run.result.weights) == fingerprint(scaled_loop(settings, changes))
+    whole_log = [*whole.events[: state.events_position], *run.events]
+    assert audit(whole_log) == []
+
+
+class SlowToRestore(Steady):
+    """A collector that is brought back takes long to be what it was."""
+
+    def duration_s(self, role: str, method: str, args: tuple[object, ...]) -> float:
+        return 100.0 if method == "restore" and role.startswith("collector") else super().duration_s(role, method, args)
+
+
+def test_bringing_those_back_that_were_leaving_makes_no_rollout_older(tmp_path: Path) -> None:
+    settings = pinned(plan=Plan(updates=UPDATES, save_every=1), collectors=4)
+    whole, store = saved(tmp_path, settings, at_versions={5: 2})
+    at, leaves = whole.of("scale")[0]["t"], whole.of("leave")[-1]["t"]
+    state = store.load(store.find(next(event["v"] for event in whole.of("save") if at < event["t"] < leaves)))
+    assert state.rollouts, "none was waiting"
+    runtime = Virtual(SlowToRestore(Lognormal(1.0, 0.5)))
+    run = ScaledRun(runtime, toy_stations(), settings, resume=state)
+    assert run.of("resume")[0]["t"] > run.of("run")[0]["t"] + 150, "the others, and then those that were leaving"
+    assert run.result.ledger.max_age_s < 60
+
+
 # -- what is seen of it -------------------------------------------------------------------------------
 
 

@@ -130,6 +130,7 @@ def test_an_action_that_cannot_be_gets_nothing_and_no_possible_action_is_refused
     [
         ([-1.2, -0.3], r"received a sum of -1.5 and a least of -1.2 \(are these log-probabilities\?\)"),
         ([0.4, 0.1], "received a sum of 0.5 and a least of 0.1$"),
+        ([-0.5, 1.5], r"received a sum of 1 and a least of -0.5 \(are these log-probabilities\?\)"),
         ([np.nan, 1.0], "received a sum of nan"),
         ([0.5, 0.25, 0.25], "2 actions need as many probabilities"),
     ],

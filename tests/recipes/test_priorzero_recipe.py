@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from story_runs import bits, plain_loop, run, tiny, tiny_model
 
 from headway.collect.guidance import LINE
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.core.types import MEASURES, Snapshot, Ticket
+from headway.core.types import MEASURES, Batch, Snapshot, Ticket
 from headway.recipes import priorzero
 from headway.recipes.config import ConfigError, read_values
 from headway.recipes.priorzero import PriorZeroConfig
@@ -76,7 +78,33 @@ def test_a_frozen_prior_has_no_line_and_is_asked(model: str) -> None:
     assert min(result.metrics[f"prior_{name}"] for name in ("asked", "cached", "scored_actions")) > 0
 
 
-def test_reanalysis_uses_the_rows_that_were_stored(model: str) -> None:
+def test_reanalysis_searches_with_the_rows_that_were_stored(model: str) -> None:
+    told = {"model": model, "prior": "frozen", "replay_mode": "shared"}
+    stations = priorzero.stations(tiny(**told, reanalyze_ratio=2.0, reanalyze_min_age=1, root_noise_weight=0.0))
+    assert stations.replay is not None
+    assert stations.reanalyzer is not None
+    snapshot, replay = Snapshot(0, stations.learner().snapshot()), stations.replay()
+    collector, stored = stations.collector(0), []
+    for index in range(4):
+        rollout = collector.collect(Ticket(index, 5, 0), snapshot)
+        stored.append(rollout.payload.priors)
+        replay.insert(Batch(0, (rollout,)))
+    replay.sample(9)
+    work = replay.oldest(9)
+    assert work is not None
+    kept = {tuple(row) for rows in stored for row in rows.reshape(-1, rows.shape[-1])}
+    assert {tuple(row) for row in work.payload.priors.reshape(-1, work.payload.priors.shape[-1])} <= kept
+    assert work.payload.priors.any()
+
+    def searched(priors: np.ndarray) -> bytes:
+        found = stations.reanalyzer().reanalyze(snapshot, replace(work, payload=replace(work.payload, priors=priors)))
+        policies: np.ndarray = found.payload.policies
+        return policies.tobytes()
+
+    assert searched(work.payload.priors) != searched(np.zeros_like(work.payload.priors))
+
+
+def test_reanalysis_asks_nobody(model: str) -> None:
     told = {"model": model, "runtime": "inline", "reanalyze_ratio": 2.0, "reanalyze_min_age": 1, "reanalyze_roots": 12}
     told |= {"prior": "frozen"}
     result = run(tiny(**told))

@@ -37,6 +37,13 @@ def test_a_loop_around_the_coordinator_runs(degree: int, mode: str, is_async_eva
         assert line in said
 
 
+@pytest.mark.parametrize("mode", ["sync", "async_low", "async_high", "async_eval", "auto_tune"])
+def test_a_loop_of_coroutines_around_the_coordinator_runs(mode: str, tmp_path: Path) -> None:
+    said = run_script("own_loop_of_coroutines.py", tmp_path, "--mode", mode)
+    assert f"Mode: {'SYNCHRONOUS' if mode in ('sync', 'async_eval') else 'ASYNCHRONOUS'}" in said
+    assert f"Train iterations: {3 if mode in ('sync', 'async_eval') else 10}" in said
+
+
 def test_the_asynchronous_entry_of_lightzero_returns_a_policy(tmp_path: Path) -> None:
     said = run_script("cartpole_unizero_async.py", tmp_path)
     assert "exp_name=data/cartpole_async has no effect" in said.replace("\n", " ")

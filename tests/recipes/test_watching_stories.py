@@ -122,3 +122,7 @@ def test_a_run_is_watched_and_evaluated(tmp_path: Path, capsys: pytest.CaptureFi
     assert "did you mean 'world_model'?" in capsys.readouterr().err.replace("\n", " ")
     assert main(["evaluate", str(folder)]) == 0
     assert "world_model_score" in capsys.readouterr().out
+    assert main(["samples", str(folder)]) == 0
+    where, played, *_ = capsys.readouterr().out.splitlines()
+    assert where == "eval, version 1, world_model: reward 0, 5 steps of version 1"
+    assert len(played.split(" > ")) == 5

@@ -21,6 +21,7 @@ from rich.console import Console
 from waiting import patient, wait_until
 
 from headway.cli import COMMANDS, main
+from headway.cli.output import print_table, say
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
@@ -557,6 +558,14 @@ def test_the_help_of_a_recipe_lists_every_setting(recipe: str, capsys: Output) -
     assert "PydanticUndefined" not in out
     for name in load_recipe(recipe).config.model_fields:
         assert f"--{name} " in out
+
+
+def test_no_name_is_printed_as_a_picture(capsys: Output) -> None:
+    say("cut: 0 of 5 points (textworld:cooking: version 8)")
+    print_table(["game", "score"], [["textworld:cooking:", "0"]])
+    said = capsys.readouterr().out
+    assert "textworld:cooking: version 8" in said
+    assert "textworld:cooking:  0" in said
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

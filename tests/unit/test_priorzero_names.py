@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headway.cli.lightzero import read_file
 from headway.names.priorzero import PATHS, WITHOUT_EFFECT
 from headway.recipes.config import ConfigError, read_values, understand
 from headway.recipes.priorzero_config import PriorZeroConfig
@@ -63,6 +65,15 @@ def test_a_file_of_theirs_is_understood() -> None:
     assert (config.prior, config.prior_loss, config.model) == ("learned", "imitation_then_ppo", "smollm2")
     assert (config.history_steps, config.prior_clip, config.prior_kl) == (5, 0.1, 0.02)
     assert config.value_weight == 0.25
+
+
+def test_a_file_with_a_policy_config_alone_is_understood_by_the_recipe_that_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "priorzero_config.py"
+    path.write_text("policy_config = dict(off_policy_degree=10, enable_async_eval=False)")
+    named, values = read_file(path)
+    config = read_values(PriorZeroConfig, values)
+    assert isinstance(config, PriorZeroConfig)
+    assert (named, config.max_lead, config.evaluate_in_background) == ("", 10, False)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,10 @@ def test_a_sample_in_words() -> None:
     assert words.how == "3 tokens (stop) of versions 4 to 5, 2 old; truth: so"
     words = in_words({"split": EVAL, "version": 6, "age": 0, **sample(versions=[6, 6], truth=None)})
     assert (words.where, words.how) == ("eval, version 6, q/1", "3 tokens (stop) of version 6")
+    played = {"uid": "both", "reply": "go east > take key", "reward": 0.5, "steps": 2, "versions": [6]}
+    words = in_words({"split": EVAL, "version": 6, "age": 0, **played})
+    assert (words.where, words.reply) == ("eval, version 6, both", "go east > take key")
+    assert words.how == "2 steps of version 6"
 
 
 @pytest.mark.parametrize("text", ["[bold red]x[/] [/nothing] [link=http://a]b[/link]", "100 %", ":warning:"])

@@ -126,8 +126,10 @@ def test_where_trying_hangs_a_short_list_stands_in_and_is_not_cached(story: Path
             assert file.counts.too_slow == 1
             _until_quick(lambda: game.step("up"))
         assert [scene.candidates for scene in scenes] == 2 * [("down", "north", "south", "up", "wait")]
+        assert all(scene.are_guesses for scene in scenes)
         tried = file.counts.tried
-        assert set(_until_quick(lambda: game.step("take lamp")).candidates) == {"down", "drop lamp"}
+        found = _until_quick(lambda: game.step("take lamp"))
+        assert (set(found.candidates), found.are_guesses) == ({"down", "drop lamp"}, False)
         assert file.counts.tried == tried + 1
     finally:
         game.close()

@@ -16,6 +16,7 @@ from headway.envs.text_games import RowShape, Scene, StoryGames, StoryLost, enco
 from headway.envs.text_games.interface import BadStory
 from headway.envs.text_games.mini_world import MiniWorld
 from headway.envs.text_games.prompts import situation_prompt
+from headway.envs.text_games.story_episodes import StoryEpisodes
 
 SHAPE = RowShape(text_words=8, slots=3, action_words=2, buckets=100)
 SCENE = Scene("A dark room. You see a key.", 0.0, ("take key", "go north", "wait", "shout loudly now"))
@@ -214,6 +215,37 @@ def test_a_game_that_is_lost_cuts_its_episode_and_is_made_anew() -> None:
     assert copy.lost == 2
     games.step(wait)
     assert not games.ended.any()
+
+
+class _Guesses(MiniWorld):
+    """Knows what can be done at the beginning, and not where somebody shouts."""
+
+    def step(self, action: str) -> Scene:
+        return replace(super().step(action), are_guesses=action == "shout")
+
+
+def test_scenes_whose_candidates_are_guesses_are_counted() -> None:
+    games = StoryGames(_Guesses, 2)
+    assert games.guessed == 0
+    for action, count in (("shout", 2), ("wait", 2), ("shout", 4)):
+        games.step(np.array([shown.index(action) for shown in games.shown]))
+        games.show([range(len(scene.candidates)) for scene in games.scenes])
+        assert games.guessed == count, "and showing a scene again is not another one"
+    assert pickle.loads(pickle.dumps(games)).guessed == 4
+
+
+def test_games_that_were_saved_before_guesses_were_counted_go_on() -> None:
+    scene = Scene("a hall", 1.0, ("wait",), is_won=True)
+    old = Scene.__new__(Scene)
+    old.__setstate__(["a hall", 1.0, ("wait",), False, True])
+    assert old == scene == pickle.loads(pickle.dumps(scene))
+    assert pickle.loads(pickle.dumps(replace(scene, are_guesses=True))).are_guesses
+    state = StoryEpisodes(_Guesses, seed=1, max_steps=5).__getstate__()
+    del state["guessed"]
+    episodes = StoryEpisodes.__new__(StoryEpisodes)
+    episodes.__setstate__(state)
+    episodes.step("shout")
+    assert episodes.guessed == 1
 
 
 class _NeverBegins(MiniWorld):

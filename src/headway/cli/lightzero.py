@@ -99,7 +99,10 @@ def recipe_of(values: Config) -> str:
 
 
 def read_file(path: Path) -> tuple[str, dict[str, SettingValue]]:
-    """The recipe and the settings in a file: YAML, or a Python file that defines main_config and create_config."""
+    """The recipe and the settings in a file: YAML, or a Python file that defines main_config and create_config.
+
+    One that defines policy_config alone, as PriorZero's does, names no recipe.
+    """
     if path.suffix != ".py":
         return read_config(path)
     if not path.is_file():
@@ -109,6 +112,8 @@ def read_file(path: Path) -> tuple[str, dict[str, SettingValue]]:
             defined = runpy.run_path(str(path), run_name="configuration")  # not __main__: it would train at once
     except Exception as error:
         raise ValueError(f"{path} cannot be loaded: {in_a_line(error)}") from error
+    if "main_config" not in defined and isinstance(defined.get("policy_config"), Mapping):
+        return "", {"policy": dict(defined["policy_config"])}
     for name in ("main_config", "create_config"):
         if not isinstance(defined.get(name), Mapping):
             raise ValueError(f"{path} defines no {name} outside of its functions")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-OUT = Console(highlight=False, soft_wrap=True)
+OUT = Console(highlight=False, soft_wrap=True, emoji=False)  # `textworld:cooking:` is a name
 
 
 def say(text: str | None, style: str | None = None) -> None:

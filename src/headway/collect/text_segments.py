@@ -78,7 +78,9 @@ class TextSegmentCollector(Carried, SearchSegmentCollector):
     def _counts(self) -> dict[str, float]:
         told = {} if self._guide.prior is None else self._guide.prior.statistics()
         counts = {f"prior_{name}": float(told[name]) for name in COUNTED if name in told}
-        return counts | {"candidates_cut": float(self._games.cut), "games_lost": float(self._games.lost)}
+        games = self._games
+        own = {"candidates_cut": games.cut, "candidates_guessed": games.guessed, "games_lost": games.lost}
+        return counts | {name: float(count) for name, count in own.items()}
 
     def _step(
         self,

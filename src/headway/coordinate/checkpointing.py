@@ -300,6 +300,8 @@ class Checkpointing:
             line.ledger.load_state_dict(parts[line.name].ledger, now_s=now)
             line.publishing.restore(parts[line.name].version, parts[line.name].snapshots)
         await self._bring_back()
+        for line in flights.lines:
+            line.ledger.postpone(self._calls.runtime.now() - now)
         if state.companions is None:  # of a run with one line, recorded before there could be several
             evaluated_with: Mapping[int, Mapping[str, int]] = {}
         else:

@@ -11,30 +11,31 @@
 `off_policy_degree` 0 runs everything in the calling thread, in the order called: the loop without us. N lets
 collection run N batches ahead of the batch being trained. -1 starts from a tenth of the buffer and then
 follows what it measures.
+
+Functions may be coroutines: then each call is awaited, and runs in the caller's event loop (facade_coroutines.py).
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import numbers
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from headway.coordinate.background_threads import BackgroundThreads
-from headway.coordinate.facade_times import LoopTimes, SteeredLead
+from headway.coordinate.facade_batches import Batches, CollectFailed
+from headway.coordinate.facade_coroutines import CoroutineCalls, is_coroutine_function, refuse_coroutine
+from headway.coordinate.facade_times import SteeredLead
 from headway.coordinate.waits import Stalled
-from headway.core.ledger import Ledger
-from headway.core.types import DropReason, Score
+from headway.core.types import Score
 from headway.observe.statistics import seconds, statistics_block
 
+__all__ = ["AsyncTrainingCoordinator", "CollectFailed", "EvalFailed", "statistics_rows"]
 
-class CollectFailed(RuntimeError):
-    """A collect function raised in the background; the cause is attached."""
+T = TypeVar("T")
 
 
 class EvalFailed(RuntimeError):
@@ -71,37 +72,45 @@ class AsyncTrainingCoordinator:
         self.enable_async_eval = enable_async_eval
         self.is_async = off_policy_degree != 0
         self._steered = steered
-        self._ledger = Ledger(steered.rule)
-        self._changed = threading.Condition()
-        self._results: dict[int, Any] = {}
-        self._failed: dict[str, BaseException] = {}  # in the background, and not raised yet: collect, eval
         self._deadline_s = deadline_s
         self._print_on_exit = print_on_exit
-        self._times = LoopTimes()
         self._collectors = BackgroundThreads("collect", num_workers if self.is_async else 0)
         self._evaluators = BackgroundThreads("eval", 1 if enable_async_eval else 0)
-        self._scores: list[Score] = []
-        self.collect_count = 0
-        self.train_count = 0
+        self._batches = Batches(steered, self._collectors.size, keeps_failures=self.is_async)
+        self._coroutines = CoroutineCalls(self._batches, deadline_s, evaluates_in_background=enable_async_eval)
 
     # -- asking -------------------------------------------------------------------------------------
 
+    @property
+    def is_synchronous(self) -> bool:
+        return not self.is_async
+
+    @property
+    def collect_count(self) -> int:
+        """Collections that are done."""
+        return self._batches.collected
+
+    @property
+    def train_count(self) -> int:
+        """Batches that are trained: the version."""
+        return self._batches.trained
+
     def can_collect(self) -> bool:
         """Would `run_collect` start at once?"""
-        with self._changed:
-            return self._ledger.may_open()
+        with self._batches.changed:
+            return self._batches.may_collect()
 
     def can_train(self) -> bool:
         """Would `run_train` start at once?"""
-        with self._changed:
-            return self._may_train()
+        with self._batches.changed:
+            return self._batches.may_train()
 
     @property
     def collect_train_lag(self) -> int:
         """Collected batches that are not trained yet. At most off_policy_degree + 1: the one being trained
         (or next to be) and those ahead of it. Never negative."""
-        with self._changed:
-            return self._lag
+        with self._batches.changed:
+            return self._batches.lag
 
     @property
     def off_policy_degree(self) -> float:
@@ -111,38 +120,35 @@ class AsyncTrainingCoordinator:
     @property
     def scores(self) -> tuple[Score, ...]:
         """Finished evaluations whose function returned a number, each with the train count it measured."""
-        with self._changed:
-            return tuple(self._scores)
+        with self._batches.changed:
+            return tuple(self._batches.scores)
 
     # -- doing --------------------------------------------------------------------------------------
 
-    def run_collect(self, collect: Callable[[], Any]) -> Future[Any]:
+    @overload
+    def run_collect(self, collect: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def run_collect(self, collect: Callable[[], Any]) -> Future[Any]: ...
+
+    def run_collect(self, collect: Callable[[], Any]) -> Any:
         """Wait for a slot, then run `collect`: here if synchronous, otherwise in the background.
 
         The future holds its result. A failure in the background is raised by the next call as well.
         """
+        if is_coroutine_function(collect):
+            return self._coroutines.collect(collect)
         self._collectors.check_open()
-        with self._changed:
-            self._wait_until(self._ledger.may_open, "slot", "a slot for run_collect")
-            ticket = self._ledger.open(self.train_count)
-            assert ticket is not None
-            self._ledger.start(ticket.index, self.train_count, 0)
-            self._times.note_blocked(self._ledger, self._collectors.size)
+        batches = self._batches
+        with batches.changed:
+            self._wait_until(batches.may_collect, "slot", "a slot for run_collect")
+            index = batches.begin_collect()
         answer: Future[Any] = Future()
 
         def work() -> None:
             result, error = self._timed("collect", collect)
-            with self._changed:
-                if error is not None:
-                    self._ledger.drop(ticket.index, DropReason.FAILED)
-                    if self.is_async:
-                        self._failed["collect"] = error
-                else:
-                    self._results[ticket.index] = result
-                    self._ledger.land(ticket.index)
-                    self.collect_count += 1
-                self._times.note_blocked(self._ledger, self._collectors.size)
-                self._changed.notify_all()
+            with batches.changed:
+                batches.end_collect(index, result, error)
             _answer(answer, result, error)
 
         return self._run(work, answer, self._collectors)
@@ -153,44 +159,51 @@ class AsyncTrainingCoordinator:
         If `train` takes an argument, it gets what that collect returned. Threads train one after another, so that
         each batch has a version of its own.
         """
-        with self._changed:
-            self._wait_until(self._may_train, "data", "a batch for run_train")
-            (index,) = self._ledger.choose(self.train_count).batch
-            self._ledger.take([index], self.train_count)
-            collected = self._results.pop(index)
+        if is_coroutine_function(train):
+            return self._coroutines.train(train, wants_batch=_takes_argument(train))
+        batches = self._batches
+        with batches.changed:
+            self._wait_until(batches.may_train, "data", "a batch for run_train")
+            index, collected = batches.begin_train()
         result, error = self._timed("train", train, *([collected] if _takes_argument(train) else []))
-        with self._changed:
-            if error is not None:
-                self._ledger.drop(index, DropReason.FAILED)
-            else:
-                self._ledger.settle()
-                self.train_count += 1
-                self._steered.look(self.train_count, self._times)
-            self._times.note_blocked(self._ledger, self._collectors.size)
-            self._changed.notify_all()
+        with batches.changed:
+            batches.end_train(index, error)
         if error is not None:
             raise error
         return result
 
-    def run_eval(self, evaluate: Callable[[], Any]) -> Future[Any]:
+    @overload
+    def run_eval(self, evaluate: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T | None]: ...
+
+    @overload
+    def run_eval(self, evaluate: Callable[[], Any]) -> Future[Any]: ...
+
+    def run_eval(self, evaluate: Callable[[], Any]) -> Any:
         """Run `evaluate`: here and now, or in the background, one after another and never cancelled.
 
         In the background it must not read weights that training changes: hand it a copy.
         """
+        if is_coroutine_function(evaluate):
+            return self._coroutines.evaluate(evaluate)
         self._evaluators.check_open()
-        version = self.train_count
+        batches, version = self._batches, self.train_count
         answer: Future[Any] = Future()
 
         def work() -> None:
             result, error = self._timed("eval", evaluate)
-            with self._changed:
-                if isinstance(result, numbers.Real):
-                    self._scores.append(Score(version, float(result)))
+            with batches.changed:
+                batches.note_score(version, result)
                 if error is not None and self.enable_async_eval:
-                    self._failed["eval"] = error
+                    batches.note_failure("eval", error)
             _answer(answer, result, error)
 
         return self._run(work, answer, self._evaluators)
+
+    async def wait_for_eval(self) -> Any:
+        """Wait for the evaluations that run in this event loop. What the last one returned; None if there was none."""
+        result = await self._coroutines.wait_for_evaluations()
+        self._raise_eval_failure()
+        return result
 
     # -- ending -------------------------------------------------------------------------------------
 
@@ -200,8 +213,13 @@ class AsyncTrainingCoordinator:
         What failed in the background and was not raised yet is raised here: nothing is lost in silence.
         """
         self._end_threads()
-        self._raise_failure()
-        failed = self._failed.pop("eval", None)
+        if self._coroutines.is_evaluating:
+            raise RuntimeError("an evaluation runs in your event loop: await wait_for_eval() before the end")
+        self._batches.raise_collect_failure()
+        self._raise_eval_failure()
+
+    def _raise_eval_failure(self) -> None:
+        failed = self._batches.take_failure("eval")
         if failed is not None:
             raise EvalFailed(f"evaluate raised {type(failed).__name__}: {failed}") from failed
 
@@ -224,20 +242,24 @@ class AsyncTrainingCoordinator:
 
     def get_statistics(self) -> dict[str, Any]:
         """Counts, times and the ledger, in synchronous mode too."""
-        with self._changed:
-            ledger = self._ledger.statistics()
+        batches = self._batches
+        with batches.changed:
+            ledger, times = batches.ledger.statistics(), batches.times
             return {
                 "mode": "ASYNCHRONOUS" if self.is_async else "SYNCHRONOUS",
                 "off_policy_degree": self.off_policy_degree,
-                "collect_iterations": self.collect_count,
-                "train_iterations": self.train_count,
-                "final_lag": self._lag,
-                "avg_collect_time": self._times.mean("collect"),
-                "avg_train_time": self._times.mean("train"),
-                "avg_eval_time": self._times.mean("eval"),
-                "eval_iterations": self._times.calls["eval"],
-                "waited_for_data": self._times.waited["data"],
-                "waited_for_slot": self._times.waited["slot"],
+                "collect_iterations": batches.collected,
+                "train_iterations": batches.trained,
+                "final_lag": batches.lag,
+                "collect_count": batches.collected,
+                "train_count": batches.trained,
+                "collect_train_lag": batches.lag,
+                "avg_collect_time": times.mean("collect"),
+                "avg_train_time": times.mean("train"),
+                "avg_eval_time": times.mean("eval"),
+                "eval_iterations": times.calls["eval"],
+                "waited_for_data": times.waited["data"],
+                "waited_for_slot": times.waited["slot"],
                 "mean_staleness": ledger.mean_staleness,
                 "max_staleness": ledger.max_staleness,
                 "dropped": ledger.dropped,
@@ -249,40 +271,21 @@ class AsyncTrainingCoordinator:
 
     def why(self) -> str:
         """What is under way, in one line."""
-        with self._changed:
-            return self._why()
+        with self._batches.changed:
+            return self._batches.why()
 
     # -- inside -------------------------------------------------------------------------------------
 
-    @property
-    def _lag(self) -> int:
-        return self._ledger.tally.ready + self._ledger.tally.taken
-
-    def _may_train(self) -> bool:
-        return not self._ledger.tally.taken and bool(self._ledger.choose(self.train_count).batch)
-
-    def _why(self) -> str:
-        tally = self._ledger.tally
-        return (
-            f"degree {self.off_policy_degree:g}: {tally.live} of {self._steered.rule.slots} slots occupied "
-            f"({tally.live - tally.ready - tally.taken} collecting, {tally.ready} collected, {tally.taken} training)"
-        )
-
     def _wait_until(self, condition: Callable[[], bool], cause: str, what: str) -> None:
-        started = time.perf_counter()
+        started, batches = time.perf_counter(), self._batches
 
         def over() -> bool:
-            return "collect" in self._failed or condition()
+            return batches.has_failed_collect or condition()
 
-        if not self._changed.wait_for(over, self._deadline_s):
-            raise Stalled(f"waited {self._deadline_s:g} s for {what}; {self._why()}")
-        self._times.waited[cause] += time.perf_counter() - started
-        self._raise_failure()
-
-    def _raise_failure(self) -> None:
-        failure = self._failed.pop("collect", None)
-        if failure is not None:
-            raise CollectFailed(f"collect raised {type(failure).__name__}: {failure}") from failure
+        if not batches.changed.wait_for(over, self._deadline_s):
+            raise Stalled(f"waited {self._deadline_s:g} s for {what}; {batches.why()}")
+        batches.times.waited[cause] += time.perf_counter() - started
+        batches.raise_collect_failure()
 
     def _run(self, work: Callable[[], None], answer: Future[Any], hands: BackgroundThreads) -> Future[Any]:
         if hands.size:
@@ -295,13 +298,15 @@ class AsyncTrainingCoordinator:
     def _timed(self, name: str, function: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
         started = time.perf_counter()
         try:
-            return function(*args), None
+            result = function(*args)
+            refuse_coroutine(name, result)
+            return result, None
         except BaseException as error:  # handed to whoever waits for the result; no slot may stay behind
             return None, error
         finally:
             elapsed = time.perf_counter() - started
-            with self._changed:
-                self._times.note_call(name, elapsed)
+            with self._batches.changed:
+                self._batches.times.note_call(name, elapsed)
 
 
 def statistics_rows(statistics: Mapping[str, Any]) -> dict[str, str]:

@@ -88,12 +88,18 @@ class Scaling:
         if not self._calls.settings.is_pinned:
             return
         places = self._calls.settings.collectors, self._calls.settings.lanes
-        live = (entry.ticket.collector for line in self._collecting.flights.lines for entry in line.ledger.live())
-        numbers = {place_of(seat, *places)[0] for seat in live if seat is not None}
+        numbers = {place_of(seat, *places)[0] for seat in self._seats_with_tickets()}
         self._back = sorted(numbers.difference(range(self.collectors)))
         await self._build(self._back)
         for seat in (seat for number in self._back for seat in self._collectors.posts.of(number).seats):
             self._queue.leave(seat)
+
+    def _seats_with_tickets(self) -> set[int]:
+        """Of a pinned run: those of its live tickets, and of those that nobody has opened before the last change."""
+        first, lines = self._collecting.flights.first, self._collecting.flights.lines
+        live = {entry.ticket.collector for line in lines for entry in line.ledger.live()}
+        coming = range(first.ledger.next_index, first.ledger.seats.since)
+        return {seat for seat in live if seat is not None} | {first.ledger.seats.seat(index) for index in coming}
 
     def begin(self, group: asyncio.TaskGroup) -> None:
         """The loops of those that the run begins with."""
@@ -128,7 +134,13 @@ class Scaling:
             answer.set_exception(ScaleRefused(why))
             return
         assert self._group is not None
-        self._change = self._group.create_task(self._make(collectors, ticket, answer))
+        work = self._make(collectors, ticket, answer)
+        try:
+            self._change = self._group.create_task(work)
+        except RuntimeError:  # a loop has just failed: the group takes no further task
+            work.close()
+            answer.set_exception(ScaleRefused("the run is over or about to end"))
+            return
         self._change.add_done_callback(partial(_answer_at_last, answer))
 
     def _why_not(self, wanted: int, ticket: int | None) -> str:

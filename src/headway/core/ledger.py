@@ -384,6 +384,11 @@ class Ledger:
         tally.live = len(self._live.all)
         tally.opened = tally.live + tally.learned + tally.dropped
 
+    def postpone(self, seconds: float) -> None:
+        """So much time has passed that makes no waiting rollout older."""
+        for entry in self._live.arrived.values():
+            entry.landed_s += seconds
+
     def _saved_ticket(self, saved: State) -> Ticket:
         """As it goes on: one that had not landed takes off anew, unless it is pinned."""
         is_pinned = self.terms.pinned_collectors is not None

@@ -99,8 +99,9 @@ def measured(episodes: Sequence[Episode]) -> dict[str, float]:
 def _for_people(mode: Mode, episode: Episode, snapshot: Snapshot) -> dict[str, object]:
     """The first episode as a line of what was done."""
     return {
-        "prompt": mode,
-        "text": " > ".join(episode.actions),
+        "uid": mode,
+        "reply": " > ".join(episode.actions),
         "reward": episode.score,
+        "steps": episode.steps,
         "versions": [snapshot.version],
     }

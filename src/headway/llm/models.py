@@ -10,6 +10,7 @@ A model that is unpacked or made is written beside its place and renamed, so tha
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import importlib.util
@@ -75,14 +76,14 @@ def locate(name: str) -> str:
 def load_config(name: str) -> Any:
     """Loads what says which kind of model it is, without its weights."""
     place = locate(name)
-    with _named(f"model {name!r}"), _quiet():
+    with _named(f"model {name!r}", name), _quiet():
         return AutoConfig.from_pretrained(_readable(place))
 
 
 def load_model(name: str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalModel:
     """Loads a causal language model, ready to train or to generate."""
     place = locate(name)
-    with _named(f"model {name!r}"), _quiet():
+    with _named(f"model {name!r}", name), _quiet():
         loaded: Any = AutoModelForCausalLM.from_pretrained(_readable(place), dtype=dtype, output_loading_info=True)
     model, found = loaded
     missing = sorted(set(found["missing_keys"]) & {name for name, _ in model.named_parameters()})
@@ -97,7 +98,7 @@ def load_unread(name: str, *, dtype: torch.dtype = torch.float32) -> CausalModel
     """Builds a model whose weights are read when it is cut into shards (unread_models.py). None where that cannot be:
     then it is loaded as a whole, and one line says why."""
     place = locate(name)
-    with _named(f"model {name!r}"), _quiet():
+    with _named(f"model {name!r}", name), _quiet():
         folder = Path(_readable(place))
         try:
             if not folder.is_dir():
@@ -121,7 +122,7 @@ def _snapshot(place: str) -> Path:
 
 def load_tokenizer(name: str) -> Tokenizer:
     place = locate(name)
-    with _named(f"the tokenizer of {name!r}"), _quiet():
+    with _named(f"the tokenizer of {name!r}", name), _quiet():
         found: Any = AutoTokenizer.from_pretrained(_readable(place))
     return found
 
@@ -270,13 +271,15 @@ def loading(what: str) -> Iterator[Callable[[str], str]]:
 
 
 @contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Says what goes wrong with the files of a model in one line that names it."""
+def _named(what: str, name: str = "") -> Iterator[None]:
+    """Says what goes wrong with the files of a model in one line that names it, and which one may have been meant."""
     try:
         yield
     except (OSError, ValueError, LookupError, RuntimeError, ImportError, SafetensorError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"{what} could not be loaded: {lines[0]}") from None
+        is_near = name != DEFAULT_MODEL and bool(difflib.get_close_matches(name, [DEFAULT_MODEL]))
+        hint = f"; did you mean {DEFAULT_MODEL!r}?" if is_near else ""
+        raise ModelError(f"{what} could not be loaded: {lines[0]}{hint}") from None
 
 
 SPOKEN = ("tool_calls", "function_call", "reasoning_content", "thinking", "refusal")

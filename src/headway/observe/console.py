@@ -191,7 +191,7 @@ class StatusDisplay:
         is_shown: bool = True,
     ) -> None:
         self._status = status
-        self._console = console or Console(file=sys.stderr)
+        self._console = console or Console(file=sys.stderr, emoji=False)
         self._line_every_s = LINE_EVERY_S if line_every_s is None else line_every_s
         self._log = log
         self._is_shown = is_shown

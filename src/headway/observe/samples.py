@@ -4,7 +4,8 @@
     score.samples         --evaluated-----> eval     uid, prompt, reply, truth, reward, finish, tokens, versions
 
 Whoever makes samples says what is in one; here it is known only that `reward` is a number and `versions` the oldest and
-the newest whose weights had a part in it. One that has `turns` is a whole conversation: of each turn the reply, what
+the newest whose weights had a part in it. An episode that was played says its `steps` in place of tokens. One that has
+`turns` is a whole conversation: of each turn the reply, what
 the environment said to it (which nobody learns from), the reward, and the versions that drew it. Lines are written by
 the driver, all of an update or evaluation at once and whole. The file is bounded: when it grows beyond its limit only
 every second update and version stays in it, or every fourth, and so on. So a long run is seen as a whole, and of its
@@ -186,10 +187,17 @@ def in_words(sample: Sample) -> InWords:
     return InWords(
         where=visible(f"{sample['split']}, {when}, {sample.get('uid', '')}"),
         reward=f"reward {number(sample.get('reward')):.4g}" + (f" ({parts})" if parts else ""),
-        how=visible(f"{sample.get('tokens', '?')} tokens ({sample.get('finish', '?')}) of {made}{age}{truth}"),
+        how=visible(f"{_length(sample)} of {made}{age}{truth}"),
         prompt=visible(str(sample.get("prompt", ""))),
         reply=visible(str(sample.get("reply", ""))),
     )
+
+
+def _length(sample: Sample) -> str:
+    """Of what a model wrote, or of an episode in which nothing was written."""
+    if "steps" in sample:
+        return f"{sample['steps']} steps"
+    return f"{sample.get('tokens', '?')} tokens ({sample.get('finish', '?')})"
 
 
 class TurnWords(NamedTuple):

@@ -31,6 +31,19 @@ from headway.recipes.trained_models import (
 )
 
 
+class SpeaksAsAModel(Protocol):
+    """The settings of a recipe, as far as they concern which model is read and how it is spoken to."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def chat_template(self) -> str: ...
+
+    @property
+    def chat_template_options(self) -> JsonObject: ...
+
+
 class UsesAnEngine(TrainsAModel, Protocol):
     """The settings of a recipe, as far as they concern what generates or scores."""
 
@@ -71,7 +84,8 @@ def learner_of(config: LanguageModelConfig, kind: type[GRPOLearner], placement: 
     return linked(config, over_ranks(config, one_rank, placement, ranks_on(config)))
 
 
-def check_model(config: LanguageModelConfig) -> None:
+def check_model(config: SpeaksAsAModel) -> None:
+    """Refuses a model or a chat template that cannot be, without loading weights."""
     from headway.llm.models import find_template, load_config, load_tokenizer
 
     load_config(config.model)

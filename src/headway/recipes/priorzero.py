@@ -34,7 +34,7 @@ from headway.collect.text_segments import TextSegmentCollector
 from headway.coordinate.roles import LineStations, Stations
 from headway.core.protocols import Placement
 from headway.core.types import derive_seed
-from headway.envs.text_games.interface import Scene
+from headway.envs.text_games.interface import Scene, StoryFactory
 from headway.envs.text_games.loading import load_story
 from headway.envs.text_games.prompts import situation_prompt
 from headway.envs.text_games.story_games import StoryGames
@@ -51,10 +51,10 @@ from headway.llm.action_prior import ActionPrior
 from headway.llm.engine import Sampling
 from headway.llm.models import load_tokenizer
 from headway.llm.opinion_cache import OpinionCache
-from headway.recipes.language_model import build_engine, check_engine
-from headway.recipes.priorzero_config import PriorZeroConfig
+from headway.recipes.language_model import build_engine, check_engine, check_model
+from headway.recipes.priorzero_config import MADE, PriorZeroConfig
 from headway.recipes.search_parts import replay_of, temperature_of
-from headway.recipes.story_models import with_model
+from headway.recipes.story_models import check_story, with_model
 from headway.recipes.trained_models import device_of, frozen_model, trained_model, with_gpus
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner
@@ -70,8 +70,10 @@ MakeGuide = Callable[[Mode], Guide]
 
 def stations(config: PriorZeroConfig, *, make_prior: MakePrior | None = None) -> Stations:
     """Everything wired: one line an edge. `make_prior` makes somebody else to ask in the language model's place."""
+    check_story(config)
     if config.has_prior and make_prior is None:
         check_engine(config)
+        _check_model(config)
     ask = partial(make_prior, config) if make_prior else partial(action_prior, config, OpinionCache(config.prior_cache))
     guide = partial(_guide, config, ask if config.has_prior else None)
     make_replay, make_learner = partial(_replay, config), partial(_learner, config)
@@ -91,6 +93,15 @@ def stations(config: PriorZeroConfig, *, make_prior: MakePrior | None = None) ->
     )
 
 
+def _check_model(config: PriorZeroConfig) -> None:
+    """A language model that cannot be is refused before there is a run, and not by a role that starts."""
+    if config.runtime == "ray":  # there the model may be elsewhere, and so may a GPU
+        return
+    device_of(config)
+    if config.model != MADE:
+        check_model(config)
+
+
 def _prior_line(config: PriorZeroConfig) -> LineStations:
     return LineStations(partial(_prior_learner, config), learner_placement=with_gpus(config, config.prior_learner_gpus))
 
@@ -104,9 +115,14 @@ def _playing(config: PriorZeroConfig) -> Placement:
 # -- games --------------------------------------------------------------------------------------------
 
 
-def _games(config: PriorZeroConfig, num: int, max_steps: int, seed: int) -> StoryGames:
+def _story(config: PriorZeroConfig) -> StoryFactory:
+    """One for each role: its games share what was made and what was found out about states."""
+    return load_story(config.env, config.env_options)
+
+
+def _games(config: PriorZeroConfig, story: StoryFactory, num: int, max_steps: int, seed: int) -> StoryGames:
     return StoryGames(
-        load_story(config.env, config.env_options),
+        story,
         num,
         seed=seed,
         shape=config.shape,
@@ -219,7 +235,7 @@ def _guide(config: PriorZeroConfig, make_prior: Callable[[], PriorOfActions] | N
 def _collector(config: PriorZeroConfig, make_guide: MakeGuide, number: int) -> TextSegmentCollector:
     seed = derive_seed(config.seed, "environment", number)
     return TextSegmentCollector(
-        partial(_games, config, config.num_envs, config.max_episode_steps, seed),
+        partial(_games, config, _story(config), config.num_envs, config.max_episode_steps, seed),
         partial(planner, config, config.num_simulations),
         partial(make_guide, config.collect_mode),
         steps=config.segment_steps,
@@ -232,7 +248,9 @@ def _collector(config: PriorZeroConfig, make_guide: MakeGuide, number: int) -> T
 def _evaluator(config: PriorZeroConfig, make_guide: MakeGuide) -> StoryEvaluator:
     player = partial(
         PlayedStories,
-        partial(_games, config, config.eval_episodes, config.eval_max_steps or config.max_episode_steps),
+        partial(
+            _games, config, _story(config), config.eval_episodes, config.eval_max_steps or config.max_episode_steps
+        ),
         partial(planner, config, config.eval_simulations),
         partial(make_guide, "both"),
         temperature=config.eval_temperature,
@@ -246,4 +264,8 @@ def seen_by_an_audience(
     """One game, and who plays it, for somebody who looks on; `max_moves` 0: as many as in an evaluation."""
     limit = max_moves or config.eval_max_steps or config.max_episode_steps
     make_prior = partial(action_prior, config) if config.has_prior else None
-    return _games(config, 1, limit, seed), planner(config, config.eval_simulations), _guide(config, make_prior, mode)
+    return (
+        _games(config, _story(config), 1, limit, seed),
+        planner(config, config.eval_simulations),
+        _guide(config, make_prior, mode),
+    )

@@ -43,6 +43,7 @@ QUICK: dict[str, SettingValue] = {
     "eval_episodes": 1,
     "prior_every": 2,
     "prior_max_states": 4,
+    "min_spread": 0.0,  # in so few steps nothing is found that would tell more, and the language model is to learn, too
     "collect_deadline_s": 45.0,
 }
 """What `quick_test` sets, where nobody says otherwise."""

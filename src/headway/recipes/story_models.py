@@ -12,10 +12,11 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 
-from headway.envs.text_games.interface import Scene, StoryGame
+from headway.envs.text_games.interface import Scene, StoryGame, StoryLost
 from headway.envs.text_games.loading import load_story
 from headway.envs.text_games.prompts import situation_prompt
 from headway.llm.made_models import WordModel, kept_word_model
+from headway.recipes.config import ConfigError
 from headway.recipes.priorzero_config import MADE, PriorZeroConfig
 
 STEPS = 200
@@ -36,6 +37,14 @@ def with_model(config: PriorZeroConfig) -> PriorZeroConfig:
         game.close()
     made = WordModel(words, hidden=64, layers=2, context=max(512, config.context_tokens))
     return config.model_copy(update={"model": str(kept_word_model(made))})
+
+
+def check_story(config: PriorZeroConfig) -> None:
+    """A game that cannot be made is refused before there is a run, and not by a role that starts."""
+    try:
+        load_story(config.env, config.env_options)().close()
+    except StoryLost as error:
+        raise ConfigError(str(error)) from None
 
 
 def words_of(game: StoryGame) -> tuple[str, ...]:

@@ -29,10 +29,12 @@ class ScalingAuditor:
         seats = [seats for since, seats in self._parts if index >= since][-1]
         return seats[index % len(seats)]
 
-    def resume(self, live: Iterable[int], terms: LineTerms) -> None:
-        """In a pinned run those are there again that were leaving and have tickets."""
+    def resume(self, live: Iterable[int], unopened: int, terms: LineTerms) -> None:
+        """In a pinned run those are there again that were leaving and have tickets, or will have some from `unopened`
+        on, the first that the first line has not opened."""
         if terms.is_pinned:
-            numbers = {terms.collector_of(self.seat_of(index)) for index in live}
+            coming = range(unopened, self._parts[-1][0])
+            numbers = {terms.collector_of(self.seat_of(index)) for index in (*live, *coming)}
             self._leaving = {number for number in numbers if number >= self._num}
             self._most = max(self._most, *(number + 1 for number in numbers), 0)
 

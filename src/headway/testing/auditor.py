@@ -123,7 +123,7 @@ class Auditor:
         for name, (version, updates) in (event.others or {}).items():
             self._line(name).resume(version, updates, waited_s)
         self._evaluations.resume(self._settings["evaluate_every"])
-        self._scaling.resume(self._live, self._first.terms)
+        self._scaling.resume(self._live, self._first.opened_last + 1, self._first.terms)
 
     def _restart(self, event: ev.Restarted) -> None:
         self._restarts += 1

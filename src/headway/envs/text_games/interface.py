@@ -12,11 +12,12 @@ is used by one thread at a time. How many steps an episode may have is not the g
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from headway.core.one_line import shortened
+from headway.experience.records import restore_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Scene:
     is_over: bool = False
     is_won: bool = False
     """Did it end as the player wanted?"""
+    are_guesses: bool = False
+    """Could it not be found out what can be done? The candidates are then commands that are worth trying anywhere."""
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        restore_fields(self, state)  # one that was saved before it could say so has no guesses
 
 
 class StoryGame(Protocol):

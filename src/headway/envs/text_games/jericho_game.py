@@ -100,29 +100,29 @@ class StoryFile:
     def act(self, state: bytes, command: str) -> StoryMoment:
         return cast(StoryMoment, self.process.ask("act", (state, command), repr(command), self.limit_s))
 
-    def actions(self, moment: StoryMoment) -> tuple[str, ...]:
-        """Returns what can be done, at least something."""
+    def actions(self, moment: StoryMoment) -> tuple[tuple[str, ...], bool]:
+        """Returns what can be done, at least something, and whether that is only the short list."""
         with self._lock:
             cached = self._cache.get(moment.key)
             if cached is not None:
                 self.counts.cached += 1
                 self._cache.move_to_end(moment.key)
-                return cached
+                return cached, False
         self.counts.tried += 1
         try:
             answer = self.process.ask("actions", (moment,), "trying out what can be done", self.limit_s)
         except StoryLost:
             self.counts.too_slow += 1
-            return self.process.facts().fallback
+            return self.process.facts().fallback, True
         found = cast("tuple[str, ...]", answer)
         if not found:
             self.counts.none_found += 1
-            return self.process.facts().fallback
+            return self.process.facts().fallback, True
         with self._lock:
             self._cache[moment.key] = found
             if len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
-        return found
+        return found, False
 
     def let_go(self) -> None:
         """One game fewer; the last one ends the process."""
@@ -180,11 +180,11 @@ class JerichoGame:
             self._file.let_go()
 
     def _shown(self, moment: StoryMoment) -> Scene:
-        candidates = () if moment.is_over else self._file.actions(moment)
+        candidates, are_guesses = ((), False) if moment.is_over else self._file.actions(moment)
         self._moment = moment
         self.max_score = self.max_score if moment.max_score is None else moment.max_score
         text = joined_text(moment.said, moment.carried, moment.room)
-        self._scene = Scene(text, moment.score, candidates, moment.is_over, moment.is_won)
+        self._scene = Scene(text, moment.score, candidates, moment.is_over, moment.is_won, are_guesses)
         return self._scene
 
 

@@ -30,6 +30,8 @@ class StoryEpisodes:
         """Steps of this episode so far."""
         self.lost = 0
         """How often the game crashed or hung."""
+        self.guessed = 0
+        """How often the game could not find out what can be done."""
         self.is_cut = False
         self.history: list[tuple[str, str]] = []
         """The last actions of this episode, and what came of each."""
@@ -58,6 +60,7 @@ class StoryEpisodes:
                 if not tries_left:
                     raise
                 self._replace()
+        self.guessed += self.scene.are_guesses
         return self.scene
 
     def step(self, action: str) -> float:
@@ -70,6 +73,7 @@ class StoryEpisodes:
             self._replace()
             self.is_cut = True
             return 0.0
+        self.guessed += self.scene.are_guesses
         self.is_cut = not self.scene.is_over and self.length >= self._max_steps
         self.history.append((action, self.scene.text))
         del self.history[: max(0, len(self.history) - self._history_steps)]
@@ -86,6 +90,7 @@ class StoryEpisodes:
 
     def __setstate__(self, state: dict[str, SavedState]) -> None:
         saved = state.pop("saved")
+        self.guessed = 0  # in what was saved before it was counted
         vars(self).update(state)
         self.game = self._make_game()
         if saved is not None:

@@ -89,6 +89,11 @@ class StoryGames:
         """Returns how many games crashed or hung so far; each cut an episode."""
         return sum(one.lost for one in self._episodes)
 
+    @property
+    def guessed(self) -> int:
+        """Returns how many scenes so far had commands that are worth trying anywhere, for want of better ones."""
+        return sum(one.guessed for one in self._episodes)
+
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Takes the slot [N] of what is done in each game. Returns rewards [N], terminated [N], truncated [N]."""
         chosen = [self._chosen(index, slot) for index, slot in enumerate(actions.tolist())]
