@@ -7,7 +7,8 @@ With a few rows a call of torch is mostly overhead: a network of a dozen layers 
 one, and nothing is allocated.
 
 All functions are compiled on first use, release the GIL, and check nothing: their caller does. Sums are taken in a
-fixed order: the same rows give the same bits.
+fixed order: the same rows give the same bits. What several of them have in common is a part of each: a compiled
+function that calls another adds up in another order when it has just been compiled than when it was read from the disk.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _LOG2E, _LN2_HIGH, _LN2_LOW = np.float32(1.4426950408889634), np.float32(0.69335
 _E0, _E1, _E2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 _E3, _E4, _E5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "arcp", "nsz"})
+_FREEDOMS = {"contract", "reassoc", "arcp", "nsz"}
+_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FREEDOMS)
+_part = njit(error_model="numpy", fastmath=_FREEDOMS, inline="always")
 
 
 @_compiled
@@ -53,7 +56,7 @@ def activate_with_action(hidden, table, actions, gain, shift):
         _activate_row(hidden, i, gain, shift)
 
 
-@_compiled
+@_part
 def _activate_row(hidden, i, gain, shift):
     num = hidden.shape[1]
     total, squares = ZERO, ZERO
@@ -96,7 +99,7 @@ def announce(out, logits, values, low, step):
         values[i] = _expected(out, i, num, low, step)
 
 
-@_compiled
+@_part
 def _normalise_row(latents, i):
     low = high = latents[i, 0]
     for d in range(latents.shape[1]):
@@ -108,7 +111,7 @@ def _normalise_row(latents, i):
         latents[i, d] = (latents[i, d] - low) * scale
 
 
-@_compiled
+@_part
 def _exp(x):
     """exp for x in -87..0, in arithmetic that can be vectorised: relative error below 2e-7."""
     k = np.floor(x * _LOG2E + HALF)
@@ -118,7 +121,7 @@ def _exp(x):
     return (p * r * r + r + ONE) * power
 
 
-@_compiled
+@_part
 def _expected(out, i, first, low, step):
     """What a support says: the mean of its bins under the softmax of the columns from `first` on, unsquashed."""
     bins = out.shape[1] - first

@@ -4,7 +4,7 @@
 
 `attend` reads keys and values where they lie, along each row's path: nothing is gathered. All functions are compiled on
 first use, release the GIL, and check nothing: their caller does. Sums are taken in a fixed order: the same rows give
-the same bits.
+the same bits, whether they were compiled just now or read from the disk (see muzero/vector_kernels.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from numba import njit
 NORM_EPSILON = np.float32(1e-5)  # of LayerNorm
 ZERO, ONE = np.float32(0), np.float32(1)
 
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "arcp", "nsz"})
+_FREEDOMS = {"contract", "reassoc", "arcp", "nsz"}
+_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FREEDOMS)
+_part = njit(error_model="numpy", fastmath=_FREEDOMS, inline="always")
 
 
 @_compiled
@@ -53,7 +55,7 @@ def add_norm(x, change, gain, shift, out):
         _norm_row(x, b, gain, shift, out)
 
 
-@_compiled
+@_part
 def _norm_row(x, b, gain, shift, out):
     num = x.shape[1]
     total, squares = ZERO, ZERO
