@@ -293,7 +293,7 @@ def find_template(tokenizer: Tokenizer, template: str = "", options: Mapping[str
     asked for. Options that it does not read are refused."""
     text: str | None = None
     if template and template != RAW:
-        text = _template_of_a_file(template)
+        text = template_of_a_file(template)
     elif not template and getattr(tokenizer, "chat_template", None):
         text = tokenizer.get_chat_template()
     for name in options or {}:
@@ -305,7 +305,7 @@ def find_template(tokenizer: Tokenizer, template: str = "", options: Mapping[str
 
 
 @functools.lru_cache(maxsize=1)
-def _template_of_a_file(name: str) -> str:
+def template_of_a_file(name: str) -> str:
     try:
         return Path(name).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -85,9 +85,12 @@ def learner_of(config: LanguageModelConfig, kind: type[GRPOLearner], placement: 
 
 
 def check_model(config: SpeaksAsAModel) -> None:
-    """Refuses a model or a chat template that cannot be, without loading weights."""
-    from headway.llm.models import find_template, load_config, load_tokenizer
+    """Refuses a model or a chat template that cannot be, without loading weights, and a file that is not there before
+    the default model is unpacked."""
+    from headway.llm.models import RAW, find_template, load_config, load_tokenizer, template_of_a_file
 
+    if config.chat_template not in ("", RAW):
+        template_of_a_file(config.chat_template)
     load_config(config.model)
     find_template(load_tokenizer(config.model), config.chat_template, config.chat_template_options)
 
