@@ -97,6 +97,7 @@ def test_the_command_says_what_came_of_it(folder: Path, capsys: pytest.CaptureFi
         (["--collectors", "3", "--within", "0"], "--within must be a number of seconds, received 0"),
         (["--learners", "3"], "unknown option 'learners'; allowed: collectors, within"),
         ([], "how many? headway scale {run} --collectors N"),
+        (["--collectors"], "how many? headway scale {run} --collectors N"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(

@@ -30,7 +30,7 @@ def command(words: list[str]) -> int:
     for name in options:
         if name not in ("collectors", "within"):
             raise UsageError(unknown("option", name, ("collectors", "within")))
-    if "collectors" not in options:
+    if options.get("collectors", True) is True:  # not there, or there and no number behind it
         raise UsageError(f"how many? headway scale {path} --collectors N")
     collectors, within_s = options["collectors"], options.get("within", WITHIN_S)
     if not isinstance(collectors, int) or isinstance(collectors, bool) or collectors < 1:
