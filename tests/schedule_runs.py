@@ -384,7 +384,8 @@ class _Run:
             else:
                 if weights != _in_all_lines(result):
                     outcome.wrong("same again", f"weights {_in_all_lines(result)}, executed again {weights}")
-        is_longer = schedule.goes_on > 0 and not settings.is_synchronous  # it did not collect ahead of its first end
+        leads = any(not line.is_synchronous for line in settings.all_lines.values())
+        is_longer = schedule.goes_on > 0 and leads  # no line collected ahead of its first end
         chance_decides = schedule.nature.loses or settings.why_not_pinned != ""
         if not settings.is_pinned or chance_decides or is_longer:
             return
