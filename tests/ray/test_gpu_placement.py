@@ -17,6 +17,7 @@ import ray
 from ray.cluster_utils import Cluster
 from running_processes import wait_until_gone
 from scripted_learner import Toy, told
+from waiting import patient
 
 from headway.core.protocols import Placement, Reserves, Role, RoleLate
 from headway.learn.ranks import RankedLearner
@@ -104,7 +105,7 @@ def states() -> Counter[str]:
 
 
 def test_ranks_are_together_engines_have_their_node_and_everything_is_given_back(two_nodes: None) -> None:
-    runtime = RayActors(start_s=60.0)
+    runtime = RayActors(start_s=patient(60))
     assert isinstance(runtime, Reserves)
     narrow, wide = role("narrow", 1, factory=Seer), role("wide", 2, factory=Seer)
     learner = role("learner", 1, 3, factory=partial(Holder, 3))
@@ -114,7 +115,7 @@ def test_ranks_are_together_engines_have_their_node_and_everything_is_given_back
         try:
             await runtime.reserve(roles)
             await asyncio.gather(*(runtime.start(one) for one in roles))
-            nodes = await runtime.call("learner", "nodes", deadline_s=60)
+            nodes = await runtime.call("learner", "nodes", deadline_s=patient(60))
             seen = {one.name: await runtime.call(one.name, "gpus", deadline_s=60) for one in (narrow, wide)}
             pids = await runtime.call("learner", "pids", deadline_s=60)
             await runtime.restart("narrow")
@@ -133,14 +134,14 @@ def test_ranks_are_together_engines_have_their_node_and_everything_is_given_back
 
 
 def test_ranks_of_two_nodes_are_neighbours_by_node(two_nodes: None) -> None:
-    runtime = RayActors(start_s=60.0)
+    runtime = RayActors(start_s=patient(60))
     learner = role("learner", 1, 4, factory=partial(Holder, 4))
 
     async def main() -> list[str]:
         try:
             await runtime.reserve([learner])
             await runtime.start(learner)
-            nodes: list[str] = await runtime.call("learner", "nodes", deadline_s=60)
+            nodes: list[str] = await runtime.call("learner", "nodes", deadline_s=patient(60))
             return nodes
         finally:
             await runtime.close()
@@ -172,7 +173,7 @@ def test_what_is_occupied_is_waited_for_within_the_deadline_and_leaves_nothing(t
 
 def test_without_gpus_in_the_cluster_nobody_asks_for_one(no_ray: None) -> None:
     ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    runtime = RayActors(start_s=60.0)
+    runtime = RayActors(start_s=patient(60))
 
     async def main() -> list[str]:
         try:

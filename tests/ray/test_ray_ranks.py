@@ -59,6 +59,7 @@ def test_a_run_over_ranks_has_the_bits_it_has_without_ray() -> None:
             normalise=True,
             learner_ranks=2,
             runtime=runtime,
+            start_deadline_s=patient(120),
         )
         prints.append(fingerprint(launch(stations(config), config.settings(), runtime=runtime).weights))
     assert len(set(prints)) == 1
