@@ -93,6 +93,16 @@ def closed() -> socket.socket:
 
 
 @pytest.mark.usefixtures("no_ray")
+def test_a_machine_too_busy_to_start_ray_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(*args: object, **options: object) -> None:
+        raise Exception("The current node timed out during startup. This could happen because it is overloaded.")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ConnectionError, match=r"^a local Ray cluster could not be started: The current node timed out"):
+        drive(RayActors("local"), asyncio.Event().wait, Role("echo", Echo))
+
+
+@pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize(
     ("make", "connect_s", "reason"),
     [

@@ -46,7 +46,9 @@ def connect(address: str, timeout_s: float) -> bool:
                 configure_logging=False,
                 **options,
             )
-    except (RayError, OSError, RuntimeError, ValueError) as error:
+    except Exception as error:
+        if not isinstance(error, RayError | OSError | RuntimeError | ValueError) and type(error) is not Exception:
+            raise  # a bare one is Ray's own word for a node that takes longer than 30 s to start
         ray.shutdown()
         what = "a local Ray cluster could not be started" if is_local else f"no Ray cluster at {address}"
         raise ConnectionError(f"{what}: {first_line(error)}") from error
