@@ -119,6 +119,23 @@ class Interrupted:
         return collect(weights, ticket)
 
 
+class InterruptedElsewhere(Interrupted):
+    """Sends them to its own thread, so that the one that waits for the run is not woken."""
+
+    def __call__(self, weights: float, ticket: Ticket) -> float:
+        if ticket.index >= 3 and self.left:
+            self.left -= 1
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        return collect(weights, ticket)
+
+
+def test_an_interrupt_that_wakes_another_thread_ends_a_run_too() -> None:
+    async def main() -> headway.RunResult:
+        return run(InterruptedElsewhere(1), runtime="threads", max_lead=0, updates=10_000_000)
+
+    assert asyncio.run(main()).stop_reason == "interrupted by SIGINT"
+
+
 @pytest.mark.parametrize("runtime", ["inline", "threads"])
 def test_an_interrupt_ends_a_run_politely_and_it_can_be_resumed(runtime: str, tmp_path: Path) -> None:
     async def main(collect: Any, **more: Any) -> headway.RunResult:

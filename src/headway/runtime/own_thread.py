@@ -27,6 +27,9 @@ from headway.core.opaque import CoroutineOf
 from headway.core.protocols import Runtime
 
 T = TypeVar("T")
+SIGNALS_S = 0.5
+"""How long a signal may go unseen that hit another thread, or this one in the moment in which it began to wait: Python
+calls its handlers in the main thread alone, and nobody wakes that one then."""
 
 
 async def beside(work: Callable[[], T]) -> T:
@@ -89,7 +92,7 @@ def result_of(
             if begin is not None:
                 start, begin = begin, None  # before: an interrupt may hit us when it has just begun
                 start()
-            wait([ended])
+            wait([ended], SIGNALS_S)
         except KeyboardInterrupt:
             if not interrupts:
                 raise
