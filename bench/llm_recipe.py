@@ -163,9 +163,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32, help="sequences a microbatch of the plain loop")
     parser.add_argument("--microbatch", type=int, default=16384, help="tokens a microbatch of ours")
     parser.add_argument("--layers", type=int, default=30, help="of the model; fewer to try the script without a GPU")
-    parser.add_argument(
-        "--processes", action="store_true", help="engine and trainer of ours in a process each; weights go straight"
-    )
+    parser.add_argument("--processes", action="store_true", help="engine and trainer of ours in a process each")
+    parser.add_argument("--direct", action="store_true", help="weights go from the trainer's process to the engine's")
+    parser.add_argument("--ways", help="only those of the table whose names begin so, comma-separated")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     peer = argparse.Namespace(**{**vars(given), "updates": given.peer_updates})
@@ -178,6 +178,8 @@ def main() -> None:
             ours, given, device, 1, "drain", trainer_attention="dense", compile_trainer="off"
         ),
     }
+    if given.ways:
+        ways = {name: way for name, way in ways.items() if name.startswith(tuple(given.ways.split(",")))}
     tokens = given.prompts * given.group * given.new
     speeds: dict[str, list[float]] = {name: [] for name in ways}
     shares: dict[str, list[float]] = {name: [] for name in ways}
@@ -190,7 +192,7 @@ def main() -> None:
             print(f"{name}: {speeds[name][-1]:,.0f} tokens/s, GPU busy {busy.share:.0%} (start included)", flush=True)
     print(f"\n{tokens} tokens an update\n{'':<28} {'tokens/s':>28} {'times the loop':>20} {'GPU busy':>9}")
     for name, found in speeds.items():
-        ratios = [mine / theirs for mine, theirs in zip(found, speeds["plain loop"], strict=True)]
+        ratios = [mine / theirs for mine, theirs in zip(found, speeds.get("plain loop", []), strict=False)]
         print(f"{name:<28} {spread(found, 0):>28} {spread(ratios, 1):>20} {statistics.fmean(shares[name]):>9.0%}")
 
 

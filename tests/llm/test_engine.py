@@ -15,6 +15,7 @@ pytest.importorskip("numba", reason="needs headway[llm]")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from waiting import wait_until  # noqa: E402
 
 from headway.llm.engine import EngineError, Overdue, Request, Sampling  # noqa: E402
 from headway.llm.llama_decoder import LlamaDecoder  # noqa: E402
@@ -296,6 +297,9 @@ def test_a_short_request_gets_in_beside_a_long_one_and_is_answered_before_it() -
         subject.generate(asked)
         over.append(asked.uid)
 
+    steps = _Steps(subject)
+    steps.before(2, lambda: wait_until(lambda: len(subject._arrivals) == 7, what="seven more requests"))
+    steps.before(100, lambda: wait_until(lambda: len(over) == 7, what="all but the long one"))
     threads = [threading.Thread(target=ask, args=[request(0, max_tokens=120)])]
     threads[0].start()
     while not subject.health().running:  # which needs to get in, too

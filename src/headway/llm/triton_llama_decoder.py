@@ -198,7 +198,9 @@ class TritonLlamaDecoder:
             rows.step.zero_()
             graph = torch.cuda.CUDAGraph()
             # Other threads may use the GPU meanwhile: what they do is none of this capture's business.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
+            ):
                 self._one_step(width, sampling)
             self._pool = self._pool or graph.pool()
             self._graphs[key] = graph

@@ -18,6 +18,7 @@ import orjson
 
 from headway.core.naming import learner_name, seat_name
 from headway.core.opaque import JsonObject
+from headway.observe.log_parts import lines_from, log_begin
 from headway.observe.recorder import parse_event
 from headway.observe.run_history import tell_end
 from headway.observe.story_records import EVALUATOR, LEARNER, Story
@@ -63,6 +64,14 @@ def read_numbers(path: Path) -> Numbers:
             numbers.last = point
     numbers.staleness = aged / taken if taken else 0.0
     return numbers
+
+
+def first_moment(path: Path) -> float:
+    """When the first event of a log was; 0 where its oldest parts were let go."""
+    if log_begin(path):
+        return 0.0
+    line = next(lines_from(path), None)
+    return 0.0 if line is None else float(parse_event(line, path, 0)["t"])
 
 
 def _since(before: dict[str, float], point: dict[str, float], name: str) -> float:

@@ -15,7 +15,7 @@ from headway.observe.console import LineStatus, RoleStatus, Status, duration
 from headway.observe.environment import not_known, process_is_alive
 from headway.observe.episodes_in_words import in_words as in_words_of
 from headway.observe.folder import RunFolder
-from headway.observe.log_end import TAIL_BYTES, Numbers, read_end, read_numbers
+from headway.observe.log_end import TAIL_BYTES, Numbers, first_moment, read_end, read_numbers
 from headway.observe.log_parts import log_size
 from headway.observe.run_history import describe, read_story
 from headway.observe.story_records import LineStory, Story
@@ -56,7 +56,7 @@ def read_end_status(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> RunStatu
     describe(story, run)
     is_alive = None if story.is_over else process_is_alive(story.environment)
     silent_s = _silent_s(run)
-    last, per_s = numbers.last, 1 / max(story.end_s, 1e-9)
+    last, per_s = numbers.last, 1 / max(story.end_s - first_moment(run.events), 1e-9)
     updates = story.updates[-1].number if story.updates else last["run/updates"]
     status = Status(
         done=float(updates),
