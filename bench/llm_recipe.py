@@ -7,8 +7,10 @@ The plain loop generates with transformers' `generate` in bfloat16, trains the s
 a fused AdamW and copies the weights back. All ways see the same prompts and rewards, in turns, on the same GPU.
 With --processes engine and trainer of ours live in a process each, so that two interpreters feed the GPU; weights go
 through shared memory, or with --direct from the trainer's process to the engine's. --layers 1 tries the script where
-there is no GPU.
-Tokens per second are generated ones, over all updates but the first, by the clock on the wall. The GPU's busy share is
+there is no GPU. "undivided" lets engine and trainer use all of the GPU at once, "dense" is that with a trainer as it is
+on a CPU; --share is the trainer's part otherwise. --ways takes some of them, like "lead 0,lead 1".
+Tokens per second are generated ones, over all updates but the first (of ours: the first four, in which graphs are
+captured), by the clock on the wall. The GPU's busy share is
 what nvidia-smi says, sampled ten times a second; it counts a moment as busy if any kernel runs, however small.
 """
 
@@ -147,7 +149,7 @@ def ours(given: argparse.Namespace, device: str, lead: float, on_publish: str, *
     runtime.run(Coordinator(stations, settings, runtime, recorder=recorder).run())
     marks = [next(event["t"] for event in recorder.events if event["e"] == "open")]
     marks += [event["t"] for event in recorder.events if event["e"] == "learn"]
-    learning = [event["d"] for event in recorder.events if event["e"] == "learn"][1:]
+    learning = [event["d"] for event in recorder.events if event["e"] == "learn"][given.skip :]
     print(f"  lead {lead}, {on_publish}: {statistics.fmean(learning):.2f} s of an update are training", flush=True)
     return [later - earlier for earlier, later in pairwise(marks)]
 
@@ -157,36 +159,38 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--new", type=int, default=256)
-    parser.add_argument("--updates", type=int, default=6)
+    parser.add_argument("--updates", type=int, default=14)
+    parser.add_argument("--skip", type=int, default=4, help="updates of ours that only warm up")
     parser.add_argument("--peer-updates", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--rows", type=int, default=32, help="sequences a microbatch of the plain loop")
-    parser.add_argument("--microbatch", type=int, default=16384, help="tokens a microbatch of ours")
+    parser.add_argument("--microbatch", type=int, default=36864, help="tokens a microbatch of ours")
+    parser.add_argument("--share", type=float, default=0.6, help="trainer_gpu_share")
     parser.add_argument("--layers", type=int, default=30, help="of the model; fewer to try the script without a GPU")
     parser.add_argument("--processes", action="store_true", help="engine and trainer of ours in a process each")
     parser.add_argument("--direct", action="store_true", help="weights go from the trainer's process to the engine's")
-    parser.add_argument("--ways", help="only those of the table whose names begin so, comma-separated")
+    parser.add_argument("--ways", help="only these of the table, comma-separated")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     peer = argparse.Namespace(**{**vars(given), "updates": given.peer_updates})
+    undivided = partial(ours, given, device, 1, "drain", trainer_gpu_share=1.0)
     ways = {
         "plain loop": partial(plain_loop, peer, device),
-        "headway, lead 0": partial(ours, given, device, 0, "drain"),
-        "headway, lead 1": partial(ours, given, device, 1, "drain"),
-        "headway, lead 1, partial": partial(ours, given, device, 1, "partial"),
-        "lead 1, dense, not compiled": partial(
-            ours, given, device, 1, "drain", trainer_attention="dense", compile_trainer="off"
-        ),
+        "lead 0": partial(ours, given, device, 0, "drain"),
+        "lead 1": partial(ours, given, device, 1, "drain", trainer_gpu_share=given.share),
+        "lead 1 partial": partial(ours, given, device, 1, "partial", trainer_gpu_share=given.share),
+        "lead 1 undivided": undivided,
+        "lead 1 dense": partial(undivided, trainer_attention="dense", compile_trainer="off"),
     }
     if given.ways:
-        ways = {name: way for name, way in ways.items() if name.startswith(tuple(given.ways.split(",")))}
+        ways = {name: ways[name] for name in given.ways.split(",")}
     tokens = given.prompts * given.group * given.new
     speeds: dict[str, list[float]] = {name: [] for name in ways}
     shares: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(given.repeats):
         for name, way in ways.items():
             with Busy() as busy:
-                seconds = way()[1:]
+                seconds = way()[1 if name == "plain loop" else given.skip :]
             speeds[name].append(tokens * len(seconds) / sum(seconds))
             shares[name].append(busy.share)
             print(f"{name}: {speeds[name][-1]:,.0f} tokens/s, GPU busy {busy.share:.0%} (start included)", flush=True)

@@ -18,6 +18,8 @@ if not torch.cuda.is_available():
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.experience.group import Group  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
+from headway.llm.gpu_share import generating  # noqa: E402
+from headway.llm.part_of_gpu import num_multiprocessors, stream_on_part  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
@@ -70,6 +72,44 @@ def test_auto_is_quick_and_compiled_and_learns_what_dense_learns(kind: str) -> N
     mine, theirs = gradients(auto), gradients(dense)
     assert float((mine - theirs).norm() / theirs.norm()) < 0.05  # bfloat16
     assert float(torch.nn.functional.cosine_similarity(mine, theirs, dim=0)) > 0.998
+
+
+def test_what_is_learned_beside_an_engine_is_what_is_learned_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    alone, beside, undivided = learner("llama"), learner("llama"), learner("llama", trainer_gpu_share=1.0)
+    expected = alone.learn(batch()).metrics
+    with generating(device):
+        found = beside.learn(batch()).metrics
+        undivided.learn(batch())
+    assert (alone._training.gpu.num_shared, undivided._training.gpu.num_shared) == (0, 0)
+    assert beside._training.gpu.num_shared > 0, capsys.readouterr().err
+    assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+    mine, theirs = gradients(beside), gradients(alone)
+    assert float((mine - theirs).norm() / theirs.norm()) < 0.01  # of flash kernels, which add up in any order
+    for name, tensor in alone.snapshot().items():
+        assert torch.allclose(tensor, beside.snapshot()[name], atol=1e-4), name
+
+
+def test_a_part_of_a_gpu_has_fewer_multiprocessors() -> None:
+    """A product that fills the GPU takes longer on a quarter of it, and gives the same."""
+    left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    quarter = stream_on_part(torch.cuda.current_device(), num_multiprocessors(0.25, 132))
+
+    def seconds(stream: Any) -> tuple[float, Any]:
+        with torch.cuda.stream(stream):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            made = left @ right
+            start.record()
+            for _ in range(10):
+                made = left @ right
+            end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end), made
+
+    whole, expected = seconds(torch.cuda.current_stream())
+    part, found = seconds(quarter)
+    assert part > 2 * whole
+    assert torch.allclose(found, expected, rtol=0.02, atol=1.0)
 
 
 def test_reference_and_critic_are_compiled_too() -> None:

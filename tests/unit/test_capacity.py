@@ -23,6 +23,7 @@ from headway.capacity.planned_run import PlannedRun, line_about_pages, places_ap
 from headway.capacity.rates import ENGINE_RATES, LEARNER_RATES, Rates, shipped_rates
 from headway.capacity.remedies import find_remedies, learner_changes
 from headway.capacity.training_memory import (
+    CHECKED_ON_DEVICE_BYTES,
     SAVED_AHEAD_BYTES,
     Training,
     activation_bytes,
@@ -121,6 +122,7 @@ def test_the_formula_is_within_five_percent_of_peaks_on_a_gpu(
         row_tokens=tree_tokens(model, 128, 256, 8),
         gradient_checkpointing=checkpointing,
         trainer_attention="dense",
+        max_lead=0,
         saves=False,
     )
     said = learner_memory(model, training)
@@ -152,7 +154,7 @@ BY_FLASH = (
 @pytest.mark.parametrize(("name", "training", "most"), BY_FLASH)
 def test_the_formula_is_near_the_peaks_of_compiled_learners(name: str, training: Training, most: int) -> None:
     model = named_shape(name)
-    training = replace(training, row_tokens=2176, saves=False)
+    training = replace(training, row_tokens=2176, max_lead=0, saves=False)
     assert learner_memory(model, training).peak_bytes == pytest.approx(most, rel=0.06)
     masks = replace(training, trainer_attention="dense")
     assert learner_memory(model, masks).peak_bytes > learner_memory(model, training).peak_bytes
@@ -231,6 +233,21 @@ def test_replicas_join_their_gradients_in_one_more_message_and_copy_what_they_sa
     host = learner_host_memory(SEVEN, Training())
     assert host.bytes_of("checkpoint") == pytest.approx(36 * SEVEN.num_parameters, rel=1e-6)
     assert learner_host_memory(SEVEN, Training(sharding="full", learner_ranks=8)).peak_bytes < host.peak_bytes / 8
+
+
+def test_weights_to_check_an_engine_by_are_on_the_gpu_if_they_are_few_and_only_with_a_lead() -> None:
+    name, small = "weights of a version to check the engine by", named_shape("135M")
+    for model, training, on_gpu in (
+        (small, Training(), True),
+        (SEVEN, Training(lora_rank=16), True),
+        (SEVEN, Training(), False),
+    ):
+        kept = learner_memory(model, training).bytes_of(name), learner_host_memory(model, training).bytes_of(name)
+        assert (kept[0] > 0, kept[1] > 0) == (on_gpu, not on_gpu)
+        assert (max(kept) <= CHECKED_ON_DEVICE_BYTES) == on_gpu
+        for none in (replace(training, max_lead=0), replace(training, check_engine_every=0)):
+            assert learner_memory(model, none).bytes_of(name) == learner_host_memory(model, none).bytes_of(name) == 0
+    assert learner_memory(small, Training()).bytes_of(name) == 4 * small.num_parameters
 
 
 def test_one_rank_alone_is_a_replica_that_saves_its_state_in_files() -> None:

@@ -35,6 +35,8 @@ SAVED_COPIES_ON_HOST = 3
 """A checkpoint of replicas is in the machine's memory this many times at its peak: as tensors, packed, and written."""
 SAVED_AHEAD_BYTES = 1 << 30
 """Of a checkpoint in shards a rank copies so much at most, while it goes on learning (learn/shard_writer.py)."""
+CHECKED_ON_DEVICE_BYTES = 2 << 30
+"""The largest copy of trained weights that an engine is checked by and that stays on the GPU (grpo/engine_check.py)."""
 STEP_BYTES = 4
 """AdamW counts its steps for each tensor."""
 
@@ -239,6 +241,14 @@ def publishing_bytes(model: ModelShape, training: Training) -> int:
     return 0 if training.compute_bytes == training.weight_bytes else each * model.num_parameters
 
 
+def checked_bytes(model: ModelShape, training: Training, *, is_small: bool) -> int:
+    """The copy of what is trained that the engine is checked by with a lead: on the GPU if it is small, else on the
+    host."""
+    needed = training.weight_bytes * trained_parameters(model, training)
+    is_there = training.max_lead and training.check_engine_every and training.device != "cpu"
+    return needed if is_there and (needed <= CHECKED_ON_DEVICE_BYTES) == is_small else 0
+
+
 # -- the roles --------------------------------------------------------------------------------------
 
 
@@ -262,6 +272,7 @@ def learner_memory(model: ModelShape, training: Training) -> RoleMemory:
         ("reference", reference),
         ("critic", critic),
         ("published version", offered_bytes(model, training)),
+        ("weights of a version to check the engine by", checked_bytes(model, training, is_small=True)),
     )
     message = trained * each if training.learner_ranks > 1 and training.sharding == "replicas" else 0
     return RoleMemory(
@@ -301,7 +312,7 @@ def learner_host_memory(model: ModelShape, training: Training) -> RoleMemory:
     """What one rank on a GPU needs of the machine's own memory besides. Rank 0 needs most: it saves and checks."""
     trained = trained_parameters(model, training)
     optimizer = 2 * 4 * trained if training.optimizer_state == "host" else 0
-    checked = 4 * trained if training.max_lead and training.check_engine_every else 0
+    checked = checked_bytes(model, training, is_small=False)
     state = trained * training.weight_bytes + optimizer_bytes(trained, 0, training) + optimizer
     saved = SAVED_COPIES_ON_HOST * state if training.sharding == "replicas" else min(state, SAVED_AHEAD_BYTES)
     whole = model.num_parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from headway.llm.kernels import Attention, Compiling
 
@@ -17,3 +17,7 @@ class KernelSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docst
     compile_trainer: Compiling = "auto"
     """Compile the layers of the model: on, off, or auto, which is on where a GPU reads by flash or flex. Takes seconds
     for each length of a row when it is first met, less where the disk still has it, and saves many small kernels."""
+    trainer_gpu_share: float = Field(default=0.6, gt=0, le=1)
+    """The share of a GPU's multiprocessors on which is trained while an engine of the same process (runtime threads)
+    generates on that GPU. Raising it makes training quicker and generation slower. 1: both use all of them, and
+    generation goes first. Who is alone has all of them in any case."""

@@ -30,6 +30,7 @@ from headway.learn.shard_writer import ShardWriter
 from headway.learn.sharding import shard_model
 from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
 from headway.llm.adapters import plain_weights
+from headway.llm.gpu_share import GpuShare
 from headway.llm.kernels import choose_kernels
 from headway.llm.layouts import choose_layout
 from headway.llm.model_types import CausalModel
@@ -62,6 +63,7 @@ class ModelInTraining:
         device = next(self.model.parameters()).device
         price = 0.0 if apart or windows is not None else pair_price(self.model)
         self.sizes = MicrobatchSizes(microbatch_tokens, price, device, apart, windows)
+        self.gpu = GpuShare(device, kernels.trainer_gpu_share)
         if self.shards is not None:
             self.shards.forget_gathered()  # or what it read for the layout would be taken for its weights
         trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}

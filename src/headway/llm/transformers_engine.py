@@ -36,6 +36,7 @@ from headway.llm.engine import (
     check_fits,
     check_scorable,
 )
+from headway.llm.gpu_share import generating
 from headway.llm.llama_decoder import LlamaDecoder
 from headway.llm.llama_weights import why_not
 from headway.llm.model_types import CausalModel, Detokenizer
@@ -217,18 +218,19 @@ class TransformersEngine:
 
     def _wait_for(self, job: GenerationJob | ScoreJob) -> None:
         """Returns when the job is over, whoever made the steps."""
-        while not job.is_over:
-            if not self._is_paused and self._step_lock.acquire(blocking=False):
-                try:
-                    self._make_steps(job)
-                finally:
-                    self._step_lock.release()
-                    self._wake_another()
-            elif job.news.wait(_seconds_until(job.expires_at, self._clock())):
-                job.news.clear()
-            else:
-                with self._between_steps():
-                    self._batch.expire()
+        with generating(self._decoder.device):
+            while not job.is_over:
+                if not self._is_paused and self._step_lock.acquire(blocking=False):
+                    try:
+                        self._make_steps(job)
+                    finally:
+                        self._step_lock.release()
+                        self._wake_another()
+                elif job.news.wait(_seconds_until(job.expires_at, self._clock())):
+                    job.news.clear()
+                else:
+                    with self._between_steps():
+                        self._batch.expire()
         if not self._step_lock.locked():  # it may have been woken to make steps, and been given up before it could
             self._wake_another()
 

@@ -3,9 +3,10 @@
     a batch has tokens of the version being trained --> compared in the pass that computes the gradient: free
     it has none (a lead) --> these weights are copied --> a later batch has their tokens --> some are read with the copy
 
-There is one copy of the trained weights at most, in the memory of the machine, and none in a run without a lead. To
-read with it the model takes the copy and gets its own weights back, bit for bit. Of several ranks the first one keeps
-and reads, and tells the others; of a model in shards every rank keeps its own, and all read together.
+There is one copy of the trained weights at most, and none in a run without a lead: where they are if it is small, so
+that it costs no time, else in the memory of the machine. To read with it the model takes the copy and gets its own
+weights back, bit for bit. Of several ranks the first one keeps and reads, and tells the others; of a model in shards
+every rank keeps its own, and all read together.
 
 What counts is a token whose reply began with the same weights: further on in a reply that got new weights under way
 the engine's cache is of older ones, and the difference would be no mistake of the engine.
@@ -31,6 +32,8 @@ SHARE = 8
 """One reply of so many is read again, ..."""
 MIN_TOKENS = 64
 """... or more, until there are so many tokens."""
+SMALL_BYTES = 2 * 1024**3
+"""A copy of so much stays on the device of the weights."""
 
 
 class EngineCheck:
@@ -79,7 +82,11 @@ class EngineCheck:
                 self._copied = None  # its tokens were dropped
         if self._copied is None and is_at_version and self._every and version >= self._due:
             kept = self._trained if self._reads else {}
-            self._copied = version, {name: part.detach().to("cpu", copy=True) for name, part in kept.items()}
+            is_small = sum(part.nbytes for part in kept.values()) <= SMALL_BYTES
+            self._copied = (
+                version,
+                {name: part.detach().to(part.device if is_small else "cpu", copy=True) for name, part in kept.items()},
+            )
             self._due = version + self._every
         return found
 
@@ -132,7 +139,7 @@ class EngineCheck:
 
 
 def overwrite(live: Tensor, values: Tensor) -> Tensor:
-    """Puts values into a tensor where it is, so that there is no second one on its device; returns what was in it."""
-    before = live.detach().to("cpu", copy=True)
+    """Puts values into a tensor where it is; returns what was in it, on the device of the values."""
+    before = live.detach().to(values.device, copy=True)
     live.data.copy_(values)
     return before

@@ -243,18 +243,19 @@ class GRPOLearner(LearnsAModel):
         with_ends = critic is not None and data.has_episodes and bool(data.cut.any())
         lines = torch.zeros(3, num_tokens + len(data.starts) * with_ends, device=self._training.device)
         for part in self._my_microbatches(data, np.arange(data.num_groups), with_ends=with_ends):
-            hidden = None
-            found: dict[int, Tensor] = {}
-            if needs_proximal or (critic is not None and critic.is_shared):
-                hidden = self._policy.hidden(part.trees)
-            if needs_proximal and hidden is not None:
-                found[0] = self._policy.log_probs(hidden, part.trees)[0]
-            if self._reference is not None:
-                found[1] = self._reference(part.trees)
-            if critic is not None:
-                found[2] = self._values(part, hidden)
-            for line, numbers in found.items() if not part.is_filler else ():
-                lines[line, part.places] = numbers.float()
+            with self._training.gpu.turn():
+                hidden = None
+                found: dict[int, Tensor] = {}
+                if needs_proximal or (critic is not None and critic.is_shared):
+                    hidden = self._policy.hidden(part.trees)
+                if needs_proximal and hidden is not None:
+                    found[0] = self._policy.log_probs(hidden, part.trees)[0]
+                if self._reference is not None:
+                    found[1] = self._reference(part.trees)
+                if critic is not None:
+                    found[2] = self._values(part, hidden)
+                for line, numbers in found.items() if not part.is_filler else ():
+                    lines[line, part.places] = numbers.float()
         self._rank.add_up(lines)
         proximal, reference, values = (
             line[:num_tokens] if is_needed else None for line, is_needed in zip(lines, needs, strict=True)
@@ -269,34 +270,42 @@ class GRPOLearner(LearnsAModel):
 
     def _step(self, update: GRPOUpdate, groups: np.ndarray, *, is_first_look: bool) -> None:
         """Takes one step on some groups. The denominators are theirs, whichever rank and microbatch a token is in."""
-        data, critic = update.data, self._critic
+        data = update.data
         numbers = data.numbers(groups)
-        num_tokens, num_sequences = int(data.sequences.lengths[numbers].sum()), len(numbers)
+        counts = int(data.sequences.lengths[numbers].sum()), len(numbers)
         for trained in self._all_trained:
             trained.forget_gradients()
         for part in self._my_microbatches(data, groups):
-            if part.is_filler:
-                self._keep_in_step(part, is_policy_waiting=update.is_policy_waiting)
-                continue
-            with torch.set_grad_enabled(not update.is_policy_waiting):
-                hidden = self._policy.hidden(part.trees)
-                logp, entropy = self._policy.log_probs(hidden, part.trees)
-                weighed, loss, sums = self._policy_loss(update, part, logp, entropy, num_tokens, num_sequences)
-            if critic is None:
-                loss.backward()
-            elif critic.is_shared:
-                worth, more = self._value_loss(update, part, hidden, num_tokens)
-                (loss + worth).backward()
-            else:
-                if not update.is_policy_waiting:
-                    loss.backward()  # before the critic's pass: one model's activations at a time
-                worth, more = self._value_loss(update, part, None, num_tokens)
-                worth.backward()
-            update.sums.append(sums if critic is None else {**sums, **more})
-            if is_first_look:
-                update.logs[part.places] = logp.detach().float()
-                update.weights[part.places] = weighed.weights.float()
+            with self._training.gpu.turn():
+                if part.is_filler:
+                    self._keep_in_step(part, is_policy_waiting=update.is_policy_waiting)
+                else:
+                    self._add_gradients(update, part, *counts, is_first_look=is_first_look)
         self._finish_step(update)
+
+    def _add_gradients(
+        self, update: GRPOUpdate, part: Microbatch, num_tokens: int, num_sequences: int, *, is_first_look: bool
+    ) -> None:
+        """Adds what a microbatch says to the gradients of a step on so many tokens and sequences."""
+        critic = self._critic
+        with torch.set_grad_enabled(not update.is_policy_waiting):
+            hidden = self._policy.hidden(part.trees)
+            logp, entropy = self._policy.log_probs(hidden, part.trees)
+            weighed, loss, sums = self._policy_loss(update, part, logp, entropy, num_tokens, num_sequences)
+        if critic is None:
+            loss.backward()
+        elif critic.is_shared:
+            worth, more = self._value_loss(update, part, hidden, num_tokens)
+            (loss + worth).backward()
+        else:
+            if not update.is_policy_waiting:
+                loss.backward()  # before the critic's pass: one model's activations at a time
+            worth, more = self._value_loss(update, part, None, num_tokens)
+            worth.backward()
+        update.sums.append(sums if critic is None else {**sums, **more})
+        if is_first_look:
+            update.logs[part.places] = logp.detach().float()
+            update.weights[part.places] = weighed.weights.float()
 
     def _keep_in_step(self, part: Microbatch, *, is_policy_waiting: bool) -> None:
         """Makes the passes that other ranks make, for a gradient of zero."""

@@ -107,13 +107,14 @@ class ImitationLearner(LearnsAModel):
         self._training.trained.forget_gradients()
         mine = groups[self._rank.share_by_size(data.sizes[groups])]
         for part in self._training.in_step(data.microbatches(mine, sizes), data):
-            if part.is_filler:
-                (0.0 * self._log_probs(part).sum()).backward()
-                continue
-            counts = send(torch.from_numpy(weights[list(part.trees.replies)]), sizes.device)
-            part_loss = -(part.sequences.spread(counts) * self._log_probs(part)).sum()
-            (part_loss / whole).backward()
-            loss += part_loss.detach()
+            with self._training.gpu.turn():
+                if part.is_filler:
+                    (0.0 * self._log_probs(part).sum()).backward()
+                    continue
+                counts = send(torch.from_numpy(weights[list(part.trees.replies)]), sizes.device)
+                part_loss = -(part.sequences.spread(counts) * self._log_probs(part)).sum()
+                (part_loss / whole).backward()
+                loss += part_loss.detach()
         self._rank.add_up(loss)
         return _Step(loss, whole, self._training.step())
 

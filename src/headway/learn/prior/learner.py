@@ -137,18 +137,19 @@ class PriorLearner(LearnsAModel):
         totals = {name: torch.zeros((), device=device) for name in IMITATION_SUMS}
         self._training.trained.forget_gradients()
         for chunk in self._my_chunks(replies, groups):
-            numbers, some = torch.from_numpy(replies.numbers(chunk)), torch.from_numpy(chunk)
-            logs, _ = self._read(replies, chunk, self._policy.read)
-            loss = imitation_loss(
-                logs,
-                Ragged.of(replies.sequences.lengths[numbers]).to(device),
-                Ragged.of(states.candidates.lengths[some]).to(device),
-                send(states.visits[numbers], device),
-                send(states.counts[some], device),
-                self._settings.prior_temperature,
-            )
-            (loss.value / whole).backward()
-            totals = {name: total + loss.sums[name] for name, total in totals.items()}
+            with self._training.gpu.turn():
+                numbers, some = torch.from_numpy(replies.numbers(chunk)), torch.from_numpy(chunk)
+                logs, _ = self._read(replies, chunk, self._policy.read)
+                loss = imitation_loss(
+                    logs,
+                    Ragged.of(replies.sequences.lengths[numbers]).to(device),
+                    Ragged.of(states.candidates.lengths[some]).to(device),
+                    send(states.visits[numbers], device),
+                    send(states.counts[some], device),
+                    self._settings.prior_temperature,
+                )
+                (loss.value / whole).backward()
+                totals = {name: total + loss.sums[name] for name, total in totals.items()}
         return totals
 
     # -- ppo ----------------------------------------------------------------------------------------
@@ -187,8 +188,9 @@ class PriorLearner(LearnsAModel):
         for reader, line in zip(readers, lines, strict=True):
             for chunk in self._my_chunks(replies, groups) if reader is not None else ():
                 assert reader is not None
-                logs, places = self._read(replies, chunk, reader)
-                line[places] = logs
+                with self._training.gpu.turn():
+                    logs, places = self._read(replies, chunk, reader)
+                    line[places] = logs
         self._rank.add_up(lines)
         return _Compared(*(None if reader is None else line for reader, line in zip(readers, lines, strict=True)))
 
@@ -201,25 +203,28 @@ class PriorLearner(LearnsAModel):
         sums: list[Mapping[str, Tensor]] = []
         self._training.trained.forget_gradients()
         for chunk in self._my_chunks(taken.replies, groups):
-            logs, places = self._read(taken.replies, chunk, self._policy.read)
-            is_here = torch.from_numpy(np.isin(taken.group, chunk))
-            of_token = is_here[taken.tokens.row]
-            in_line = send(torch.from_numpy(taken.places)[of_token], device)
-            tokens = Ragged.of(taken.tokens.lengths[is_here]).to(device)
-            logp = logs[torch.searchsorted(places, in_line)]  # an action that several steps took stands there for each
-            proximal = logp.detach() if look.proximal is None else look.proximal[in_line]
-            loss = policy_loss(
-                logp,
-                proximal,
-                tokens.spread(send(advantages[is_here], device)),
-                clamped_weights(proximal, send(taken.log_probs[of_token], device)),
-                token_scale(tokens, self._tokens, num_tokens=num_tokens, num_sequences=tokens.num_rows),
-                "clip",
-                self._tokens,
-                logp_ref=None if look.reference is None else look.reference[in_line],
-            )
-            loss.value.backward()
-            sums.append(loss.sums)
+            with self._training.gpu.turn():
+                logs, places = self._read(taken.replies, chunk, self._policy.read)
+                is_here = torch.from_numpy(np.isin(taken.group, chunk))
+                of_token = is_here[taken.tokens.row]
+                in_line = send(torch.from_numpy(taken.places)[of_token], device)
+                tokens = Ragged.of(taken.tokens.lengths[is_here]).to(device)
+                logp = logs[
+                    torch.searchsorted(places, in_line)
+                ]  # an action that several steps took stands there for each
+                proximal = logp.detach() if look.proximal is None else look.proximal[in_line]
+                loss = policy_loss(
+                    logp,
+                    proximal,
+                    tokens.spread(send(advantages[is_here], device)),
+                    clamped_weights(proximal, send(taken.log_probs[of_token], device)),
+                    token_scale(tokens, self._tokens, num_tokens=num_tokens, num_sequences=tokens.num_rows),
+                    "clip",
+                    self._tokens,
+                    logp_ref=None if look.reference is None else look.reference[in_line],
+                )
+                loss.value.backward()
+                sums.append(loss.sums)
         return sums
 
     # -- reading ------------------------------------------------------------------------------------

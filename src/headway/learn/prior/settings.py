@@ -93,4 +93,5 @@ class PriorSettings(KernelSettings):
             layout=self.layout,
             trainer_attention=self.trainer_attention,
             compile_trainer=self.compile_trainer,
+            trainer_gpu_share=self.trainer_gpu_share,
         )
