@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,19 @@ def test_tensorboard_forgets_what_a_resumed_run_does_again(tmp_path: Path) -> No
     second.write(Moment(0.8, 8, 8), {"x": 800.0})
     second.close()
     assert scalars_in(folder)["x"] == [*((update, float(update)) for update in range(1, 6)), (8, 800.0)]
+
+
+@pytest.mark.parametrize(
+    "clock", [lambda number: 1000.0, lambda number: 1000.0 - 100 * number], ids=["one second", "back"]
+)
+def test_tensorboard_reads_sessions_in_their_order_whatever_the_clock_says(
+    tmp_path: Path, clock: Callable[[int], float]
+) -> None:
+    for number in range(12):  # more than nine: names are compared letter by letter
+        sink = TensorBoardSink(tmp_path, partial(clock, number))
+        sink.write(Moment(0.1, number, number), {"x": float(number)})
+        sink.close()
+    assert scalars_in(tmp_path)["x"] == [(number, float(number)) for number in range(12)]
 
 
 def test_tensorboard_has_returns_lengths_and_scores_by_environment_step_too(tmp_path: Path) -> None:

@@ -1,33 +1,43 @@
-"""Scalars for TensorBoard, with the writer of the `tensorboard` package.
+"""Scalars for TensorBoard, in the format of the `tensorboard` package.
 
     tensorboard/                every number; the step is the update
     tensorboard/by_env_step/    returns, lengths and scores once more; the step is the environment step
 
 A score stands at the update that made its version, or at the environment steps behind it, also when it comes late. The
 time of a point is the moment it is about, on the machine's clock. Of a long run fewer looks are kept (`spacing.py`).
+
+A session writes a file of its own, and TensorBoard reads them in the order of their names, which begin with a second. A
+later session has a later one, also when it begins in the same second or the clock was put back.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from headway.observe.metric_names import by_env_step
 from headway.observe.metrics import Moment
 from headway.observe.spacing import Spacing
 
+FILES = "events.out.tfevents."
+FORMAT = "brain.Event:2"
+"""What the first record of a file says it is."""
+
 
 class _Scalars:
     """The event files of one folder, whose steps are all of one kind; nothing is there before the first point."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         self._folder = folder
-        self._writer: EventFileWriter | None = None
+        self._clock = clock
+        self._writer: RecordWriter | None = None
 
     def write(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:
         if self._writer is None and (values or self._is_resumed):
@@ -35,7 +45,7 @@ class _Scalars:
         if self._writer is None or not values:
             return
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._writer.add_event(Event(wall_time=wall_time, step=step, summary=Summary(value=scalars)))
+        _write(self._writer, Event(wall_time=wall_time, step=step, summary=Summary(value=scalars)))
         self._writer.flush()  # whoever watches sees it now, and a killed run has it
 
     def close(self) -> None:
@@ -45,24 +55,37 @@ class _Scalars:
     @property
     def _is_resumed(self) -> bool:
         """An earlier session wrote here."""
-        return self._folder.is_dir() and any(path.is_file() for path in self._folder.iterdir())
+        return bool(self._seconds())
 
-    def _open(self, step: int, wall_time: float) -> EventFileWriter:
-        is_resumed = self._is_resumed
-        writer = EventFileWriter(str(self._folder))
-        if is_resumed:  # TensorBoard forgets what the session before wrote from this step on
-            start = SessionLog(status=SessionLog.START)
-            writer.add_event(Event(wall_time=wall_time, step=step, session_log=start))
+    def _seconds(self) -> list[int]:
+        """Those of the files that are there."""
+        parts = (path.name.removeprefix(FILES).split(".")[0] for path in self._folder.glob(f"{FILES}*"))
+        return [int(part) for part in parts if part.isdigit()]
+
+    def _open(self, step: int, wall_time: float) -> RecordWriter:
+        before = self._seconds()
+        second = max(int(self._clock()), *(other + 1 for other in before), 0)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{FILES}{second:010d}.{socket.gethostname()}.{os.getpid()}"
+        writer = RecordWriter(path.open("xb"))
+        _write(writer, Event(wall_time=wall_time, file_version=FORMAT))
+        if before:  # TensorBoard forgets what the session before wrote from this step on
+            _write(writer, Event(wall_time=wall_time, step=step, session_log=SessionLog(status=SessionLog.START)))
         return writer
+
+
+def _write(writer: RecordWriter, event: Event) -> None:
+    writer.write(event.SerializeToString())
 
 
 class TensorBoardSink:
     """Event files in `folder`, by update and by environment step."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
-        self._by_update = _Scalars(folder)
-        self._by_env_step = _Scalars(folder / "by_env_step")
+        self._clock = clock
+        self._by_update = _Scalars(folder, clock)
+        self._by_env_step = _Scalars(folder / "by_env_step", clock)
         self._spacing = Spacing()
         self._began_at: float | None = None  # when the clock of the run stood at zero
 
@@ -73,7 +96,7 @@ class TensorBoardSink:
         if not self._spacing.takes(moment, values):
             return
         if self._began_at is None:
-            self._began_at = time.time() - moment.time_s
+            self._began_at = self._clock() - moment.time_s
         wall_time = self._began_at + moment.time_s
         self._by_update.write(moment.update, wall_time, values)
         self._by_env_step.write(moment.env_steps, wall_time, by_env_step(values))
