@@ -38,14 +38,13 @@ def nodes() -> dict[Path, list[ast.AST]]:
 
 
 def asks_the_wall_clock(path: Path) -> bool:
-    """Calls a clock of `time` or `datetime` that can be set."""
-    calls = [node.func for node in nodes()[path] if isinstance(node, ast.Call)]
+    """Calls a clock of `time` or `datetime` that can be set, or hands it on."""
     return any(
-        isinstance(call, ast.Attribute)
-        and call.attr in WALL_CLOCKS
-        and isinstance(call.value, ast.Name)
-        and call.value.id in ("time", "datetime", "date")
-        for call in calls
+        isinstance(node, ast.Attribute)
+        and node.attr in WALL_CLOCKS
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("time", "datetime", "date")
+        for node in nodes()[path]
     )
 
 
