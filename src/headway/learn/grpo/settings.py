@@ -52,8 +52,8 @@ class GRPOSettings(OptimizerSettings, LossSettings, CreditSettings, CriticSettin
     check_engine_every: int = Field(default=4, ge=0)
     """With a lead: every so many versions the trainer keeps its weights until tokens of that version come, reads some
     of them again and reports how far the engine was off (mismatch_*). Raising it costs less: each time that is a copy
-    of what is trained, in the machine's memory, and a forward pass over an eighth of a batch. 0: never; then the alarm
-    engine_mismatch can ring only where tokens of the version being trained come."""
+    of what is trained, where it is up to 2 GiB, else in the machine's memory, and a forward pass over an eighth of a
+    batch. 0: never; then the alarm engine_mismatch can ring only where tokens of the version being trained come."""
     microbatch_tokens: int = Field(default=2048, ge=1)
     """Tokens per forward pass. Fewer take less memory; what is learned is the same."""
     logit_chunk_tokens: int = Field(default=CHUNK, ge=1)
