@@ -122,6 +122,40 @@ def test_on_gpus_ranks_go_round_and_engines_share_the_first(monkeypatch: pytest.
     assert [place.verdict for place in report.places][:2] == ["does not fit", "fits"]
 
 
+def test_a_gpu_with_room_for_larger_passes_is_offered_them_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many tokens again and again, as long as everything fits well and there is so much to read."""
+    with_memory(monkeypatch, 1000 * GB)
+    settings = {
+        "model": "135M",
+        "max_tokens": 256,
+        "max_prompt_tokens": 128,
+        "group_size": 8,
+        "microbatch_tokens": 1024,
+    }
+
+    def offered(room: int, **changed: object) -> int | None:
+        with_gpus(monkeypatch, *([room] if room else []))
+        report = memory_of(GRPOConfig(**{**settings, "tickets_per_batch": 32, **changed}))
+        assert report is not None and not report.is_refused
+        *needs, last = report.lines()
+        assert all(line.startswith("needs at the peak: ") for line in needs)
+        if not report.quicker:
+            assert last.startswith("needs at the peak: ")
+            return None
+        assert last.endswith("a pass of 1024 tokens is small for a GPU, what is learned is the same")
+        return int(last.partition("--microbatch_tokens ")[2].partition(":")[0])
+
+    assert offered(140 * GB) == 65_536  # 32 groups have 69,632 tokens
+    assert offered(140 * GB, tickets_per_batch=4) == 8192
+    assert offered(140 * GB, tickets_per_batch=1) is None  # twice as many are not worth a word
+    assert offered(140 * GB, microbatch_tokens=32_768) is None
+    smaller = offered(24 * GB)
+    assert smaller is not None and 4096 <= smaller < 65_536
+    fits = memory_of(GRPOConfig(**{**settings, "tickets_per_batch": 32, "microbatch_tokens": smaller}))
+    assert fits is not None and [place.verdict for place in fits.places] == ["fits", "fits"]
+    assert offered(0, device="cpu") is None
+
+
 def test_long_replies_that_do_not_fit_in_rows_are_refused_with_a_line_that_names_vllm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

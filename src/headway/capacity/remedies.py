@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from headway.capacity.fit_report import Place
 from headway.capacity.memory_items import in_gb
 
+WORTH_A_WORD = 4
+"""How many times as many tokens as a pass has now make it so much quicker on a GPU that it should be said."""
 Settings = Mapping[str, object]
 PlacesFor = Callable[[Settings], Sequence[Place]]
 """The places of the run with some settings changed."""
@@ -45,6 +47,8 @@ class MemoryReport:
     remedies: Sequence[Remedy] = ()
     why: str = ""
     """A line about what takes most, where one thing does."""
+    quicker: str = ""
+    """A line about memory that could be used and is not."""
 
     @property
     def is_refused(self) -> bool:
@@ -55,8 +59,9 @@ class MemoryReport:
         return all(place.verdict in ("fits", "unknown") for place in self.places)
 
     def lines(self) -> list[str]:
-        """A line for each place."""
-        return [f"needs at the peak: {place.in_a_line()}" for place in self.places]
+        """A line for each place, and what would be quicker."""
+        needs = [f"needs at the peak: {place.in_a_line()}" for place in self.places]
+        return [*needs, *([self.quicker] if self.quicker else [])]
 
     def refusal(self) -> str:
         """What does not fit, with the numbers, and what would help."""
@@ -64,6 +69,17 @@ class MemoryReport:
         helps = [f"\n  {remedy}" for remedy in self.remedies]
         why = f"\n{self.why}" if self.why else ""
         return f"does not fit: {'; '.join(lacking)}{why}" + ("\nwhat would help:" if helps else "") + "".join(helps)
+
+
+def roomier_microbatch(places_for: PlacesFor, tokens: int, most_tokens: int) -> int | None:
+    """The most tokens, twice as many again and again, that a learner on a GPU may read at once while everything fits
+    well, up to what there is to read; None where they are not worth a word."""
+    found = tokens
+    while 2 * found <= most_tokens:
+        if any(place.verdict != "fits" for place in places_for({"microbatch_tokens": 2 * found})):
+            break
+        found *= 2
+    return found if found >= WORTH_A_WORD * tokens else None
 
 
 def is_refused(places: Sequence[Place]) -> bool:

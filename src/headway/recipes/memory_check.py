@@ -22,7 +22,15 @@ from headway.capacity.planned_run import (
     places_together,
     tree_tokens,
 )
-from headway.capacity.remedies import MemoryReport, engine_changes, find_remedies, is_refused, learner_changes
+from headway.capacity.remedies import (
+    MemoryReport,
+    PlacesFor,
+    engine_changes,
+    find_remedies,
+    is_refused,
+    learner_changes,
+    roomier_microbatch,
+)
 from headway.capacity.training_memory import Training
 from headway.llm.model_types import ModelError
 from headway.observe.messages import Say, to_stderr
@@ -66,12 +74,12 @@ def memory_of(config: Checked) -> MemoryReport | None:
     gpus = gpus_here(is_used_here=config.runtime in ("inline", "threads")) if is_cuda else ()
     host = host_memory()
     places = places_together(run, gpus, host)
-    if not is_refused(places):
-        return MemoryReport(places)
 
     def places_for(change: Mapping[str, object]) -> list[Place]:
         return places_together(run.changed(change), gpus, host)
 
+    if not is_refused(places):
+        return MemoryReport(places, quicker=_quicker(config, places_for) if gpus else "")
     why = line_about_pages(run, places)
     changes = learner_changes(
         microbatch_tokens=run.training.microbatch_tokens,
@@ -154,6 +162,17 @@ def _likelihood(config: SFTConfig, shape: ModelShape, device: str) -> tuple[Role
     rows = Generation(prompt_tokens=context, context_tokens=context, engine_rows=128, device=device)
     engine = engine_memory(shape, rows, "evaluator")
     return (RoleMemory("evaluator", (*held, *engine.held), engine.moments),)
+
+
+def _quicker(config: Checked, places_for: PlacesFor) -> str:
+    """A line where the learner's passes are so small that a GPU waits for its host between them, and need not be."""
+    prompt, reply, group = lengths_of(config)
+    batch = config.tickets_per_batch * (prompt + group * reply) // config.learner_ranks
+    found = roomier_microbatch(places_for, config.microbatch_tokens, batch)
+    if found is None:
+        return ""
+    few = f"--microbatch_tokens {found}: a pass of {config.microbatch_tokens} tokens is small for a GPU"
+    return f"quicker, with room for it: {few}, what is learned is the same"
 
 
 def _sees_gpus() -> bool:
