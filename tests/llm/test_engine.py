@@ -17,7 +17,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
-from headway.llm.engine import EngineError, Overdue, Request, Sampling  # noqa: E402
+from headway.llm.engine import EngineError, Overdue, Request, Sampling, ScoreRequest  # noqa: E402
+from headway.llm.gpu_share import is_generating  # noqa: E402
 from headway.llm.llama_decoder import LlamaDecoder  # noqa: E402
 from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
 from headway.llm.rereading_decoder import RereadingDecoder  # noqa: E402
@@ -286,6 +287,26 @@ def test_an_error_of_the_model_reaches_every_caller() -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         subject.generate(request(1, min_tokens=10))
     assert subject.health().running == 0
+
+
+def test_a_device_is_generating_from_the_first_step_to_the_last_and_not_after_a_failure() -> None:
+    subject = engine()
+    device, seen = torch.device("cpu"), []
+    steps = _Steps(subject)
+    steps.every(lambda: seen.append(is_generating(device)))
+    subject.generate(request(0))
+    subject.open("s", (5, 6))[0].reply(Sampling(max_tokens=2), seed=0)
+    subject.score([ScoreRequest((5, 6), ((7,), (8, 9)))])
+    assert seen and all(seen)
+    assert not is_generating(device)
+
+    def fail() -> None:
+        raise ValueError("no more")
+
+    steps.every(fail)
+    with pytest.raises(ValueError, match="no more"):
+        subject.generate(request(1))
+    assert not is_generating(device)
 
 
 def test_a_short_request_gets_in_beside_a_long_one_and_is_answered_before_it() -> None:

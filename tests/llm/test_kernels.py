@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from headway.llm import layer_compiler  # noqa: E402
 from headway.llm.adapters import add_adapters  # noqa: E402
 from headway.llm.flash_trees import FlashTable, seen  # noqa: E402
 from headway.llm.flex_attention import can_read_by_flash, expect_slow_attention  # noqa: E402
+from headway.llm.gpu_share import GpuShare  # noqa: E402
 from headway.llm.kernels import BY_FLASH, Kernels, choose_kernels  # noqa: E402
 from headway.llm.layer_compiler import compile_layers, layers_of, undo_compiling  # noqa: E402
 from headway.llm.layouts import choose_layout  # noqa: E402
@@ -173,7 +175,7 @@ def test_adapters_and_checkpoints_go_with_it() -> None:
     check_alike(flex, dense, batch())
 
 
-def test_imitation_of_episodes_is_the_same() -> None:
+def episodes() -> Batch:
     rollouts = []
     for seed in range(3):
         random = np.random.default_rng(seed)
@@ -184,12 +186,20 @@ def test_imitation_of_episodes_is_the_same() -> None:
             reply = random.integers(3, 90, 2 + seed)
             builder.add_reply(reply, np.zeros(len(reply), np.float32), 0)
         rollouts.append(Rollout(builder.finish("done"), steps=1))
+    return Batch(0, tuple(rollouts))
+
+
+def segments() -> Batch:
+    return Batch(0, tuple(Rollout(segment) for segment in (random_segment(0), random_segment(1))))
+
+
+def test_imitation_of_episodes_is_the_same() -> None:
     found = []
     for attention in ("flex", "flash", "dense"):
         settings = ImitationSettings(learning_rate=1e-2, adam_eps=1e-4, trainer_attention=attention)
         subject = ImitationLearner(tiny_model, settings)
         assert (subject._training.sizes.windows is None) == (attention == "dense")
-        metrics = subject.learn(Batch(0, tuple(rollouts))).metrics
+        metrics = subject.learn(episodes()).metrics
         found.append((metrics["nll"], metrics["grad_norm"], subject.snapshot()))
     *others, dense = found
     for one in others:
@@ -205,11 +215,81 @@ def test_a_prior_of_a_search_learns_the_same(loss: Any) -> None:
         settings = PriorSettings(prior_loss=loss, prior_epochs=2, trainer_attention=attention)
         subject = PriorLearner(tiny_model, settings, load_reference=lambda: tiny_model(seed=1))
         assert (subject._training.sizes.windows is None) == (attention == "dense")
-        segments = (random_segment(0), random_segment(1))
-        metrics = subject.learn(Batch(0, tuple(Rollout(segment) for segment in segments))).metrics
-        found.append(metrics)
+        found.append(subject.learn(segments()).metrics)
     assert found[0] == pytest.approx(found[2], rel=1e-3, abs=1e-5)
     assert found[1] == pytest.approx(found[2], rel=1e-3, abs=1e-5)
+
+
+# -- a GPU that an engine generates on --------------------------------------------------------------
+
+
+class _Turns(GpuShare):
+    """Knows whether a turn is under way."""
+
+    is_under_way = False
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        with super().turn():
+            self.is_under_way = True
+            yield
+            self.is_under_way = False
+
+
+WITH_OTHERS: dict[str, Any] = {"kl_weight": 0.1, "estimator": "gae", "critic": "own", "num_minibatches": 2}
+
+
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (lambda load: GRPOLearner(load, GRPOSettings(microbatch_tokens=256)), batch),
+        (lambda load: GRPOLearner(load, GRPOSettings(**WITH_OTHERS), load_reference=load, load_critic=load), batch),
+        (lambda load: ImitationLearner(load, ImitationSettings()), episodes),
+        (lambda load: PriorLearner(load, PriorSettings()), segments),
+        (
+            lambda load: PriorLearner(load, PriorSettings(prior_loss="ppo", prior_epochs=2), load_reference=load),
+            segments,
+        ),
+    ],
+    ids=["grpo", "grpo with a reference and a critic", "imitation", "prior by imitation", "prior by ppo"],
+)
+def test_every_pass_of_a_learner_is_in_a_turn(make: Callable[[Any], Any], given: Callable[[], Batch]) -> None:
+    """So that it computes on a part of the GPU beside an engine: whatever it reads, forward and backward."""
+    passes: list[tuple[str, bool]] = []
+
+    def load() -> Any:
+        model = tiny_model()
+        embedding = model.get_input_embeddings()
+        embedding.register_forward_hook(lambda *_: passes.append(("forward", turns.is_under_way)))
+        embedding.weight.register_hook(lambda _: passes.append(("backward", turns.is_under_way)))
+        return model
+
+    turns = _Turns(torch.device("cpu"), 0.5)
+    subject = make(load)
+    passes.clear()  # those that have found out how the model is read
+    subject._training.gpu = turns
+    subject.learn(given())
+    if isinstance(subject, GRPOLearner):  # at a lead: weights of version 1 are kept, and version 2 has tokens of theirs
+        for version in (1, 2):
+            old = given()
+            for rollout in old.rollouts:
+                rollout.payload.versions[:] = version - 1
+            subject.learn(Batch(version, old.rollouts))
+    assert {kind for kind, _ in passes} == {"forward", "backward"}
+    assert all(is_inside for _, is_inside in passes)
+    assert not turns.is_under_way
+
+
+def test_the_share_of_a_gpu_is_the_setting_of_each_learner() -> None:
+    for subject in (
+        GRPOLearner(tiny_model, GRPOSettings(trainer_gpu_share=0.3)),
+        ImitationLearner(tiny_model, ImitationSettings(trainer_gpu_share=0.3)),
+        PriorLearner(tiny_model, PriorSettings(trainer_gpu_share=0.3)),
+    ):
+        assert subject._training.gpu.share == 0.3
+    assert PriorSettings(trainer_gpu_share=0.3).token_settings().trainer_gpu_share == 0.3
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        GRPOSettings(trainer_gpu_share=1.5)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral"])

@@ -51,7 +51,7 @@ class GpuShare:
         if not 0 < share <= 1:
             raise ValueError(f"the share of a GPU must be in (0, 1], received {share!r}")
         self._device = device
-        self._share = share if device.type == "cuda" else 1.0
+        self.share = share
         self.num_shared = 0
         """Turns that were beside an engine so far."""
 
@@ -71,14 +71,14 @@ class GpuShare:
             whole.wait_stream(part)
 
     def _part(self) -> torch.cuda.Stream | None:
-        if self._share == 1 or not is_generating(self._device):
+        if self._device.type != "cuda" or self.share == 1 or not is_generating(self._device):
             return None
         total = torch.cuda.get_device_properties(self._device).multi_processor_count
         try:
-            stream = stream_on_part(self._device.index, num_multiprocessors(self._share, total))
+            stream = stream_on_part(self._device.index, num_multiprocessors(self.share, total))
         except NoPart as why:
             print(f"headway: training beside an engine uses all of the GPU: {why}", file=sys.stderr, flush=True)
-            self._share = 1.0
+            self.share = 1.0
             return None
         self.num_shared += 1
         return stream

@@ -192,7 +192,8 @@ class GRPOLearner(LearnsAModel):
     def _mismatch(self, data: Replies, version: int, proximal: Tensor | None) -> Mapping[str, float] | None:
         is_known = self._settings.is_one_step or proximal is not None
         is_free = is_known and not self._settings.sampling.is_cut
-        return self._check.mismatch(data, version, self._training.sizes, is_free=is_free)
+        with self._training.gpu.turn():
+            return self._check.mismatch(data, version, self._training.sizes, is_free=is_free)
 
     def _advantages(self, data: Replies, look: _Look) -> tuple[Tensor, Tensor | None]:
         """Returns the advantages of tokens [N] over the whole batch; with a critic also its targets, [N]."""
