@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,13 @@ def test_what_cannot_be_shown_is_said_in_one_line(folder: RunFolder, tmp_path: P
     at_once = {"collect_ms": 0, "train_ms": 0, "evaluate_ms": 0}
     other = run_of(tmp_path, "functions", updates=2, **at_once)
     line = refused(capsys, "samples", str(other.path))
-    assert line == f"{other.path} has no samples: its recipe generates no text, or log_samples was 0"
+    assert line == f"{other.path} has no samples: its recipe, functions, generates no text"
+    settings = folder.config.read_text()
+    for log_samples, why in ((0, "log_samples was 0"), (4, "no group of replies has been whole so far")):
+        failed = RunFolder(tmp_path / f"failed-{log_samples}")
+        failed.path.mkdir()
+        failed.config.write_text(re.sub(r"(?m)^log_samples: .*$", f"log_samples: {log_samples}", settings))
+        assert refused(capsys, "samples", str(failed.path)) == f"{failed.path} has no samples: {why}"
 
 
 def test_the_newest_samples_are_on_the_report_and_cannot_become_part_of_it(folder: RunFolder, tmp_path: Path) -> None:

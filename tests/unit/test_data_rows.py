@@ -158,6 +158,24 @@ def test_a_dataset_that_was_saved_is_read_by_its_splits(tmp_path: Path, reward: 
 
 @needs_datasets
 @pytest.mark.filterwarnings("ignore")
+def test_a_dataset_that_was_saved_empty_holds_no_samples(tmp_path: Path, reward: str) -> None:
+    import datasets
+
+    nothing = datasets.Dataset.from_dict({"prompt": [], "reward_model": []})
+    nothing.save_to_disk(tmp_path / "one")
+    train = datasets.Dataset.from_list([verl_row(number) for number in range(4)])
+    datasets.DatasetDict({"train": train, "test": nothing}).save_to_disk(tmp_path / "half")
+    for place, split in (("one", "train"), ("half", "test")):
+        with pytest.raises(ValueError, match=rf"^dataset .*{place}, split '{split}', holds no samples$"):
+            load_task(f"datasets:{tmp_path}/{place}", reward=reward, split=split)
+    assert len(all_of(load_task(f"datasets:{tmp_path}/half", reward=reward, held_out_fraction=0))) == 4
+    (tmp_path / "one" / "state.json").write_text("{")
+    with pytest.raises(ValueError, match=r"^dataset '.*one', split 'train', cannot be loaded: "):
+        load_task(f"datasets:{tmp_path}/one", reward=reward)
+
+
+@needs_datasets
+@pytest.mark.filterwarnings("ignore")
 def test_a_dataset_that_is_not_there_is_one_line(tmp_path: Path, reward: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 

@@ -22,8 +22,15 @@ def command(words: list[str]) -> int:
     if wanted["best"] and wanted["worst"]:
         raise UsageError("--best and --worst exclude each other")
     if not folder.samples.is_file():
-        raise UsageError(f"{folder.path} has no samples: its recipe generates no text, or log_samples was 0")
+        raise UsageError(f"{folder.path} has no samples: {_why_not(folder)}")
     by = "best" if wanted["best"] else "worst" if wanted["worst"] else "newest"
     found = choose(read_samples(folder.samples), at_most=wanted["last"], split=split, by=by)
     show(found[::-1] if by == "newest" else found, output.OUT)
     return 0
+
+
+def _why_not(folder: RunFolder) -> str:
+    recipe, values = folder.read_config()
+    if "log_samples" not in values:
+        return f"its recipe, {recipe}, generates no text"
+    return "no group of replies has been whole so far" if values["log_samples"] else "log_samples was 0"

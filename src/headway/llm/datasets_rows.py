@@ -7,6 +7,7 @@ any other folder, an id          load_dataset(PLACE, config, split=...): from th
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,17 +35,28 @@ def _load(place: str, split: str, config: str | None) -> Any:
     try:
         with warnings.catch_warnings():  # what the library says of its own dependencies
             warnings.simplefilter("ignore")
-            is_saved = (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
-            if not is_saved:
+            splits = _splits(folder)
+            part = folder if splits is None else folder / split
+            if splits is None and not (folder / "state.json").is_file():
                 return datasets.load_dataset(str(folder) if folder.is_dir() else place, config, split=split)
-            found = datasets.load_from_disk(folder)
+            is_there = splits is None or split in splits
+            found = datasets.load_from_disk(part) if is_there and not _is_empty(part) else []
     except (OSError, ValueError, RuntimeError, LookupError) as error:  # its own errors are kinds of these
         what = f"dataset {place!r}" + (f", config {config!r}" if config else "")
         raise ValueError(f"{what}, split {split!r}, cannot be loaded: {shortened(error, 200)}") from None
     if config:
         raise ValueError(f"{place} was written by save_to_disk, which keeps no configs; received config={config!r}")
-    if isinstance(found, datasets.DatasetDict):
-        if split not in found:
-            raise ValueError(unknown(f"split of {place}", split, map(str, found)))
-        return found[split]
+    if not is_there:
+        raise ValueError(unknown(f"split of {place}", split, splits or ()))
     return found
+
+
+def _splits(folder: Path) -> list[str] | None:
+    """Those that were saved together, or none."""
+    several = folder / "dataset_dict.json"
+    return list(json.loads(several.read_text())["splits"]) if several.is_file() else None
+
+
+def _is_empty(folder: Path) -> bool:
+    """Nothing was saved, which the library does not load."""
+    return not json.loads((folder / "state.json").read_text())["_data_files"]
