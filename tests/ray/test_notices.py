@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -93,6 +94,46 @@ def test_a_learner_that_must_go_is_saved_before_it_does_and_the_run_goes_on_with
     assert store.load().updates == result.updates and result.ledger.closes and not result.restarts
     so_far = Settings(plan=Plan(updates=result.updates), collectors=2, max_lead=2)
     assert fingerprint(result.weights) == fingerprint(pinned_loop(so_far))
+
+
+GOES_ON = """
+import sys, time
+from pathlib import Path
+
+sys.path[:0] = [{tests!r}, {folder!r}]
+from test_notices import *
+from headway.runtime.ray_control_store import RECONNECT_S
+
+stations = Stations(collector, ToyLearner, collector_placement=Placement(num_cpus=0.2))
+store, end = CheckpointStore(Path(sys.argv[1])), 100_000
+for what in (kill_the_control_store, lambda: None):
+    settings, runtime = Settings(plan=Plan(updates=end), collectors=2, max_lead=2), RayActors()
+    resume = store.load() if end < 100_000 else None
+    result = runtime.run(
+        Coordinator(stations, settings, runtime, recorder=Sabotage(what), checkpoints=store, resume=resume).run()
+    )
+    print(result.stop_reason, flush=True)
+    end = result.updates + 20
+    time.sleep(RECONNECT_S + 5)
+print("not saved:", result.updates - store.load().updates, flush=True)
+"""
+
+
+def test_a_process_outlives_a_run_whose_control_store_was_gone_and_goes_on_with_it(tmp_path: Path) -> None:
+    """Ray ends a process in which anybody has looked for a lost control store for too long, also after shutdown."""
+    program = GOES_ON.format(tests=str(Path(__file__).parent.parent), folder=str(Path(__file__).parent))
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env={**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "20"},
+        capture_output=True,
+        text=True,
+        timeout=140,
+    )
+    said = found.stdout.splitlines()
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert re.match(r"interrupted: the control store .* has not answered for 10 s", said[0])
+    assert re.match(r"reached \d+ updates", said[1])
+    assert said[2:] == ["not saved: 0"]
 
 
 class Restart:

@@ -11,7 +11,6 @@ leaves what is there alone.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,11 +21,12 @@ from ray._private.state import state
 from headway.children.daemon_thread import in_daemon_thread
 from headway.core.protocols import Notice
 from headway.runtime.own_thread import awaitable
+from headway.runtime.ray_control_store import RECONNECT_S, answer_of
 
 LOOK_S = 1.0
-RECONNECT_S = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60"))  # noqa: SIM112 - Ray's own name
-"""After so long without its control store Ray ends the process."""
 SILENT_S = RECONNECT_S / 2
+MORE_S = 2.0
+"""For a store that answered once and then no more."""
 
 
 def draining_nodes() -> dict[str, int]:
@@ -45,8 +45,9 @@ class Notices:
         """The next notice that concerns a role; `places` says on which node each one is."""
         while True:
             try:
-                async with asyncio.timeout(SILENT_S):
-                    draining = await awaitable(in_daemon_thread(draining_nodes, "headway ray notices"))
+                async with asyncio.timeout(SILENT_S + MORE_S):
+                    look = partial(answer_of, draining_nodes, SILENT_S)
+                    draining = await awaitable(in_daemon_thread(look, "headway ray notices"))
             except TimeoutError:
                 return Notice(
                     tuple(places()),

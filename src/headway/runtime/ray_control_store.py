@@ -1,0 +1,43 @@
+"""Questions to Ray's control store (gcs_server), which may be gone.
+
+    answer_of(ray.nodes, limit_s)      does it answer at all, within the limit? --> the question
+
+Ray's own functions ask without a limit. Whoever still waits for an answer keeps a connection open behind
+`ray.shutdown`, and Ray ends the whole process, a notebook's kernel too, when a connection has looked for its control
+store in vain for RECONNECT_S. So what may have no answer is asked for with a limit first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.exceptions import RpcError
+
+T = TypeVar("T")
+
+RECONNECT_S = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60"))  # noqa: SIM112 - Ray's own name
+"""After so long without its control store Ray ends the process."""
+SLICE_S = 2.0
+"""Nobody waits for longer at once, and so not for long behind `ray.shutdown`."""
+AGAIN_S = 0.5
+KEY = b"headway"
+"""Nobody has this key; that is an answer too."""
+
+
+def answer_of(question: Callable[[], T], limit_s: float) -> T:
+    """Blocks until there is an answer; TimeoutError where the control store says nothing for so long."""
+    ends_at = time.monotonic() + limit_s
+    while ray.is_initialized() and (left_s := ends_at - time.monotonic()) > 0:
+        try:
+            store: GcsClient = ray._private.worker.global_worker.gcs_client  # type: ignore[attr-defined]
+            store.internal_kv_exists(KEY, timeout=min(SLICE_S, left_s))
+        except RpcError:  # not in time, or a refusal at once by a machine on which it may be started again
+            time.sleep(min(AGAIN_S, max(0.0, ends_at - time.monotonic())))
+        else:
+            return question()
+    raise TimeoutError(f"the control store of the Ray cluster (gcs_server) has not answered for {limit_s:g} s")
