@@ -50,7 +50,8 @@ def tiny_agent(model: Path, **changes: Any) -> AgentConfig:
 
 
 def run_agent(config: AgentConfig, runtime: str | Runtime = "threads", log: MemoryRecorder | None = None) -> RunResult:
-    place = build_runtime(runtime) if isinstance(runtime, str) else runtime
+    start_s = config.settings().deadlines.start_s
+    place = build_runtime(runtime, start_s=start_s) if isinstance(runtime, str) else runtime
     return place.run(Coordinator(stations(config), config.settings(), place, recorder=log).run())
 
 

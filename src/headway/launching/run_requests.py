@@ -31,6 +31,9 @@ from headway.observe.folder import RunFolder
 from headway.observe.messages import to_stderr
 
 LOOK_S = 0.2
+END_S = 10.0
+"""How long the end of a run waits until the last answers are on the disk. The thread that puts them there may take
+longer, or for ever: it keeps no process alive."""
 MAX_BYTES = 4096
 ASK, ANSWER = "ask-", "answer-"
 
@@ -102,24 +105,24 @@ def listening(run: RunFolder, coordinator: Coordinator) -> Iterator[None]:
         return
     for left in (*folder.names(ASK), *folder.names(ANSWER), *folder.names(".")):  # of a session that was killed
         folder.remove(left)
-    listener = _Listener(folder, coordinator)
+    listener = _Listener(run, folder, coordinator)
     thread = threading.Thread(target=listener.listen, name="headway requests", daemon=True)
     thread.start()
     try:
         yield
     finally:
         listener.is_over.set()
-        thread.join()
-        folder.close()
-        with suppress(OSError):  # an answer that nobody has read yet
-            run.requests.rmdir()
+        thread.join(END_S)
+        if thread.is_alive():
+            to_stderr(f"{run.requests} stays behind: the disk has not answered within {END_S:g} s")
 
 
 class _Listener:
-    """Looks for requests, and writes the answers."""
+    """Looks for requests, and writes the answers; at the end it removes the folder. Nobody else asks its disk."""
 
-    def __init__(self, folder: _Folder, coordinator: Coordinator) -> None:
+    def __init__(self, run: RunFolder, folder: _Folder, coordinator: Coordinator) -> None:
         self.is_over = threading.Event()
+        self._run = run
         self._folder = folder
         self._coordinator = coordinator
         self._asked: dict[str, Future[CollectorChange]] = {}
@@ -134,6 +137,9 @@ class _Listener:
                 if not answer.done():
                     answer.set_exception(ScaleRefused("the run is over"))
             self._answer()
+        self._folder.close()
+        with suppress(OSError):  # an answer that nobody has read yet
+            self._run.requests.rmdir()
 
     def _look(self) -> None:
         for name in self._folder.names(ASK):
