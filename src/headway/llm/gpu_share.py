@@ -24,7 +24,7 @@ import torch
 from headway.llm.part_of_gpu import NoPart, num_multiprocessors, stream_on_part
 
 _lock = threading.Lock()
-_engines: Counter[torch.device] = Counter()
+_waiting: Counter[torch.device] = Counter()
 """How many callers of this process wait for tokens that a device makes."""
 
 
@@ -32,16 +32,16 @@ _engines: Counter[torch.device] = Counter()
 def generating(device: torch.device) -> Iterator[None]:
     """Says for a while that somebody waits for what an engine makes on this device."""
     with _lock:
-        _engines[device] += 1
+        _waiting[device] += 1
     try:
         yield
     finally:
         with _lock:
-            _engines[device] -= 1
+            _waiting[device] -= 1
 
 
 def is_generating(device: torch.device) -> bool:
-    return _engines[device] > 0
+    return _waiting[device] > 0
 
 
 class GpuShare:
