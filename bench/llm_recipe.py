@@ -1,6 +1,6 @@
 """The whole recipe on one GPU: generate, score, train, publish. Ours without and with a lead, and a plain loop.
 
-    python bench/llm_recipe.py [--prompts 32] [--group 8] [--new 256] [--updates 6]
+    python bench/llm_recipe.py [--prompts 32] [--group 8] [--new 256] [--updates 14]
 
 Random weights in the shape of SmolLM2-135M, which take as long as trained ones; every reply runs to its full length.
 The plain loop generates with transformers' `generate` in bfloat16, trains the same number of tokens under autocast with
@@ -10,8 +10,8 @@ through shared memory, or with --direct from the trainer's process to the engine
 there is no GPU. "undivided" lets engine and trainer use all of the GPU at once, "dense" is that with a trainer as it is
 on a CPU; --share is the trainer's part otherwise. --ways takes some of them, like "lead 0,lead 1".
 Tokens per second are generated ones, over all updates but the first (of ours: the first four, in which graphs are
-captured), by the clock on the wall. The GPU's busy share is
-what nvidia-smi says, sampled ten times a second; it counts a moment as busy if any kernel runs, however small.
+captured), by the clock on the wall. The GPU's busy share is what nvidia-smi says, sampled ten times a second; it counts
+a moment as busy if any kernel runs, however small.
 """
 
 from __future__ import annotations

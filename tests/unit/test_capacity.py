@@ -250,6 +250,11 @@ def test_weights_to_check_an_engine_by_are_on_the_gpu_if_they_are_few_and_only_w
     assert learner_memory(small, Training()).bytes_of(name) == 4 * small.num_parameters
 
 
+def test_what_is_small_to_the_plan_is_small_to_the_check() -> None:
+    engine_check = pytest.importorskip("headway.learn.grpo.engine_check")
+    assert CHECKED_ON_DEVICE_BYTES == engine_check.SMALL_BYTES
+
+
 def test_one_rank_alone_is_a_replica_that_saves_its_state_in_files() -> None:
     whole, alone = Training(), Training(sharding="full")
     one, other = learner_memory(SEVEN, whole), learner_memory(SEVEN, alone)

@@ -75,9 +75,7 @@ def roomier_microbatch(places_for: PlacesFor, tokens: int, most_tokens: int) -> 
     """The most tokens, twice as many again and again, that a learner on a GPU may read at once while everything fits
     well, up to what there is to read; None where they are not worth a word."""
     found = tokens
-    while 2 * found <= most_tokens:
-        if any(place.verdict != "fits" for place in places_for({"microbatch_tokens": 2 * found})):
-            break
+    while 2 * found <= most_tokens and MemoryReport(places_for({"microbatch_tokens": 2 * found})).fits_easily:
         found *= 2
     return found if found >= WORTH_A_WORD * tokens else None
 

@@ -64,7 +64,7 @@ class _Scalars:
 
     def _open(self, step: int, wall_time: float) -> RecordWriter:
         before = self._seconds()
-        second = max(int(self._clock()), *(other + 1 for other in before), 0)
+        second = max([int(self._clock()), *(other + 1 for other in before)])
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{FILES}{second:010d}.{socket.gethostname()}.{os.getpid()}"
         writer = RecordWriter(path.open("xb"))

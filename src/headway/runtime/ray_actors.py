@@ -38,7 +38,7 @@ from headway.core.types import map_payloads
 from headway.runtime.landings import Landings
 from headway.runtime.own_thread import beside
 from headway.runtime.ray_cluster import connect, lacking
-from headway.runtime.ray_control_store import answer_of
+from headway.runtime.ray_control_store import ask
 from headway.runtime.ray_copies import DriverCopies
 from headway.runtime.ray_doubts import Doubts, rooms
 from headway.runtime.ray_notices import Notices
@@ -266,11 +266,9 @@ class RayActors:
     async def _wait_for_control_store(self, role: str) -> None:
         """What places an actor asks Ray's control store and blocks: it is asked beside the loop first."""
         try:
-            async with asyncio.timeout(self._start_s):
-                await beside(partial(answer_of, ray.nodes, self._start_s))
-        except TimeoutError:
-            what = f"the control store of the Ray cluster (gcs_server) has not answered for {self._start_s:g} s"
-            raise RoleLate(role, "start", what) from None
+            await ask(ray.nodes, self._start_s)
+        except TimeoutError as error:
+            raise RoleLate(role, "start", str(error)) from None
 
     def _living(self) -> list[RoleActor]:
         actors = (*self._running.values(), *self._successors.values(), *self._leaving)
@@ -332,8 +330,7 @@ class RayActors:
         """Whoever died may have died with others, which shall not be asked in vain. Who is there is not known while
         Ray's control store is silent."""
         try:
-            async with asyncio.timeout(ASK_S):
-                nodes = await beside(partial(answer_of, ray.nodes, ASK_S))
+            nodes = await ask(ray.nodes, ASK_S)
         except TimeoutError:
             return
         alive = {node["NodeID"] for node in nodes if node["Alive"]}

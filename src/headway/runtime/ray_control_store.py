@@ -1,6 +1,6 @@
 """Questions to Ray's control store (gcs_server), which may be gone.
 
-    answer_of(ray.nodes, limit_s)      does it answer at all, within the limit? --> the question
+    await ask(ray.nodes, limit_s)      does it answer at all, within the limit? --> the question, in a daemon thread
 
 Ray's own functions ask without a limit. Whoever still waits for an answer keeps a connection open behind
 `ray.shutdown`, and Ray ends the whole process, a notebook's kernel too, when a connection has looked for its control
@@ -9,14 +9,18 @@ store in vain for RECONNECT_S. So what may have no answer is asked for with a li
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import RpcError
+
+from headway.runtime.own_thread import beside
 
 T = TypeVar("T")
 
@@ -29,8 +33,19 @@ KEY = b"headway"
 """Nobody has this key; that is an answer too."""
 
 
-def answer_of(question: Callable[[], T], limit_s: float) -> T:
-    """Blocks until there is an answer; TimeoutError where the control store says nothing for so long."""
+async def ask(question: Callable[[], T], limit_s: float) -> T:
+    """Returns the answer; TimeoutError, with a line for people, where the control store says nothing for so long."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await beside(partial(_answer, question, limit_s))
+    except TimeoutError:
+        raise TimeoutError(
+            f"the control store of the Ray cluster (gcs_server) has not answered for {limit_s:g} s"
+        ) from None
+
+
+def _answer(question: Callable[[], T], limit_s: float) -> T:
+    """Blocks."""
     ends_at = time.monotonic() + limit_s
     while ray.is_initialized() and (left_s := ends_at - time.monotonic()) > 0:
         try:
@@ -40,4 +55,4 @@ def answer_of(question: Callable[[], T], limit_s: float) -> T:
             time.sleep(min(AGAIN_S, max(0.0, ends_at - time.monotonic())))
         else:
             return question()
-    raise TimeoutError(f"the control store of the Ray cluster (gcs_server) has not answered for {limit_s:g} s")
+    raise TimeoutError

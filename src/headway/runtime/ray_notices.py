@@ -18,15 +18,11 @@ from functools import partial
 import ray
 from ray._private.state import state
 
-from headway.children.daemon_thread import in_daemon_thread
 from headway.core.protocols import Notice
-from headway.runtime.own_thread import awaitable
-from headway.runtime.ray_control_store import RECONNECT_S, answer_of
+from headway.runtime.ray_control_store import RECONNECT_S, ask
 
 LOOK_S = 1.0
 SILENT_S = RECONNECT_S / 2
-MORE_S = 2.0
-"""For a store that answered once and then no more."""
 
 
 def draining_nodes() -> dict[str, int]:
@@ -45,22 +41,14 @@ class Notices:
         """The next notice that concerns a role; `places` says on which node each one is."""
         while True:
             try:
-                async with asyncio.timeout(SILENT_S + MORE_S):
-                    look = partial(answer_of, draining_nodes, SILENT_S)
-                    draining = await awaitable(in_daemon_thread(look, "headway ray notices"))
-            except TimeoutError:
-                return Notice(
-                    tuple(places()),
-                    f"the control store of the Ray cluster (gcs_server) has not answered for {SILENT_S:g} s, and Ray "
-                    f"ends the driver after {RECONNECT_S:g} s",
-                )
-            for node, goes_at_ms in draining.items():
-                roles = tuple(role for role, place in places().items() if place == node)
-                if node not in self._told and roles:
-                    self._told.add(node)
-                    return Notice(
-                        roles, await awaitable(in_daemon_thread(partial(_why, node, goes_at_ms), "headway ray notices"))
-                    )
+                draining = await ask(draining_nodes, SILENT_S)
+                for node, goes_at_ms in draining.items():
+                    roles = tuple(role for role, place in places().items() if place == node)
+                    if node not in self._told and roles:
+                        self._told.add(node)
+                        return Notice(roles, await ask(partial(_why, node, goes_at_ms), SILENT_S))
+            except TimeoutError as silence:
+                return Notice(tuple(places()), f"{silence}, and Ray ends the driver after {RECONNECT_S:g} s")
             await asyncio.sleep(LOOK_S)
 
 
