@@ -18,6 +18,7 @@ from headway.coordinate.rerun import ReplayError
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.waits import Stalled
 from headway.core.naming import unknown
+from headway.core.one_line import said
 from headway.core.refusals import refusal
 from headway.observe.messages import to_stderr
 
@@ -69,10 +70,10 @@ def told_in_one_line(work: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except (UsageError, CheckpointError, ReplayError, ValueError) as error:
-        print(f"headway: {error}", file=sys.stderr)
+        print(f"headway: {said(error)}", file=sys.stderr)
         return 2
     except (RunFailed, Stalled) as error:
-        print(f"headway: {error}", file=sys.stderr)
+        print(f"headway: {said(error)}", file=sys.stderr)
         return 1
     except (OSError, MemoryError, RuntimeError) as error:
         what = refusal(error)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from headway.core.naming import learner_name
+from headway.core.one_line import said
 from headway.core.opaque import SavedState
 from headway.core.protocols import (
     BeginsAnew,
@@ -313,7 +314,7 @@ class LearnerRole(_KeepsTargets):
         try:
             return report, self.snapshot(publish_as), ""
         except Exception as error:  # the update itself succeeded and must not be lost: the caller retries
-            return report, None, f"{type(error).__name__}: {error}"
+            return report, None, f"{type(error).__name__}: {said(error)}"
 
     def insert(self, batch: Batch) -> None:
         assert isinstance(self.learner, ReplayLearner)

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 def in_a_line(error: BaseException, limit: int = 120) -> str:
     """`KeyError: 'x'`."""
-    return f"{type(error).__name__}: {shortened(error, limit)}"
+    return f"{type(error).__name__}: {shortened(said(error), limit)}"
+
+
+def said(error: BaseException) -> str:
+    """Return `str(error)`, or Python's own stand-in for it where the exception's `__str__` raises."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - this second error must not hide the first
+        return "<exception str() failed>"
 
 
 def shortened(text: object, limit: int = 120) -> str:
@@ -16,5 +24,5 @@ def shortened(text: object, limit: int = 120) -> str:
 
 def first_line(error: BaseException) -> str:
     """Of what an error says; the name of its class if it says nothing."""
-    lines = str(error).strip().splitlines()
+    lines = said(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
+from headway.core.one_line import said
 from headway.core.opaque import CoroutineOf, Payload, RoleAnswer, SavedState, Station, Weights
 from headway.core.refusals import limit_reached
 from headway.core.saved_beside import SavedBeside
@@ -233,7 +234,7 @@ Problem = tuple[str, str, bool]
 
 def explain(error: BaseException) -> Problem:
     text = "".join(traceback.format_exception(error))
-    line = ": ".join(filter(None, [type(error).__name__, str(error)]))
+    line = ": ".join(filter(None, [type(error).__name__, said(error)]))
     return f"{line}{limit_reached(error)}", text, isinstance(error, CannotGoOn)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import resource
 
+from headway.core.one_line import first_line, said
+
 UNLIMITED = resource.RLIM_INFINITY
 FILES = "ulimit -n", resource.RLIMIT_NOFILE, "open files"
 FILE_SIZE = "ulimit -f", resource.RLIMIT_FSIZE, "bytes in a file"
@@ -25,7 +27,7 @@ def refusal(error: BaseException) -> str | None:
         what = error.strerror or errno.errorcode.get(error.errno, f"error {error.errno}")
         return f"{where}{what}{limit_reached(error)}"
     if isinstance(error, MemoryError):
-        more = f": {_first_line(error)}" if str(error) else ""
+        more = f": {first_line(error)}" if said(error) else ""
         return f"out of memory{more}{limit_reached(error)}"
     if _is_about_threads(error):
         return f"no further thread can be started{limit_reached(error)}"
@@ -50,8 +52,4 @@ def limit_reached(error: BaseException) -> str:
 
 
 def _is_about_threads(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and str(error) == NO_THREAD
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+    return isinstance(error, RuntimeError) and said(error) == NO_THREAD

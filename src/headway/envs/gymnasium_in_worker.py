@@ -18,6 +18,7 @@ import numpy as np
 
 from headway.children.channel import Channel, HungUp
 from headway.children.in_child import begin
+from headway.core.one_line import said
 from headway.envs.gymnasium_rows import (
     ARRIVED,
     LOAD,
@@ -128,5 +129,5 @@ def _answer(channel: Channel, steppers: dict[int, EnvStepper], asked: bytes, mem
     except HungUp:
         raise
     except Exception as error:  # noqa: BLE001 - whatever an environment raises is told with its name
-        said = index, f"{type(error).__name__}: {error}", traceback.format_exc()
-        channel.send(bytes([RAISED]) + pickle.dumps(said))
+        told = index, f"{type(error).__name__}: {said(error)}", traceback.format_exc()
+        channel.send(bytes([RAISED]) + pickle.dumps(told))

@@ -24,7 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headway.core.naming import unknown
-from headway.core.one_line import in_a_line
+from headway.core.one_line import first_line, in_a_line
 from headway.envs.brightness import BRIGHTEST
 from headway.observe.user_functions import import_from_here
 
@@ -181,7 +181,7 @@ def made_vector(spec: EnvSpec, env_id: str, num_envs: int, **kwargs: Any) -> Env
     try:
         env = gym.make_vec(spec, num_envs, **copies, **kwargs)
     except (gym.error.Error, ImportError) as error:
-        raise ValueError(f"environment {env_id!r} cannot be made: {_first_line(error)}") from error
+        raise ValueError(f"environment {env_id!r} cannot be made: {first_line(error)}") from error
     except Exception as error:
         raise ValueError(f"environment {env_id!r} cannot be made: {in_a_line(error, 240)}") from error
     mode = env.metadata.get("autoreset_mode")
@@ -202,13 +202,9 @@ def _make_single(spec: EnvSpec) -> SingleEnv:
     try:
         return gym.make(spec)
     except (gym.error.Error, ImportError) as error:
-        raise ValueError(f"environment {spec.id!r} cannot be made: {_first_line(error)}") from error
+        raise ValueError(f"environment {spec.id!r} cannot be made: {first_line(error)}") from error
     except Exception as error:
         raise ValueError(f"environment {spec.id!r} cannot be made: {in_a_line(error, 240)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 # -- what a policy sees and does --------------------------------------------------------------------

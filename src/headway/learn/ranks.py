@@ -30,6 +30,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from headway.children.torch_groups import find_store, open_store
+from headway.core.one_line import said
 from headway.core.opaque import RoleAnswer, SavedState, Station, Weights
 from headway.core.protocols import Learner, explain
 from headway.core.saved_beside import SavedBeside, SavedSoon
@@ -226,7 +227,7 @@ class RankedLearner:
             watch.thread.join(SETTLE_S)
             watch.end(f"rank 0 of {self.size} lost the others: {error}")
         except BaseException as error:
-            self._failure = f"rank 0 of {self.size}: {type(error).__name__}: {error}"
+            self._failure = f"rank 0 of {self.size}: {type(error).__name__}: {said(error)}"
             watch.end(self._failure)
             raise
         watch.thread.join()
@@ -265,7 +266,7 @@ class _Watch:
         try:
             self._take_answers()
         except Exception as error:  # noqa: BLE001 - in a thread of its own nobody else would notice
-            self._blame(f"the answers of the ranks could not be taken: {type(error).__name__}: {error}")
+            self._blame(f"the answers of the ranks could not be taken: {type(error).__name__}: {said(error)}")
         self._blame(self._lost_others)
         if self.cause:
             self._peers.kill()

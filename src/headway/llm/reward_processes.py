@@ -16,7 +16,7 @@ from typing import Any
 
 from headway.children.channel import Channel, HungUp
 from headway.children.child import Child, python_command, thread_limits
-from headway.core.one_line import in_a_line
+from headway.core.one_line import in_a_line, said
 from headway.llm.reward_functions import RewardFunction, RewardFunctions, RewardQuestion, Rewards, settled
 from headway.llm.rewards import RewardError
 
@@ -185,8 +185,8 @@ def _answered(function: RewardFunction, question: RewardQuestion) -> tuple[Rewar
     try:
         value = settled(function.ask(question))
     except Exception as error:  # noqa: BLE001 - said in one line to whoever asked
-        return [], isinstance(error, RewardError), str(error) if isinstance(error, RewardError) else in_a_line(error)
+        return [], isinstance(error, RewardError), said(error) if isinstance(error, RewardError) else in_a_line(error)
     try:
         return function.read(value, question), False, ""
     except RewardError as error:
-        return [], True, str(error)
+        return [], True, said(error)

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from headway.core.one_line import said
 from headway.llm.continuous_batch import ContinuousBatch
 from headway.llm.decoder import Decoder
 from headway.llm.engine import (
@@ -242,7 +243,7 @@ class TransformersEngine:
                     self._step()
                     self._state_lock.let_others_in()
             except Exception as error:
-                self._abort(f"the engine failed: {type(error).__name__}: {error}", None)
+                self._abort(f"the engine failed: {type(error).__name__}: {said(error)}", None)
                 raise
 
     def _wake_another(self) -> None:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Protocol
 
 from headway.core.events import Looked, Unknown
+from headway.core.one_line import said
 from headway.core.opaque import JsonObject
 from headway.observe.alarms import Alarms
 from headway.observe.json_lines import JsonLines as JsonLines
@@ -93,7 +94,7 @@ class _Delivery:
 
     def _give_up(self, method: str, error: Exception) -> None:
         if self._worker.turn_off() is not None:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
+            what = " ".join(f"{type(error).__name__}: {said(error)}".split())
             self._say(f"the metrics sink {self._name} is off, the run goes on: {method} raised {what}")
 
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from headway.children.channel import Channel, not_lost
 from headway.children.in_child import begin
 from headway.children.sent_code import unpack_function
+from headway.core.one_line import said
 from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
@@ -170,7 +171,7 @@ class ProcessHost:
                     self.arena.free(ref.serial)
             if isinstance(error, OSError | MemoryError):  # it could be sent if there were room for it
                 raise
-            raise TypeError(f"what {method} returned cannot be sent to another process: {error}") from error
+            raise TypeError(f"what {method} returned cannot be sent to another process: {said(error)}") from error
 
     def _explain(self, error: Exception) -> SharedRef:
         what = explain(error)

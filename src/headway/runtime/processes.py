@@ -32,6 +32,7 @@ from typing import TypeVar
 from headway.children.channel import Frame, LoopChannel, not_lost
 from headway.children.child import KILL_S, Child, python_command, thread_limits
 from headway.children.sent_code import pack_function
+from headway.core.one_line import said
 from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
@@ -280,7 +281,7 @@ class RoleProcess:
         try:
             value = self._loans.take(reply.value)
         except Exception as error:  # the class of a value may be known there and not here
-            value = f"the driver cannot read what it returned: {type(error).__name__}: {error}", ""
+            value = f"the driver cannot read what it returned: {type(error).__name__}: {said(error)}", ""
             reply = reply._replace(is_result=False)
         if reply.is_result:
             map_payloads(value, self._loans.register)

@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from headway.children.child import thread_limits
 from headway.children.ray_errors import how_it_died
-from headway.core.one_line import first_line
+from headway.core.one_line import first_line, said
 from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import NoRoom, PayloadLost, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
 from headway.core.types import Rollout, Snapshot, carriers, map_payloads
@@ -130,7 +130,7 @@ class RoleActor:
         try:
             reply: RayReply = cloudpickle.loads(packed)
         except Exception as error:  # the class of a value may be known there and not here
-            what = f"the driver cannot read what it returned: {type(error).__name__}: {error}"
+            what = f"the driver cannot read what it returned: {type(error).__name__}: {said(error)}"
             raise RoleRaised(self.role, method, what) from error
         if reply.problem is not None:
             if reply.lost is not None:
@@ -237,7 +237,7 @@ def _pack(method: str, reply: RayReply) -> bytes:
     try:
         return cloudpickle.dumps(reply)
     except Exception as error:
-        raise TypeError(f"what {method} returned cannot be sent to another process: {error}") from error
+        raise TypeError(f"what {method} returned cannot be sent to another process: {said(error)}") from error
 
 
 def _get_all(given: Sequence[Any]) -> list[Parts]:

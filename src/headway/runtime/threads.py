@@ -24,6 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from headway.core.one_line import said
 from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.refusals import refusal
@@ -213,7 +214,7 @@ class _Host:
             except Exception as error:
                 problem = RoleRaised.of(self._role, method, error)
             except BaseException as error:  # SystemExit and the like end the thread, not in silence
-                problem = RoleDied(self._role, method, f"{type(error).__name__}: {error}")
+                problem = RoleDied(self._role, method, f"{type(error).__name__}: {said(error)}")
             if not self._landings.put(self._settle, answer, result, problem):
                 return  # the loop is closed: the run ended without waiting for this call
             if isinstance(problem, RoleDied):

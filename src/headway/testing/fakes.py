@@ -240,6 +240,9 @@ class Echo:
     def fail(self, message: str) -> None:
         raise ValueError(message)
 
+    def fail_without_words(self) -> None:
+        raise Wordless
+
     def leave(self) -> None:
         raise SystemExit(3)
 
@@ -328,6 +331,13 @@ class Crossing:
 
     def _add(self, rollout: Rollout, snapshot: Snapshot) -> Rollout:
         return Rollout({"values": rollout.payload["values"] + snapshot.payload})
+
+
+class Wordless(Exception):
+    """An exception that cannot be turned into text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
 
 
 class Broken:

@@ -105,6 +105,16 @@ class RuntimeContract:
 
         self.run(main)
 
+    def test_an_exception_that_cannot_be_turned_into_text_is_told_by_its_class(self) -> None:
+        async def main(runtime: Runtime) -> None:
+            with pytest.raises(RoleRaised) as caught:
+                await runtime.call("echo", "fail_without_words", deadline_s=SOON_S)
+            assert str(caught.value) == "echo.fail_without_words: Wordless: <exception str() failed>"
+            assert "in fail_without_words" in caught.value.details
+            assert await runtime.call("echo", "count", deadline_s=SOON_S) == 1
+
+        self.run(main)
+
     def test_a_snapshot_does_not_change_when_the_learner_goes_on(self) -> None:
         async def main(runtime: Runtime) -> None:
             snapshot = await runtime.call("echo", "snapshot", 7, deadline_s=SOON_S)
