@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,7 +18,6 @@ import headway
 from headway.moved_modules import MOVED
 
 SOURCE = Path(headway.__file__).parent
-FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"core"}
 OBSERVE = CORE | {"observe"}
@@ -59,61 +61,93 @@ THIRD_PARTY = {  # what each part may need from outside; stations, tools and rec
 }
 
 
-def part_of(path: Path) -> str:
-    """The package of ours a file belongs to, or its own name at the top level."""
-    relative = path.relative_to(SOURCE)
-    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+class Import(NamedTuple):
+    file: str  # below src/headway
+    line: int
+    name: str  # full, wherever the import stands
+
+    @property
+    def part(self) -> str:
+        """The package of ours the file belongs to, or its own name at the top level."""
+        return self.file.split("/")[0].removesuffix(".py")
+
+    @property
+    def ours(self) -> str:
+        """The package of ours that is imported, or nothing."""
+        first, _, rest = self.name.partition(".")
+        return rest.split(".")[0] if first == "headway" else ""
+
+    @property
+    def from_outside(self) -> str:
+        first = self.name.split(".")[0]
+        return "" if first in sys.stdlib_module_names or first == "headway" else first
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Full names of everything a file imports, inside functions too."""
-    package = ["headway", *path.relative_to(SOURCE).parts[:-1]]
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports(file: str, text: str) -> Iterator[Import]:
+    """Yield everything a file imports, inside functions too."""
+    package = ["headway", *file.split("/")[:-1]]
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (Import(file, node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            yield base
+            yield Import(file, node.lineno, base)
             if base == "headway" or node.module is None:
-                yield from (f"{base}.{alias.name}" for alias in node.names)
+                yield from (Import(file, node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
-def ours(path: Path) -> set[str]:
-    names = (name.split(".") for name in imports(path))
-    return {parts[1] for parts in names if parts[0] == "headway" and len(parts) > 1}
+@cache
+def every_import() -> list[Import]:
+    return [
+        found
+        for path in sorted(SOURCE.rglob("*.py"))
+        for found in imports(path.relative_to(SOURCE).as_posix(), path.read_text())
+    ]
 
 
-def from_outside(path: Path) -> set[str]:
-    first = {name.split(".")[0] for name in imports(path)}
-    return first - set(sys.stdlib_module_names) - {"headway"}
+def of_another_part(found: Import) -> bool:
+    return found.ours != "" and found.ours not in MAY_IMPORT[found.part]
 
 
-def ids(paths: list[Path]) -> list[str]:
-    return [str(path.relative_to(SOURCE)) for path in paths]
+def of_a_package_not_allowed(found: Import) -> bool:
+    allowed = THIRD_PARTY.get(found.part)
+    return allowed is not None and found.from_outside not in {"", *allowed}
+
+
+def of_what_only_uses_others(found: Import) -> bool:
+    told = {"recipes"} if found.part == "sweeping" else set()  # a sweep asks a recipe what it can be told
+    outer = found.part in {"cli", "recipes", "testing", "__main__", "__init__"}
+    return not outer and found.ours in {"recipes", "testing", "cli"} - told
+
+
+def offending(rule: Callable[[Import], bool], found: Iterable[Import]) -> list[str]:
+    return [f"{each.file}:{each.line} imports {each.name}" for each in found if rule(each)]
+
+
+def none(offences: Iterable[str]) -> None:
+    if lines := "\n".join(offences):
+        pytest.fail(lines, pytrace=False)
 
 
 # -- who may import whom ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_a_file_imports_only_what_its_part_may(path: Path) -> None:
-    part = part_of(path)
-    assert part in MAY_IMPORT, f"say in this test what {part} may import"
-    assert ours(path) <= MAY_IMPORT[part]
+def test_the_table_says_of_every_part_what_it_may_import() -> None:
+    parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in SOURCE.rglob("*.py")}
+    none(f"{part} is missing in MAY_IMPORT" for part in sorted(parts - set(MAY_IMPORT)))
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_a_file_needs_only_the_packages_its_part_may(path: Path) -> None:
-    allowed = THIRD_PARTY.get(part_of(path))
-    assert allowed is None or from_outside(path) <= allowed
+def test_a_file_imports_only_what_its_part_may() -> None:
+    none(offending(of_another_part, every_import()))
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_nothing_imports_recipes_testing_or_the_command_line_but_themselves(path: Path) -> None:
-    if part_of(path) not in {"cli", "recipes", "testing", "__main__", "__init__"}:
-        told = {"recipes"} if part_of(path) == "sweeping" else set()  # a sweep asks a recipe what it can be told
-        assert not ours(path) & {"recipes", "testing", "cli"} - told
+def test_a_file_needs_only_the_packages_its_part_may() -> None:
+    none(offending(of_a_package_not_allowed, every_import()))
+
+
+def test_nothing_imports_recipes_testing_or_the_command_line_but_themselves() -> None:
+    none(offending(of_what_only_uses_others, every_import()))
 
 
 def test_no_station_may_import_another() -> None:
@@ -121,21 +155,23 @@ def test_no_station_may_import_another() -> None:
         assert not (set(STATIONS) - {station}) & MAY_IMPORT[station]
 
 
-def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
+def test_every_offending_import_is_named_with_its_line_wherever_it_stands() -> None:
     """The checks above can fail: relative, nested and bare imports are all seen."""
-    file = SOURCE / "core" / "imaginary.py"
-    text = "import numpy.linalg\nfrom headway import cli\nfrom ..runtime import inline\nfrom . import types\n"
+    text = "import numpy.linalg, os\nfrom headway import cli\nfrom ..runtime import inline\nfrom . import types\n"
     text += "def f():\n    from headway.recipes.config import RunConfig\n    import headway.testing as t\n"
-    real = tmp_path / "imaginary.py"
-    real.write_text(text)
-
-    class Elsewhere(type(file)):  # type: ignore[misc]
-        def read_text(self, *args: object, **options: object) -> str:
-            return text
-
-    imaginary = Elsewhere(file)
-    assert ours(imaginary) == {"cli", "runtime", "core", "recipes", "testing"}
-    assert from_outside(imaginary) == {"numpy"}
+    found = list(imports("core/imaginary.py", text))
+    assert offending(of_another_part, found) == [
+        "core/imaginary.py:2 imports headway.cli",
+        "core/imaginary.py:3 imports headway.runtime",
+        "core/imaginary.py:6 imports headway.recipes.config",
+        "core/imaginary.py:7 imports headway.testing",
+    ]
+    assert offending(of_a_package_not_allowed, found) == ["core/imaginary.py:1 imports numpy.linalg"]
+    assert offending(of_what_only_uses_others, found) == [
+        "core/imaginary.py:2 imports headway.cli",
+        "core/imaginary.py:6 imports headway.recipes.config",
+        "core/imaginary.py:7 imports headway.testing",
+    ]
 
 
 # -- what is needed where ---------------------------------------------------------------------------
@@ -234,12 +270,11 @@ def test_the_public_names_are_these() -> None:
     assert headway.__all__ == PUBLIC
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_resolves_and_is_listed(name: str) -> None:
+def test_every_public_name_resolves_and_is_listed() -> None:
     import_module("headway.launching")  # as any recipe does
-    value = getattr(headway, name)
-    assert getattr(value, "__name__", name) == name
-    assert name in dir(headway)
+    resolved = {name: getattr(getattr(headway, name), "__name__", name) for name in PUBLIC}
+    assert resolved == {name: name for name in PUBLIC}
+    assert set(PUBLIC) <= set(dir(headway))
 
 
 def test_every_public_name_resolves_in_a_fresh_interpreter_in_any_order() -> None:
@@ -265,12 +300,21 @@ def test_star_import_brings_the_public_names() -> None:
 # -- what has moved ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("old", "new"), sorted(MOVED.items()))
-def test_a_module_that_has_moved_is_found_under_its_former_name_with_one_line(old: str, new: str) -> None:
-    with pytest.warns(FutureWarning, match=rf"{old} is now {new}"):
-        module = import_module(old)
-    assert module is import_module(new)
-    assert sys.modules.pop(old) is module
+def test_a_module_that_has_moved_is_found_under_its_former_name_with_one_line() -> None:
+    wrong = []
+    for old, new in sorted(MOVED.items()):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            module = import_module(old)
+        lines = [str(each.message) for each in said if each.category is FutureWarning]
+        if not (
+            len(lines) == 1
+            and f"{old} is now {new}" in lines[0]
+            and module is import_module(new)
+            and sys.modules.pop(old) is module
+        ):
+            wrong.append(f"{old} -> {new}: {lines}")
+    none(wrong)
 
 
 def test_a_module_that_was_never_there_is_not_found() -> None:
@@ -278,18 +322,31 @@ def test_a_module_that_was_never_there_is_not_found() -> None:
         import_module("headway.observe.stories")
 
 
-BESIDE_THE_SOURCE = sorted(
-    path
-    for folder in ("bench", "examples")
-    for path in (SOURCE.parents[1] / folder).rglob("*.py")
-    if not {"peers", "results"}.intersection(path.parts)
-)
-
-
-@pytest.mark.parametrize("path", BESIDE_THE_SOURCE, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_benchmarks_and_examples_import_what_is_there(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+def names_that_are_missing(file: str, text: str) -> list[str]:
+    """Return what a file wants of ours that is not there: each name with its line."""
+    missing = []
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("headway"):
-            module = import_module(node.module)
             for name in node.names:
-                assert hasattr(module, name.name) or import_module(f"{node.module}.{name.name}"), name.name
+                try:
+                    if not hasattr(import_module(node.module), name.name):
+                        import_module(f"{node.module}.{name.name}")
+                except ImportError as error:
+                    missing.append(f"{file}:{node.lineno} imports {node.module}.{name.name}: {error}")
+    return missing
+
+
+def test_benchmarks_and_examples_import_what_is_there() -> None:
+    home = SOURCE.parents[1]
+    files = [path for folder in ("bench", "examples") for path in sorted((home / folder).rglob("*.py"))]
+    beside = [path for path in files if not {"peers", "results"}.intersection(path.parts)]
+    assert beside
+    none(line for path in beside for line in names_that_are_missing(str(path.relative_to(home)), path.read_text()))
+
+
+def test_every_name_that_is_not_there_is_listed_with_its_line() -> None:
+    text = "from headway import run\n\nfrom headway.core.types import Ticket, Tocket\nfrom headway.nowhere import x\n"
+    assert [line.partition(":")[2].partition(":")[0] for line in names_that_are_missing("a.py", text)] == [
+        "3 imports headway.core.types.Tocket",
+        "4 imports headway.nowhere.x",
+    ]
