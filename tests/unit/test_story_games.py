@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +51,43 @@ def test_words_are_numbers_from_one_and_padding_comes_last(text: str, num: int, 
     assert ((row >= 0) & (row <= buckets)).all()
     words = int((row > 0).sum())
     assert (row[:words] > 0).all()
+
+
+@settings(max_examples=60)
+@given(st.text("abz09 '-_?!\n—’…“”", max_size=60))
+def test_english_keeps_the_words_it_always_had(text: str) -> None:
+    words = re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text)
+    numbers = [zlib.crc32(word.encode()) % 4096 + 1 for word in words]
+    if numbers:
+        np.testing.assert_array_equal(hashed_words(text, len(numbers), 4096), numbers)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Открыть дверь №2", ["открыть", "дверь", "2"]),
+        ("Ouvre l'été, vite", ["ouvre", "l'été", "vite"]),
+        ("cafe\u0301", ["café"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("打开门。go", ["打", "开", "门", "go"]),
+        ("문을 열다", ["문을", "열다"]),
+        ("น้ำ", ["น้", "ำ"]),
+        ("٣ أبواب", ["٣", "أبواب"]),
+        ("? !!", ["?", "!!"]),
+        ("a_b _ 👍", ["a", "b"]),
+        ("👍 👎", ["👍", "👎"]),
+    ],
+)
+def test_words_are_those_of_every_script(text: str, words: list[str]) -> None:
+    numbers = [zlib.crc32(word.encode()) % 4096 + 1 for word in words]
+    np.testing.assert_array_equal(hashed_words(text, 6, 4096), numbers + [0] * (6 - len(numbers)))
+
+
+@given(st.text(min_size=1, max_size=20).filter(str.strip))
+def test_no_candidate_looks_like_an_empty_slot(candidate: str) -> None:
+    row = encode_scene(SCENE, SHAPE, (candidate,))
+    assert SHAPE.actions_of(row)[0].any()
+    assert not SHAPE.actions_of(row)[1].any()
 
 
 def test_rows_refuse_what_does_not_fit() -> None:
@@ -270,9 +309,21 @@ class _SaysWhatCanBeDoneAfterTheEnd(MiniWorld):
         return replace(super().step(action), is_over=True)
 
 
+class _AnEmptyCandidate(MiniWorld):
+    def step(self, action: str) -> Scene:
+        return replace(super().step(action), candidates=("wait", " "))
+
+
+class _HalfACharacter(MiniWorld):
+    def step(self, action: str) -> Scene:
+        return replace(super().step(action), text="a \ud800")
+
+
 @pytest.mark.parametrize(
     ("game", "what"),
     [
+        (_AnEmptyCandidate, "_AnEmptyCandidate: a candidate is empty; it must say what is done"),
+        (_HalfACharacter, r"_HalfACharacter: the text 'a .ud800' is not valid Unicode \(a lone surrogate\)"),
         (_NothingCanBeDone, "_NothingCanBeDone goes on and has no candidate: 'You are in the"),
         (_SaysWhatCanBeDoneAfterTheEnd, "_SaysWhatCanBeDoneAfterTheEnd is over and has candidates: 'You are in the"),
     ],

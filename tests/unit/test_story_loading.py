@@ -68,6 +68,14 @@ class NoSave:
     def step(self, action): ...
 
 
+class NoMaxScore(Switch):
+    max_score = property()
+
+
+class TextAsMaxScore(Switch):
+    max_score = "ten"
+
+
 def broken():
     raise RuntimeError("out of order")
 """
@@ -123,6 +131,10 @@ def test_what_is_wrong_in_a_users_file_is_one_line(file: Path) -> None:
         load_story(f"{file}:Swich")
     with pytest.raises(BadStory, match="is a NoSave without save"):
         load_story(f"{file}:NoSave")()
+    with pytest.raises(BadStory, match=r"NoMaxScore needs max_score, a number \(None: it does not know\)"):
+        load_story(f"{file}:NoMaxScore")()
+    with pytest.raises(BadStory, match="max_score is 'ten'; allowed: a finite number or None"):
+        load_story(f"{file}:TextAsMaxScore")()
     with pytest.raises(BadStory, match="cannot be made: RuntimeError: out of order"):
         load_story(f"{file}:broken")()
 

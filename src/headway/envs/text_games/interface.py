@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol, cast
 
 from headway.core.one_line import shortened
@@ -114,6 +115,11 @@ def checked_story(value: object, name: str) -> StoryGame:
             raise BadStory(f"story game {name} is a {type(value).__name__} without {method}()")
     if not isinstance(getattr(value, "objective", None), str):
         raise BadStory(f"story game {name} needs objective, a text (empty: it does not say)")
+    if not hasattr(value, "max_score"):
+        raise BadStory(f"story game {name} needs max_score, a number (None: it does not know)")
+    most = value.max_score
+    if most is not None and not (isinstance(most, Real) and math.isfinite(most)):
+        raise BadStory(f"story game {name}: max_score is {shortened(repr(most), 40)}; allowed: a finite number or None")
     return cast("StoryGame", value)
 
 
@@ -126,6 +132,14 @@ def checked_scene(scene: object, name: str) -> Scene:
     if len(set(scene.candidates)) != len(scene.candidates):
         twice = next(one for one in scene.candidates if scene.candidates.count(one) > 1)
         raise BadStory(f"story game {name}: the candidate {shortened(twice, 40)!r} stands twice")
+    for text in (scene.text, *scene.candidates):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            what = f"the text {shortened(ascii(text), 60)} is not valid Unicode (a lone surrogate)"
+            raise BadStory(f"story game {name}: {what}") from None
+    if not all(one.strip() for one in scene.candidates):
+        raise BadStory(f"story game {name}: a candidate is empty; it must say what is done")
     if scene.is_over == bool(scene.candidates):
         what = "is over and has candidates" if scene.is_over else "goes on and has no candidate"
         raise BadStory(f"story game {name} {what}: {shortened(scene.text, 60)!r}")

@@ -2,13 +2,16 @@
 
     | text_words words of the text | action_words words of slot 0 | ... of slot 1 | ... | of slot K - 1 |
 
-A word is `crc32(word) % buckets + 1`; 0 is padding. No vocabulary has to be shared between processes.
+A word is `crc32(word) % buckets + 1`; 0 is padding. No vocabulary has to be shared between processes. Words are letters
+and digits of any script; in scripts without spaces each character is a word. A text that has none of them, like "?", is
+divided at its spaces, so a candidate never looks like an empty slot.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +23,14 @@ from headway.envs.text_games.interface import Scene
 
 WordRow = npt.NDArray[np.int32]
 
-_WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
+_ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
+_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+"""Thai, Lao, Burmese, Khmer, Chinese and Japanese."""
+_WORD = re.compile(
+    rf"(?!\W)[{_UNSPACED}]_*"
+    rf"|[^\W_{_UNSPACED}][^\W{_UNSPACED}]*(?:'[^\W\d_{_UNSPACED}][^\W\d{_UNSPACED}]*)?"
+)
+"""Where `_` stands for a mark that belongs to the character before it."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +71,19 @@ def _word_number(word: str, buckets: int) -> int:
     return zlib.crc32(word.encode()) % buckets + 1
 
 
+def _words(text: str) -> list[str]:
+    if text.isascii():
+        return _ASCII_WORD.findall(text)
+    text = unicodedata.normalize("NFC", text)
+    marks = {ord(one): "_" for one in set(text) if unicodedata.category(one).startswith("M")}
+    return [text[slice(*found.span())] for found in _WORD.finditer(text.translate({ord("_"): " ", **marks}))]
+
+
 @functools.lru_cache(maxsize=16384)
 def hashed_words(text: str, num: int, buckets: int) -> WordRow:
     """Returns the first `num` words of a text as numbers from 1 to `buckets`, padded with 0. It is not written to."""
     row = np.zeros(num, np.int32)
-    words = _WORD.findall(text.lower())[:num]
+    words = (_words(text.lower()) or text.split())[:num]
     row[: len(words)] = [_word_number(word, buckets) for word in words]
     row.flags.writeable = False
     return row
