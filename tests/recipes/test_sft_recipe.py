@@ -25,6 +25,7 @@ from headway.experience.episode import EpisodeBuilder, Episodes  # noqa: E402
 from headway.launching import launch  # noqa: E402
 from headway.learn.imitation.learner import ImitationLearner  # noqa: E402
 from headway.learn.imitation.settings import ImitationSettings  # noqa: E402
+from headway.llm.chat_files import parted, read_chats  # noqa: E402
 from headway.llm.made_models import make_word_model  # noqa: E402
 from headway.llm.models import load_model, load_tokenizer, locate  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
@@ -272,6 +273,18 @@ def test_every_conversation_comes_once_an_epoch_and_the_held_out_ones_never(fold
     assert len(set(epochs[0])) == 18 and set(epochs[0]) == set(epochs[1]) and epochs[0] != epochs[1]
     assert config.settings().plan.updates == 18 // 6
     assert config_of(folder, episodes=60, updates=None).settings().plan.updates == 10
+
+
+def test_conversations_in_which_the_model_hears_the_same_are_on_one_side(tmp_path: Path) -> None:
+    def line(k: int) -> str:
+        said = [{"role": USER, "content": f"{k % 20}?"}, {"role": ASSISTANT, "content": f"answer {k}"}]
+        return json.dumps({"messages": said})
+
+    (tmp_path / "chats.jsonl").write_text("\n".join(line(k) for k in range(100)))
+    kept, held_out = parted(read_chats(tmp_path / "chats.jsonl"), 32)
+    heard = [{chat.remarks[0].text for chat in side} for side in (kept, held_out)]
+    assert (len(kept), len(held_out)) == (90, 10)  # a tenth of the 20 questions: 2, each in 5 lines
+    assert not heard[0] & heard[1]
 
 
 # -- the loss ---------------------------------------------------------------------------------------

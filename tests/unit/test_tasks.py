@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -193,6 +194,27 @@ def test_prompts_of_a_file_are_scored_by_the_users_function(tmp_path: Path, rewa
         assert task.reward(prompt, prompt.truth) == 1.0 + prompt.info["level"]
     other = load_task(f"jsonl:{tmp_path / 'mine.jsonl'}", reward=reward, seed=9)
     assert [prompt.uid for prompt in other.held_out] == [prompt.uid for prompt in task.held_out]
+
+
+def test_a_prompt_that_several_rows_ask_is_held_out_with_all_of_them(tmp_path: Path, reward: str) -> None:
+    rows = [{"prompt": f"say {k % 40}", "truth": str(k)} for k in range(200)]
+    task = load_task(f"jsonl:{write(tmp_path / 'mine.jsonl', rows)}", reward=reward)
+    assert (len(task), len(task.held_out)) == (180, 20)  # a tenth of the 40 prompts: 4, each in 5 rows
+    assert len({prompt.text for prompt in task.held_out}) == 4
+    trained = {task.prompt(ticket).text for ticket in range(len(task))}
+    assert not trained & {prompt.text for prompt in task.held_out}
+
+
+def test_the_only_prompt_of_all_rows_is_trained_on(tmp_path: Path, reward: str) -> None:
+    task = load_task(f"jsonl:{write(tmp_path / 'a.jsonl', [{'prompt': 'a', 'truth': 'b'}] * 5)}", reward=reward)
+    assert (len(task), len(task.held_out)) == (5, 0)
+
+
+def test_rows_whose_prompts_all_differ_are_held_out_by_their_places(tmp_path: Path, reward: str) -> None:
+    rows = [{"prompt": f"Count to {k}.", "truth": str(k)} for k in range(40)]
+    task = load_task(f"jsonl:{write(tmp_path / 'a.jsonl', rows)}", reward=reward)
+    drawn = sorted(np.random.default_rng(0).permutation(40)[:4].tolist())
+    assert [prompt.index for prompt in task.held_out] == drawn
 
 
 def test_messages_other_fields_and_a_file_of_its_own_for_evaluation(tmp_path: Path, reward: str) -> None:

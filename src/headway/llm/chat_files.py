@@ -11,19 +11,18 @@ says how much it counts in the mean; without it 1. `tools` are told to the chat 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.llm.data_rows import place_of, read_rows
 from headway.llm.file_tasks import messages_of, tools_of
 from headway.llm.models import SPOKEN
-from headway.llm.tasks import Message
+from headway.llm.tasks import Message, drawn_texts
 
 ROLES = ("system", "user", "assistant", "tool")
 WEIGHT = "weight"
@@ -59,11 +58,11 @@ def read_chats(path: Path) -> list[WrittenChat]:
 
 def parted(chats: list[WrittenChat], held_out: int) -> tuple[list[WrittenChat], list[WrittenChat]]:
     """Parts conversations into those to train on and at most so many, and a tenth, to evaluate on: the same for every
-    seed."""
-    count = min(held_out, max(1, len(chats) // 10), len(chats) - 1)
-    chosen = set(np.random.default_rng(0).permutation(len(chats))[:count].tolist())
-    kept = [chat for number, chat in enumerate(chats) if number not in chosen]
-    return kept, [chat for number, chat in enumerate(chats) if number in chosen]
+    seed. Those in which the model hears the same are on one side."""
+    heard = [json.dumps([chat.system_prompt, *(remark.text for remark in chat.remarks)]) for chat in chats]
+    chosen = drawn_texts(heard, lambda count: min(held_out, max(1, count // 10)))
+    kept = [chat for chat, text in zip(chats, heard, strict=True) if text not in chosen]
+    return kept, [chat for chat, text in zip(chats, heard, strict=True) if text in chosen][:held_out]
 
 
 def _chat(row: Mapping[str, SettingValue], uid: str, here: str) -> WrittenChat:

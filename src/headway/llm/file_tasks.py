@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from headway.core.naming import unknown
 from headway.llm.data_rows import Row, files_at, place_of, read_rows
 from headway.llm.reward_functions import load_rewards, named_rewards
 from headway.llm.rewards import flexible_score, format_score, gsm8k_truth, strict_score
-from headway.llm.tasks import HELD_OUT, TRAIN, Message, Prompt, PromptTask, Task, user_says
+from headway.llm.tasks import HELD_OUT, TRAIN, Message, Prompt, PromptTask, Task, drawn_texts, user_says
 
 GSM8K_REQUEST = "Think step by step. Write the result on the last line, as a number after ####."
 THEIR_TRUTH = "reward_model.ground_truth"
@@ -89,7 +87,8 @@ def rows_of_files(
     A field may be inside of others: `reward_model.ground_truth`. Where a row has that and no `truth`, it is the truth.
     `tools` of a row are told to the chat template. `media_fields` are columns which, besides those called `images` and
     the like, hold what is not text: such a row is refused. Evaluation takes the file `held_out`, or this fraction of
-    the rows, drawn once for all seeds. A sample without a `uid` is named after its file and line.
+    the different prompts with all of their rows, drawn once for all seeds. A sample without a `uid` is named after its
+    file and line.
     """
     fields = _Fields.of(prompt_field, truth_field, media_fields)
     paths = [path for place in (file, *more_files) for path in files_at(place)]
@@ -153,10 +152,10 @@ class _Rules:
         rewards = load_rewards(named_rewards(self.reward), self.weights) if self.reward else None
         if held_out is None:
             fraction = self.held_out_fraction
-            count = min(max(1, round(len(rows) * fraction)) if fraction else 0, len(rows) - 1)
-            chosen = set(np.random.default_rng(0).permutation(len(rows))[:count].tolist())
-            held_out = [replace(row, split=HELD_OUT) for k, row in enumerate(rows) if k in chosen]
-            rows = [row for k, row in enumerate(rows) if k not in chosen]
+            texts = [row.text for row in rows]
+            chosen = drawn_texts(texts, lambda count: max(1, round(count * fraction)) if fraction else 0)
+            held_out = [replace(row, split=HELD_OUT) for row, text in zip(rows, texts, strict=True) if text in chosen]
+            rows = [row for row, text in zip(rows, texts, strict=True) if text not in chosen]
         return PromptTask(self.name, rows, held_out, rewards=rewards, seed=self.seed)
 
 

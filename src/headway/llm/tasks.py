@@ -20,7 +20,7 @@ import functools
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, get_type_hints
 
@@ -81,6 +81,14 @@ def said_by(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
 def with_system_prompt(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
     """Returns the messages as the model gets them: after this text, if there is any."""
     return ({"role": "system", "content": text}, *messages) if text else tuple(messages)
+
+
+def drawn_texts(texts: Iterable[str], wanted: Callable[[int], int]) -> set[str]:
+    """Draws the texts to hold out, the same for every seed: as many of the different ones as are `wanted` of that
+    number, but not all. By text and not by row, because a row that is trained on may ask what another row asks."""
+    different = list(dict.fromkeys(texts))
+    count = min(wanted(len(different)), len(different) - 1)
+    return {different[k] for k in np.random.default_rng(0).permutation(len(different))[:count].tolist()}
 
 
 def user_says(text: str) -> Message:
