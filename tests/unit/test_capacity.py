@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from headway.capacity.machine import Gpu, HostMemory, host_memory
 from headway.capacity.memory_items import GB, MemoryItem, RoleMemory, in_gb
 from headway.capacity.model_shape import NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
 from headway.capacity.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
-from headway.capacity.rates import ENGINE_RATES, LEARNER_RATES, Rates, shipped_rates
+from headway.capacity.rates import CACHE_BYTES_PER_S, ENGINE_RATES, LEARNER_RATES, Rates, shipped_rates
 from headway.capacity.remedies import find_remedies, learner_changes
 from headway.capacity.training_memory import (
     CHECKED_ON_DEVICE_BYTES,
@@ -32,6 +33,7 @@ from headway.capacity.training_memory import (
     learner_memory,
     shard_parameters,
 )
+from headway.recipes.model_shapes import find_shape
 
 stable = settings(max_examples=100, deadline=None, derandomize=True)
 Output = pytest.CaptureFixture[str]
@@ -514,6 +516,74 @@ def test_longer_context_and_fewer_rows_are_slower() -> None:
     assert shipped_rates(SEVEN, engine_rows=8).engine_tokens_per_s < usual.engine_tokens_per_s
     with pytest.raises(ValueError, match="learner_tokens_per_s must be above 0"):
         Rates(1.0, 0.0, "nowhere")
+
+
+QWEN3_30B_A3B = {
+    **{"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32},
+    **{"num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8},
+    **{"moe_intermediate_size": 768, "vocab_size": 151936, "tie_word_embeddings": False},
+}
+DEEPSEEK_V2_LITE = {
+    **{"model_type": "deepseek_v2", "hidden_size": 2048, "num_hidden_layers": 27, "num_attention_heads": 16},
+    **{"num_key_value_heads": 16, "n_routed_experts": 64, "num_experts_per_tok": 6, "n_shared_experts": 2},
+    **{"kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128},
+    **{"moe_intermediate_size": 1408, "intermediate_size": 10944, "first_k_dense_replace": 1, "vocab_size": 102400},
+    **{"tie_word_embeddings": False},
+}
+
+
+@pytest.fixture
+def shape_from(tmp_path: Path) -> Callable[[Mapping[str, object]], ModelShape]:
+    """Reads the shape from a config.json, with the weights as transformers knows them."""
+    pytest.importorskip("transformers", reason="needs headway[llm]")
+
+    def find(config: Mapping[str, object]) -> ModelShape:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return find_shape(str(tmp_path / "config.json"))
+
+    return find
+
+
+ShapeFrom = Callable[[Mapping[str, object]], ModelShape]
+
+
+def test_a_token_costs_the_experts_it_goes_through(shape_from: ShapeFrom) -> None:
+    model = shape_from(QWEN3_30B_A3B)
+    assert model.num_parameters == pytest.approx(30.5e9, rel=0.005)  # as published, with 3.3 billion active
+    attention = 2 * 2048 * 4096 + 2 * 2048 * 512 + 2 * 128 + 2 * 2048
+    by_hand = 2 * 151936 * 2048 + 48 * (attention + 128 * 2048 + 8 * 3 * 2048 * 768) + 2048
+    assert model.parameters_used_by(1) == by_hand == pytest.approx(3.3e9, rel=0.02)
+    rates = shipped_rates(model)
+    low, high = sorted(LEARNER_RATES)[-2:]
+    assert LEARNER_RATES[high] < rates.learner_tokens_per_s < LEARNER_RATES[low]
+    assert "of models without experts" in rates.source
+
+
+def test_an_engine_reads_the_experts_of_all_its_rows(shape_from: ShapeFrom) -> None:
+    model = shape_from(QWEN3_30B_A3B)
+    experts = 48 * 128 * 3 * 2048 * 768
+    read = model.num_parameters - experts * (120 / 128) ** 64  # that many are idle where 64 rows draw 8 of 128 each
+    assert model.parameters_used_by(64) == pytest.approx(read)
+    dense = replace(model, weights={"model.w": (model.parameters_used_by(1), 1)}, used_experts=1.0)
+    more_s = 2 * (read - model.parameters_used_by(1)) / CACHE_BYTES_PER_S
+    a_step_s = 64 / shipped_rates(dense).engine_tokens_per_s + more_s
+    assert shipped_rates(model).engine_tokens_per_s == pytest.approx(64 / a_step_s)
+
+
+def test_latent_attention_caches_one_latent_and_one_rotary_key_a_layer(shape_from: ShapeFrom) -> None:
+    model = shape_from(DEEPSEEK_V2_LITE)
+    assert model.num_parameters == pytest.approx(15.7e9, rel=0.005)  # as published
+    assert model.cache_bytes(2) == 31_104 == (512 + 64) * 27 * 2
+    assert model.query_width == 16 * (128 + 64)
+    generation = Generation(engine="vllm", engine_rows=64, tensor_parallel_size=4)
+    whole = replace(generation, tensor_parallel_size=1)
+    assert engine_memory(model, generation).bytes_of("cache") == engine_memory(model, whole).bytes_of("cache")
+
+
+def test_experts_without_their_number_a_token_are_refused() -> None:
+    config = {key: value for key, value in QWEN3_30B_A3B.items() if key != "num_experts_per_tok"}
+    with pytest.raises(ShapeError, match=r"nothing of its experts a token \(num_experts_per_tok\)"):
+        shape_of(config, weights={})
 
 
 WORK = Work(tickets_per_batch=16, group_size=8, reply_tokens=256, engine_rows=64)

@@ -75,7 +75,7 @@ def engine_memory(model: ModelShape, generation: Generation, role: str = "engine
     """What an engine needs on each of the devices it is spread over."""
     parts, each = generation.tensor_parallel_size, generation.each
     weights = math.ceil(model.num_parameters * each / parts)
-    cache = math.ceil(generation.cached_tokens * model.cache_bytes(each) / min(parts, model.kv_heads))
+    cache = math.ceil(generation.cached_tokens * model.cache_bytes(each) / model.cache_parts(parts))
     is_own = generation.engine == "transformers"
     most = PREFILL_TOKENS if is_own else VLLM_PREFILL_TOKENS
     read = min(most, generation.engine_rows * generation.prompt_tokens)

@@ -22,6 +22,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 """Kinds of models whose weights are known here."""
 _LAYER = re.compile(r"\.(\d+)\.")
+_EXPERTS = ".experts."
+_NUM_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model"),
@@ -50,10 +52,19 @@ class ModelShape:
     weights: Shapes = field(repr=False)
     kind: str = ""
     """Its `model_type`."""
+    latent: int = 0
+    """Numbers that latent attention (MLA) keeps of a token in each layer, for all heads; 0: it has keys and values."""
+    used_experts: float = 1.0
+    """The share of a layer's routed experts that a token goes through."""
 
     @property
     def num_parameters(self) -> int:
         return sum(map(math.prod, self.weights.values()))
+
+    def parameters_used_by(self, tokens: int) -> int:
+        """Parameters that so many tokens go through: by one token, the active ones of a mixture of experts."""
+        experts = sum(math.prod(shape) for name, shape in self.weights.items() if _EXPERTS in name)
+        return self.num_parameters - round(experts * (1 - self.used_experts) ** tokens)
 
     @property
     def num_tensors(self) -> int:
@@ -87,8 +98,12 @@ class ModelShape:
         return max(sizes.values())
 
     def cache_bytes(self, bytes_each: int) -> int:
-        """What a token takes in an engine's cache: its keys and values in every layer."""
-        return 2 * self.layers * self.key_width * bytes_each
+        """What a token takes in an engine's cache: its keys and values in every layer, or what stands for both."""
+        return self.layers * (self.latent or 2 * self.key_width) * bytes_each
+
+    def cache_parts(self, engines: int) -> int:
+        """How many parts a cache divides into over the GPUs of an engine: by heads, which share what is latent."""
+        return 1 if self.latent else min(engines, self.kv_heads)
 
 
 def shape_of(config: Mapping[str, Any], name: str = "", weights: Shapes | None = None) -> ModelShape:
@@ -98,16 +113,23 @@ def shape_of(config: Mapping[str, Any], name: str = "", weights: Shapes | None =
     hidden, heads = numbers["hidden"], numbers["heads"]
     kind = str(text.get("model_type", ""))
     is_tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", kind not in FAMILY)))
+    experts = next((text[key] for key in _NUM_EXPERTS if text.get(key)), 0)
+    used = _number(text, "experts a token", ("num_experts_per_tok",)) if experts else 0
+    latent = int(text.get("kv_lora_rank") or 0)
+    rotary = int(text["qk_rope_head_dim"]) if latent else 0
+    head_dim = int(text["qk_nope_head_dim"]) + rotary if latent else text.get("head_dim")
     inner = next((text[key] for key in ("intermediate_size", "ffn_dim", "n_inner") if text.get(key)), 4 * hidden)
     sizes = ModelShape(
         name=name or kind,
         **numbers,
         kv_heads=int(text.get("num_key_value_heads") or heads),
-        head_dim=int(text.get("head_dim") or hidden // heads),
+        head_dim=int(head_dim or hidden // heads),
         inner=int(inner),
         is_tied=is_tied,
         weights=weights or {},
         kind=kind,
+        latent=latent + rotary,
+        used_experts=used / experts if experts else 1.0,
     )
     if weights is not None:
         return sizes

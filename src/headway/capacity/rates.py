@@ -3,6 +3,7 @@
 measured: one H200, random weights in four real shapes, prompts of 128 tokens, replies of 256 (docs/lab.md)
     other sizes       between two measured ones by the logarithm of the parameters; beyond, in proportion to them
     other lengths     attention and cache are counted: more context is more of both
+    experts           a token costs the weights it goes through; an engine also reads those of the other rows
     other machines    not carried over: `headway plan --probe` measures there
 """
 
@@ -35,7 +36,7 @@ LEARNER_RATES: Mapping[int, float] = {
 smallest is the slowest that was seen, for the host holds it up. The largest was measured by dense masks and with
 checkpointing, a third more work."""
 CACHE_BYTES_PER_S = 4e12
-"""How fast the cache is read."""
+"""How fast the cache is read, and so are weights."""
 PUBLISH_BYTES_PER_S = 2.5e9
 """1,000 MB took 0.40 s from process to process."""
 SPREAD_LEARNER, SPREAD_ENGINE = 0.9, 0.8
@@ -66,10 +67,11 @@ def shipped_rates(
     gradient_checkpointing: bool = False,
 ) -> Rates:
     """What one H200 would do, as engine or as rank."""
-    size = model.num_parameters
+    size = model.parameters_used_by(1)
     engine = _interpolated({count: _by_rows(rows, engine_rows) for count, rows in ENGINE_RATES.items()}, size)
     context = prompt_tokens + reply_tokens / 2
     more = max(0.0, context - (PROMPT + REPLY / 2)) * model.cache_bytes(2) / CACHE_BYTES_PER_S  # seconds a token
+    more += 2 * (model.parameters_used_by(engine_rows) - size) / engine_rows / CACHE_BYTES_PER_S
     engine = 1 / (1 / engine + more)
     learner = _interpolated(LEARNER_RATES, size)
     learner *= _trained_share(prompt_tokens, reply_tokens, group_size) / _trained_share(PROMPT, REPLY, GROUP)
@@ -78,9 +80,9 @@ def shipped_rates(
     told = prompt_tokens, reply_tokens, group_size
     was_measured = size in LEARNER_RATES and told == (PROMPT, REPLY, GROUP)
     was_measured &= engine_rows in ENGINE_RATES.get(size, ()) and gradient_checkpointing == (size == max(LEARNER_RATES))
-    return Rates(
-        engine, learner, f"one {MEASURED_ON}, {'measured' if was_measured else 'calculated from measured ones'}"
-    )
+    source = "measured" if was_measured else "calculated from measured ones"
+    source += " of models without experts" if model.used_experts < 1 else ""
+    return Rates(engine, learner, f"one {MEASURED_ON}, {source}")
 
 
 def _trained_share(prompt: int, reply: int, group: int) -> float:
@@ -90,7 +92,7 @@ def _trained_share(prompt: int, reply: int, group: int) -> float:
 
 def _work(model: ModelShape, tokens: int) -> float:
     """What a token costs: its way through the weights, and attention to half of those before it."""
-    return 6 * model.num_parameters + 6 * model.layers * model.query_width * tokens
+    return 6 * model.parameters_used_by(1) + 6 * model.layers * model.query_width * tokens
 
 
 def _by_rows(measured: Mapping[int, float], rows: int) -> float:

@@ -54,7 +54,8 @@ class PlanReport:
 
     def show(self) -> None:
         model = self.plan.model
-        say(f"{model.name}: {model.num_parameters:,} parameters in {model.layers} layers; {self.machine}")
+        active = f" ({model.parameters_used_by(1):,} active)" if model.used_experts < 1 else ""
+        say(f"{model.name}: {model.num_parameters:,} parameters{active} in {model.layers} layers; {self.machine}")
         print_table(["place", "role", "what", "when", "bytes", ""], table_rows(self.places))
         if self.is_refused:
             lacking = [place for place in self.places if place.verdict == "does not fit"]
