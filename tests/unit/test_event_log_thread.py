@@ -164,6 +164,19 @@ def test_a_full_disk_holds_a_log_back_and_the_run_goes_on(tmp_path: Path) -> Non
     assert "is off, the run goes on without it" in said[1]
 
 
+def test_nobody_waits_for_a_log_that_is_held_back(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "events.jsonl").symlink_to("/dev/full")
+    log = LogFile(tmp_path / "events.jsonl", say=said.append)
+    log.write(b"a line\n")
+    wait_until(lambda: bool(said))
+    mark = Mark()
+    log.sync(mark)
+    assert mark.is_durable.is_set()
+    assert mark.position == 7, "it is known all the same"
+    log.close(within_s=ENOUGH_S)
+
+
 def test_a_disk_with_room_again_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     full = threading.Event()

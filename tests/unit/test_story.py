@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -555,6 +556,15 @@ def test_a_status_of_a_long_log_reads_its_end(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("headway.observe.status.UP_TO_BYTES", 100)
     monkeypatch.setattr("headway.observe.status.read_whole_status", None)
     assert read_status(tmp_path).status.done == known.done == 20
+
+
+def test_a_status_says_that_the_event_log_is_not_written_any_more(tmp_path: Path) -> None:
+    headway.run(quick, quick_train, weights=0.0, updates=2, folder=tmp_path)
+    assert "has not been written" not in read_status(tmp_path).headline
+    written_at = (tmp_path / "metrics.jsonl").stat().st_mtime
+    os.utime(tmp_path / "events.jsonl", (written_at - 300, written_at - 300))
+    headline = read_status(tmp_path).headline
+    assert headline.endswith("; events.jsonl has not been written for 5 min: this is the state before that")
 
 
 def test_a_status_of_a_long_run_that_was_resumed_reads_its_end_too(

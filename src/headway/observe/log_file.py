@@ -99,7 +99,8 @@ class OneBefore:
 
 
 class Mark:
-    """A place in a log. `position` is None until it is known; `is_durable` is set when all before it is on the disk."""
+    """A place in a log. `position` is None until it is known; `is_durable` is set when all before it is on the disk, or
+    when waiting for that is pointless: the log is off, or held back."""
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -180,6 +181,8 @@ class LogFile:
             return
         mark.position = self._position
         mark.check = zlib.crc32(self._last_bytes)
+        if self._is_held_back:
+            mark.is_durable.set()
         self._hand_over(mark)
 
     def close(self, within_s: float | None = None) -> None:

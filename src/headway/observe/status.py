@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headway.core.history_records import RoleInterval
@@ -22,6 +22,7 @@ from headway.observe.story_records import LineStory, Story
 from headway.observe.time_report import Ages, account, taken_in
 
 UP_TO_BYTES = 2_000_000  # of a log that is read whole: about a second
+UNWRITTEN_S = 30.0  # metrics and events are written together, every ten seconds at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ def read_status(path: Path) -> RunStatus:
     """What a run does now, or how it ended. Up to a tenth of a second old."""
     run = RunFolder(path)
     is_long = run.events.is_file() and log_size(run.events) > UP_TO_BYTES
-    return (read_end_status(run) if is_long and run.metrics.is_file() else None) or read_whole_status(run)
+    seen = (read_end_status(run) if is_long and run.metrics.is_file() else None) or read_whole_status(run)
+    return replace(seen, headline=f"{seen.headline}{_unwritten(run)}")
 
 
 def read_whole_status(run: RunFolder) -> RunStatus:
@@ -83,6 +85,14 @@ def read_end_status(run: RunFolder, *, tail_bytes: int = TAIL_BYTES) -> RunStatu
 
 def _silent_s(run: RunFolder) -> float:
     return max(0.0, time.time() - run.events.stat().st_mtime)
+
+
+def _unwritten(run: RunFolder) -> str:
+    """Says that the event log is held back. Only the age of the metrics beside it shows that."""
+    metrics, events = (path.stat().st_mtime if path.is_file() else 0.0 for path in (run.metrics, run.events))
+    if metrics - events < UNWRITTEN_S:
+        return ""
+    return f"; {run.events.name} has not been written for {duration(metrics - events)}: this is the state before that"
 
 
 def _headline(story: Story, is_alive: bool | None, silent_s: float) -> str:
