@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,6 +78,44 @@ def test_a_second_run_in_a_folder_is_refused_in_one_line_with_the_process(tmp_pa
     again = RunFolder(folder.path)
     with again.hold(), again.hold():  # the lock ended with its process; who holds it may hold it again
         pass
+
+
+def test_removing_the_lock_file_lets_nobody_into_a_folder_where_a_run_lives(tmp_path: Path, capsys: Output) -> None:
+    with live_run(tmp_path / "runs") as (process, folder):
+        (folder.path / "run.lock").unlink()
+        assert refused(capsys, "resume", str(folder.path)) == f"{folder.path} is in use by process ?"
+        process.terminate()
+        assert process.wait(ENOUGH_S) == 0, process.stderr
+    assert sum(event["e"] == "run" for event in read_events(folder.events)) == 1
+
+
+def test_a_folder_that_is_moved_ends_its_run_in_a_line_with_the_way_back(tmp_path: Path) -> None:
+    with live_run(tmp_path / "runs", "--save_every", "10") as (process, folder):
+        wait_until(lambda: CheckpointStore(folder.checkpoints).all(), what="a checkpoint")
+        moved = folder.path.rename(tmp_path / "moved")
+        _, said = process.communicate(timeout=ENOUGH_S)
+    newest = CheckpointStore(moved / "checkpoints").all()[-1].name
+    way_back = f"to go on from checkpoint {newest}: headway resume {moved}"
+    assert said == f"headway: {folder.path} was moved to {moved} while the run went on; {way_back}\n"
+    assert process.returncode == 1
+    assert not folder.path.exists(), "nothing is made in its place"
+    assert main(["resume", str(moved), "--updates", newest.partition("-v")[2], "--quiet"]) == 0
+
+
+def test_a_folder_that_is_deleted_ends_its_run_in_a_line(tmp_path: Path) -> None:
+    with live_run(tmp_path / "runs", "--save_every", "10") as (process, folder):
+
+        def is_gone() -> bool:
+            shutil.rmtree(folder.path, ignore_errors=True)  # the run may have written a file meanwhile
+            return not folder.path.exists()
+
+        wait_until(is_gone, what="the end of the folder")
+        _, said = process.communicate(timeout=ENOUGH_S)
+    assert said == (
+        f"headway: {folder.path} was deleted or moved while the run went on: nothing more can be saved there\n"
+    )
+    assert process.returncode == 1
+    assert not folder.path.exists(), "nothing is made in its place"
 
 
 def test_two_resumes_at_once_are_one_resume_and_one_refusal(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
-from headway.coordinate.system_failures import SystemFailed
+from headway.coordinate.system_failures import FolderLost, SystemFailed
 from headway.coordinate.waits import Stalled
 from headway.core.protocols import RoleRaised
 from headway.core.refusals import refusal
@@ -41,6 +41,8 @@ def start(recipe: Recipe, *layers: Mapping[str, object], root: Path, quiet: bool
     folder = RunFolder.create(root, recipe.title, config.name)
     try:
         return launch_recipe(recipe, stations, config, folder, resume=False, quiet=quiet)
+    except FolderLost:
+        raise
     except SystemFailed:
         if not folder.config.is_file():  # there was no room for that much
             shutil.rmtree(folder.path, ignore_errors=True)

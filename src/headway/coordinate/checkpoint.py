@@ -258,5 +258,5 @@ def _number(path: Path) -> int:
 def make_folder(checkpoints: Path) -> None:
     """The folder of a run's checkpoints, so that its name survives what its content survives."""
     if not checkpoints.is_dir():
-        checkpoints.mkdir(parents=True)
+        checkpoints.mkdir()
         flush_folder(checkpoints.parent)

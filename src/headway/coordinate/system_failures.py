@@ -17,6 +17,17 @@ class SystemFailed(RunFailed):
     """The operating system refused something. One line, with the way back."""
 
 
+class FolderLost(SystemFailed):
+    """The run's folder is not where it was. One line, with the way back."""
+
+
+def folder_lost(run: Path, now_at: Path | None) -> FolderLost:
+    """What to raise when a run's folder was moved or deleted while the run went on."""
+    if now_at is None:
+        return FolderLost(f"{run} was deleted or moved while the run went on: nothing more can be saved there")
+    return FolderLost(f"{run} was moved to {now_at} while the run went on{way_back(now_at)}")
+
+
 def system_failed(error: BaseException, run: Path | None) -> SystemFailed | None:
     """What to raise in place of `error`; None if it is not the operating system's. `run` is the run's folder."""
     what = refusal(error)

@@ -9,8 +9,8 @@ disk that does not answer keeps none of that waiting for long: it is said, and l
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunS
 from headway.coordinate.checkpointing import check_same_run, with_number_in_force
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
-from headway.coordinate.system_failures import way_back
+from headway.coordinate.system_failures import folder_lost, way_back
 from headway.core.opaque import SettingValue
 from headway.core.refusals import refusal
 from headway.core.written_events import as_event
@@ -75,6 +75,7 @@ def open_files(
     end."""
     folder.path.mkdir(parents=True, exist_ok=True)
     stack.enter_context(folder.hold())  # before anything is read
+    stack.enter_context(_in_its_place(folder))
     stack.callback(lambda: _leave_summary(folder, ended))  # last of all, before somebody else may come
     store = CheckpointStore(folder.checkpoints, keep=recording.keep_checkpoints)
     best = _best_weights(folder) if recording.keep_best else None
@@ -162,6 +163,17 @@ def _metrics_so_far(state: RunState, events: Path) -> Metrics:
     return metrics
 
 
+@contextmanager
+def _in_its_place(folder: RunFolder) -> Iterator[None]:
+    """Raises FolderLost if the folder was deleted or moved, however the block ends otherwise."""
+    try:
+        yield
+    finally:
+        is_lost, now_at = folder.lost()
+        if is_lost:
+            raise folder_lost(folder.path, now_at) from None
+
+
 def _within(seconds: float, work: Callable[[], object]) -> None:
     """TimeoutError: the disk is not heard of; whoever speaks to it is left behind."""
     in_daemon_thread(work, "ends the run's files").result(seconds)
@@ -170,6 +182,8 @@ def _within(seconds: float, work: Callable[[], object]) -> None:
 def _leave_trace(folder: RunFolder) -> None:
     """However the run ended. A log that takes long to read is left to `headway trace`."""
     failing = sys.exc_info()[1]
+    if folder.lost()[0]:
+        return
     is_refused = failing is not None and refusal(failing) is not None
     try:
         if log_size(folder.events) > TRACE_UP_TO_BYTES:
@@ -187,6 +201,8 @@ def _leave_trace(folder: RunFolder) -> None:
 
 def _leave_summary(folder: RunFolder, ended: Sequence[RunResult]) -> None:
     """A run that got to its end has its result, also where there is no room to write it down."""
+    if folder.lost()[0]:
+        return
     try:
         for result in ended:
             _within(CLOSE_WITHIN_S, partial(folder.write_summary, summary_of(result)))

@@ -129,6 +129,9 @@ class _Listener:
 
     def listen(self) -> None:
         while not self.is_over.wait(LOOK_S):
+            if self._run.lost()[0]:
+                self._coordinator.abort()
+                break
             with suppress(OSError):  # a disk that refuses now may not do so the next time
                 self._look()
         with suppress(OSError):

@@ -27,7 +27,7 @@ import re
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import yaml
@@ -35,8 +35,8 @@ import yaml
 from headway.core.opaque import JsonObject
 from headway.observe.whole_files import flush_folder, write_whole
 
-NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""How file systems without locks say so."""
+NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
+"""How file systems without locks say so; the last one is NFS, which locks no folders."""
 
 
 class FolderInUse(ValueError):
@@ -61,7 +61,7 @@ class RunFolder:
         self.token = path / "token"
         self.requests = path / "requests"
         self._lock = path / "run.lock"
-        self._is_held = False
+        self._held: int | None = None  # a descriptor of the folder, while this process holds it
 
     @classmethod
     def create(cls, root: Path, recipe: str, name: str | None = None) -> RunFolder:
@@ -93,28 +93,50 @@ class RunFolder:
     def hold(self) -> Iterator[None]:
         """Nobody else may run, resume or change what is here until the block ends, or this process does.
 
-        Whoever holds it already may hold it again. Raises FolderInUse.
+        The folder itself is locked, which cannot be replaced, and `run.lock`, which also works on NFS and holds the
+        number of the process. Whoever holds it already may hold it again. Raises FolderInUse.
         """
-        if self._is_held:
+        if self._held is not None:
             yield
             return
-        with open(self._lock, "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise FolderInUse(f"{self.path} is in use by process {file.read().strip() or '?'}") from None
-            except OSError as error:
-                if error.errno not in NO_LOCKS_HERE:
-                    raise
+        with ExitStack() as stack:
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, folder)
+            file = stack.enter_context(open(self._lock, "a+"))
+            for lock in (folder, file.fileno()):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                    raise FolderInUse(f"{self.path} is in use by process {file.read().strip() or '?'}") from None
+                except OSError as error:
+                    if error.errno not in NO_LOCKS_HERE:
+                        raise
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
-            self._is_held = True
+            self._held, self._held_at = folder, self.path.resolve()
             try:
                 yield
             finally:
-                self._is_held = False
+                self._held = None
+
+    def lost(self) -> tuple[bool, Path | None]:
+        """Return whether the folder that this process holds was deleted or moved, and where it is now, if known."""
+        if self._held is None:
+            return False, None
+        try:
+            if os.path.samestat(os.stat(self._held_at), os.fstat(self._held)):
+                return False, None
+        except OSError:
+            pass
+        try:
+            now = Path(os.readlink(f"/proc/self/fd/{self._held}"))
+        except OSError:  # not Linux
+            return True, None
+        if now == self._held_at:  # a file system that numbers its folders anew, or does not answer
+            return False, None
+        return True, now if now.is_dir() else None
 
     def write_config(self, recipe: str, config: JsonObject) -> None:
         write_whole(self.config, yaml.safe_dump({"recipe": recipe, **config}, sort_keys=False))
