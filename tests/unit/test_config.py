@@ -649,6 +649,43 @@ def test_a_file_that_holds_no_config_is_refused_in_one_line(tmp_path: Path, cont
     assert "\n" not in str(refused.value)
 
 
+def test_a_config_that_lost_its_end_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_config("functions", {"updates": 400, "name": "ends\n...\nnot", "order": None})
+    whole, content = folder.read_config(), folder.config.read_bytes()
+    for end in range(len(content) - 1):
+        folder.config.write_bytes(content[:end])
+        with pytest.raises(ValueError, match=r"config\.yaml"):
+            folder.read_config()
+    folder.config.write_bytes(content[: content.index(b"order")])
+    with pytest.raises(ValueError, match=r"is cut off: its last line is not '...'; restore it, or check that every"):
+        folder.read_config()
+    folder.config.write_bytes(content[: content.index(b"order")] + b"order: null\n...\n# mended by hand\n")
+    assert folder.read_config() == whole
+
+
+def test_a_config_written_by_hand_needs_no_last_line_and_may_use_aliases(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("recipe: functions\nsize: &n 3\nupdates: *n\n")
+    assert read_config(tmp_path / "own.yaml") == ("functions", {"size": 3, "updates": 3})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)),
+            "more than",
+        ),
+        ("a: " + "[" * 100_000, "nested too deeply"),
+        ("a: &a [*a]", "contains itself"),
+    ],
+)
+def test_a_config_that_unfolds_without_end_is_refused_at_once(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path / "config.yaml")
+
+
 def test_a_file_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^cannot read .*absent.yaml: No such file or directory$"):
         read_config(tmp_path / "absent.yaml")

@@ -28,11 +28,12 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 
 import yaml
 
-from headway.core.opaque import JsonObject
+from headway.core.opaque import JsonObject, SettingValue
 from headway.observe.whole_files import flush_folder, write_whole
 
 NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
@@ -139,7 +140,7 @@ class RunFolder:
         return True, now if now.is_dir() else None
 
     def write_config(self, recipe: str, config: JsonObject) -> None:
-        write_whole(self.config, yaml.safe_dump({"recipe": recipe, **config}, sort_keys=False))
+        write_whole(self.config, whole_yaml({"recipe": recipe, **config}))
 
     def read_config(self) -> tuple[str, JsonObject]:
         """The recipe's name and its settings."""
@@ -183,11 +184,49 @@ def check_name(name: str) -> str:
     return name
 
 
+WHOLE = '# complete: the last line is "..."\n'
+MOST_VALUES = 100_000
+
+
+def whole_yaml(content: JsonObject) -> str:
+    """Return YAML that shows it when its end is missing, which would be valid YAML too."""
+    return WHOLE + yaml.safe_dump(content, sort_keys=False, explicit_end=True)
+
+
+def load_yaml(path: Path) -> SettingValue:
+    """Read a YAML file, by hand or from `whole_yaml`. ValueError: it is cut off, or larger than a file of settings."""
+    text = path.read_text()
+    if text.startswith(WHOLE) and "\n..." not in text:
+        raise ValueError(
+            f"{path} is cut off: its last line is not '...'; restore it, or check that every setting is there and add "
+            "that line"
+        )
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if _num_values(node, {}) > MOST_VALUES:
+            raise ValueError(f"{path} holds more than {MOST_VALUES} values, with those that its aliases stand for")
+        return None if node is None else loader.construct_document(node)
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply, or contains itself") from None
+    finally:
+        loader.dispose()
+
+
+def _num_values(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """With those that aliases stand for, which take no room in the file."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        inside = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + sum(_num_values(one, known) for one in inside)
+    return known[id(node)]
+
+
 def read_config(path: Path) -> tuple[str, JsonObject]:
     """A config file, YAML or TOML: a mapping with `recipe` in it."""
     try:
-        text = path.read_text()
-        config = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+        config = tomllib.loads(path.read_text()) if path.suffix == ".toml" else load_yaml(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:

@@ -26,7 +26,7 @@ from typing import Literal
 import yaml
 
 from headway.core.opaque import JsonObject
-from headway.observe.folder import FolderInUse, RunFolder
+from headway.observe.folder import FolderInUse, RunFolder, load_yaml, whole_yaml
 from headway.observe.whole_files import write_whole
 from headway.sweeping.grid import SweepRun
 
@@ -113,11 +113,11 @@ class SweepFolder:
     def write_plan(self, sweep: Sweep) -> None:
         content = {"recipe": sweep.recipe, "name": sweep.name, "command": sweep.command, "fixed": dict(sweep.fixed)}
         runs = [asdict(run) for run in sweep.runs]
-        write_whole(self.plan, yaml.safe_dump({**content, "runs": runs}, sort_keys=False))
+        write_whole(self.plan, whole_yaml({**content, "runs": runs}))
 
     def read_plan(self) -> Sweep:
         try:
-            told = yaml.safe_load(self.plan.read_text())
+            told = load_yaml(self.plan)
             runs = [SweepRun(**run) for run in told.pop("runs")]
             return Sweep(runs=runs, **told)
         except (OSError, yaml.YAMLError, TypeError, AttributeError, KeyError) as error:
