@@ -40,12 +40,12 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.types import MEASURES, Batch, LearnReport, derive_seed
 from headway.envs.agents.games.lights import Lights
-from headway.envs.agents.interface import AgentEnv, Step
+from headway.envs.agents.interface import AgentEnv, EnvFacts, Step
 from headway.envs.agents.loading import load_env
 from headway.launching import build_runtime
 from headway.llm.conversation import Conversation
 from headway.llm.engine import Engine, Sampling
-from headway.recipes.agent import GameFacts, build_conversation, build_player, stations
+from headway.recipes.agent import build_conversation, build_player, stations
 from headway.recipes.agent_config import AgentConfig
 
 GROUPS, GROUP = 8, 8
@@ -188,7 +188,7 @@ def lock_step(alpha: float, scale_s: float, updates: int, seed: int) -> Paced:
     ours, with the same replies, so the waits are the same too."""
     config = config_of(Way("lock-step"), alpha, scale_s, updates, seed)
     factory = load_env(config.env, config.env_options)
-    facts, sampling = GameFacts.of(factory), Sampling(max_tokens=config.max_turn_tokens)
+    facts, sampling = EnvFacts.of(factory()), Sampling(max_tokens=config.max_turn_tokens)
     player, speaker = build_player(config, factory, facts, sampling), build_conversation(config, facts)
     trained_at = []
     with ThreadPoolExecutor(2 * GROUPS * GROUP) as pool:

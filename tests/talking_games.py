@@ -62,6 +62,10 @@ class Dice:
                 file.write("closed\n")
 
 
+class Tooled(Dice):
+    system_prompt, reply_prefix, tools = "Play.", "I say", [{"name": "roll"}]
+
+
 class GlobalDice:
     """Seeds the random generator that everybody in the process shares, as some libraries do."""
 
@@ -107,6 +111,17 @@ class Unreachable(Unmade):
 class SlowToMake(Dice):
     def __init__(self) -> None:
         LET_GO.wait(600)
+
+
+class Interrupting(Dice):
+    """Raises what is no Exception, and cannot even be told."""
+
+    class Riddle(BaseException):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def step(self, reply: str) -> Step:
+        raise KeyboardInterrupt if reply == "interrupt" else self.Riddle
 
 
 class NotThere:

@@ -297,6 +297,22 @@ def test_environments_that_cannot_be_are_one_line_before_anything_starts(
     assert "\n" not in str(caught.value)
 
 
+def test_a_signal_is_answered_while_an_environment_is_made(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "asking.py").write_text(
+        "import os, signal\n"
+        "class Asking:\n"
+        "    def __init__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "        raise ValueError('that was all')\n"
+    )
+    settings = words({**tiny_values(model), "env": f"{tmp_path}/asking.py:Asking"})
+    assert main(["run", "agent", *settings, "--runs", str(tmp_path / "runs")]) == 2
+    told = capsys.readouterr().err
+    assert "no role of the run is running" in told and "that was all" in told
+
+
 def test_a_first_message_that_leaves_no_room_is_one_line(model: Path) -> None:
     with pytest.raises(ValueError, match=r"the first message of .* tokens: max_context_tokens=9 leaves no room"):
         collected(tiny_agent(model, max_context_tokens=9, max_episode_tokens=9), FIRST)

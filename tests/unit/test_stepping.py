@@ -17,14 +17,25 @@ from typing import Any
 
 import pytest
 from running_processes import all_children, is_running, title, wait_until_gone
-from talking_games import LET_GO, Dice, GlobalDice, Mute, NotThere, SlowToMake, Unmade, Unreachable
+from talking_games import (
+    LET_GO,
+    Dice,
+    GlobalDice,
+    Interrupting,
+    Mute,
+    NotThere,
+    SlowToMake,
+    Tooled,
+    Unmade,
+    Unreachable,
+)
 from waiting import patient, wait_until
 
 from headway.envs.agents.checked_game import CheckedGame
 from headway.envs.agents.in_processes import SteppingInProcesses
-from headway.envs.agents.interface import BadEnvironment, EnvFactory, EnvironmentLost, Step
+from headway.envs.agents.interface import BadEnvironment, EnvFactory, EnvFacts, EnvironmentLost, Step
 from headway.envs.agents.places import Places
-from headway.envs.agents.stepping import RunningGame, StepDeadlines, Stepping, build_stepping, parse_where
+from headway.envs.agents.stepping import RunningGame, StepDeadlines, Stepping, build_stepping, env_facts, parse_where
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -129,6 +140,42 @@ def test_what_an_environment_raises_is_a_lost_game_with_type_and_message(
     assert other.step("go on").text.startswith("go on"), "the others are not touched"
     assert stepping.health()["lost"] == 1
     game.close()
+
+
+@pytest.mark.parametrize("where", EVERYWHERE)
+@pytest.mark.parametrize("reply", ["interrupt", "riddle"])
+def test_what_is_no_exception_is_a_lost_game_too(where: str, reply: str, build: Build) -> None:
+    game = build(where, Interrupting).begin()
+    game.reset(1)
+    with pytest.raises(EnvironmentLost, match=r"environment Interrupting raised in step: (KeyboardInterrupt|Riddle)"):
+        game.step(reply)
+    game.close()
+
+
+@pytest.mark.parametrize("where", EVERYWHERE)
+def test_what_an_environment_says_of_itself_is_the_same_wherever_it_will_step(where: str) -> None:
+    assert env_facts(where, Dice) == EnvFacts(max_turns=4)
+    made = env_facts(where, Tooled)
+    assert (made.system_prompt, made.reply_prefix, made.tools) == ("Play.", "I say", ({"name": "roll"},))
+
+
+@pytest.mark.parametrize("where", EVERYWHERE)
+def test_one_that_hangs_or_dies_before_the_run_is_one_line(where: str) -> None:
+    limits = StepDeadlines(begin_s=0.3)
+    with pytest.raises(BadEnvironment, match=r"environment SlowToMake cannot be used: .*(longer|start within)") as told:
+        env_facts(where, SlowToMake, limits)
+    assert "\n" not in str(told.value)
+    assert env_facts(where, functools.partial(Dice, "hang"), StepDeadlines(close_s=0.2)).max_turns == 4
+    if where != "threads(3)":  # where one that seeds globally is refused
+        assert env_facts(where, GlobalDice).max_turns == 4
+    LET_GO.set()
+    wait_until(lambda: not threads_of_environments(), what="the end of abandoned threads")
+    LET_GO.clear()
+
+
+def test_one_that_ends_its_process_when_it_is_made_is_one_line_in_processes() -> None:
+    with pytest.raises(BadEnvironment, match=r"environment partial cannot be used: worker 0 \(process \d+\) .*3"):
+        env_facts("processes(2)", functools.partial(os._exit, 3))
 
 
 @pytest.mark.parametrize("where", EVERYWHERE)

@@ -12,12 +12,14 @@ from headway.cli.starting import launch_recipe, show_memory
 from headway.cli.sweep import resume as resume_sweep
 from headway.cli.words import UsageError, read_options
 from headway.coordinate.checkpoint import CheckpointStore
+from headway.launching.signals import answered_without_a_coordinator
 from headway.observe.folder import RunFolder
 from headway.recipes import load_recipe
 from headway.recipes.config import read_values
 from headway.sweeping.folder import SweepFolder
 
 
+@answered_without_a_coordinator()
 def command(words: list[str]) -> int:
     """The command."""
     if not words or words[0].startswith("-"):

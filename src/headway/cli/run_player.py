@@ -26,7 +26,8 @@ class RunPlayer:
         self, run: Path, game: str, options: Mapping[str, SettingValue], *, temperature: float = 0.0, seed: int = 0
     ) -> None:
         from headway.envs.agents.loading import load_env
-        from headway.recipes.agent import AgentConfig, GameFacts, build_conversation
+        from headway.envs.agents.stepping import env_facts
+        from headway.recipes.agent import AgentConfig, build_conversation
         from headway.recipes.config import read_values
         from headway.recipes.language_model import build_engine
 
@@ -41,7 +42,7 @@ class RunPlayer:
         assert isinstance(config, AgentConfig)
         self._limits = config.limits(1)
         self._sampling = Sampling(temperature, max_tokens=config.max_turn_tokens, stop=config.stop)
-        self._conversation = build_conversation(config, GameFacts.of(load_env(game, options)))
+        self._conversation = build_conversation(config, env_facts(config.env_stepping, load_env(game, options)))
         self._engine = build_engine(config, self._sampling)
         self._session: Session | None = None
         self._seed = seed

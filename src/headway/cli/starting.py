@@ -21,6 +21,7 @@ from headway.core.protocols import RoleRaised
 from headway.core.refusals import refusal
 from headway.launching import Recording, build_sinks, launch, statistics_rows
 from headway.launching.metric_sinks import has_tensorboard
+from headway.launching.signals import answered_without_a_coordinator
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.messages import to_stderr
@@ -30,6 +31,7 @@ from headway.recipes import Recipe
 from headway.recipes.config import RunConfig, read_values, understand
 
 
+@answered_without_a_coordinator()
 def start(recipe: Recipe, *layers: Mapping[str, object], root: Path, quiet: bool) -> RunResult:
     """A new run in a folder of its own under `root`, with settings as `read_values` takes them."""
     config = read_values(recipe.config, *layers)

@@ -53,12 +53,13 @@ def _end_with_the_sweep(frames: Iterator[Frame]) -> None:
 
 def _run(recipe_name: str, path: Path, settings: JsonObject) -> int:
     from headway.cli.starting import launch_recipe, show_memory
+    from headway.launching.signals import answered_without_a_coordinator
     from headway.observe.folder import FolderInUse, RunFolder
     from headway.recipes import load_recipe
     from headway.recipes.config import read_values
 
     recipe, folder = load_recipe(recipe_name), RunFolder(path)
-    with ExitStack() as stack:
+    with answered_without_a_coordinator(), ExitStack() as stack:
         until = time.monotonic() + FREE_WITHIN_S
         while True:
             try:

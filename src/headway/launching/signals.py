@@ -9,12 +9,31 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from headway.coordinate.control import INTERRUPTED
 from headway.coordinate.coordinator import Coordinator
+from headway.observe.messages import to_stderr
+
+
+@contextmanager
+def answered_without_a_coordinator() -> Iterator[None]:
+    """Answer SIGUSR1, which would end the process, before `routed_signals` does and after it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def explain(number: int, frame: FrameType | None) -> None:
+        to_stderr("no role of the run is running: it is being prepared, or it is over")
+
+    before = signal.signal(signal.SIGUSR1, explain)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @contextmanager

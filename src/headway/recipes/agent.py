@@ -13,7 +13,7 @@ or in the middle of them (`on_publish`). Every token carries the version that dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -28,11 +28,10 @@ from headway.collect.group_filters import load_filter
 from headway.collect.held_out_games import HeldOutGames
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
-from headway.core.opaque import JsonObject
 from headway.core.types import derive_seed
-from headway.envs.agents.interface import EnvFactory
+from headway.envs.agents.interface import EnvFactory, EnvFacts
 from headway.envs.agents.loading import load_env
-from headway.envs.agents.stepping import build_stepping
+from headway.envs.agents.stepping import build_stepping, env_facts
 from headway.evaluate.agent_games import AgentEvaluator
 from headway.learn.grpo.learner import GRPOLearner
 from headway.llm.conversation import Conversation
@@ -87,7 +86,7 @@ class Played:
 
 def _game_that_is_played(config: AgentConfig) -> Played:
     factory = load_env(config.env, config.env_options)
-    game = GameFacts.of(factory)
+    game = env_facts(config.env_stepping, factory, config.step_deadlines)
     if config.runtime != "ray":  # there the model may be elsewhere
         build_conversation(config, game)  # a template that cannot be used is refused here, not by a role that starts
     limits = config.limits(game.max_turns)
@@ -103,34 +102,12 @@ def _agent_that_plays(config: AgentConfig) -> Played:
     return Played(title_of(config.agent), limits, partial(build_endpoint_player, config))
 
 
-@dataclass(frozen=True, slots=True)
-class GameFacts:
-    """What an environment says of itself before it is played."""
-
-    max_turns: int
-    system_prompt: str = ""
-    reply_prefix: str = ""
-    tools: Sequence[JsonObject] = ()
-
-    @classmethod
-    def of(cls, factory: EnvFactory) -> GameFacts:
-        env = factory()
-        facts = cls(
-            env.max_turns,
-            str(getattr(env, "system_prompt", "") or ""),
-            str(getattr(env, "reply_prefix", "") or ""),
-            tuple(getattr(env, "tools", ()) or ()),
-        )
-        getattr(env, "close", lambda: None)()
-        return facts
-
-
 def title_of(env: str) -> str:
     """What the game is called in logs: its name, without the folder that its file is in."""
     return env.rpartition("/")[2]
 
 
-def build_conversation(config: AgentConfig, game: GameFacts) -> Conversation:
+def build_conversation(config: AgentConfig, game: EnvFacts) -> Conversation:
     """How what is said in the game becomes tokens of the model."""
     from headway.llm.models import load_tokenizer
 
@@ -145,7 +122,7 @@ def build_conversation(config: AgentConfig, game: GameFacts) -> Conversation:
     )
 
 
-def build_player(config: AgentConfig, factory: EnvFactory, game: GameFacts, sampling: Sampling) -> EpisodePlayer:
+def build_player(config: AgentConfig, factory: EnvFactory, game: EnvFacts, sampling: Sampling) -> EpisodePlayer:
     """Engine, environments and threads of one role, where it runs."""
     conversation = build_conversation(config, game)
     stepping = build_stepping(
@@ -234,7 +211,8 @@ def load_policy(config: AgentConfig, kept: Kept) -> LanguagePolicy:
     title, sampling = config.agent or config.env, _eval_sampling(config)
     conversation = None
     if not config.agent:
-        conversation = build_conversation(config, GameFacts.of(load_env(config.env, config.env_options)))
+        factory = load_env(config.env, config.env_options)
+        conversation = build_conversation(config, env_facts(config.env_stepping, factory, config.step_deadlines))
     return language_policy(
         config, kept, "agent", title, sampling, context=config.max_context_tokens, conversation=conversation
     )

@@ -23,6 +23,7 @@ from headway.envs.agents.interface import (
     AgentEnv,
     BadEnvironment,
     EnvFactory,
+    EnvFacts,
     EnvironmentLost,
     Step,
     checked_env,
@@ -47,6 +48,9 @@ class CheckedGame:
         if self._own_random is not None and not may_seed_globally:
             self.close()
             raise BadEnvironment(f"environment {self.name} cannot be stepped in threads: {TO_PROCESSES}")
+
+    def facts(self) -> EnvFacts:
+        return self._call("what it says of itself", lambda: EnvFacts.of(self._env))
 
     def reset(self, seed: int) -> tuple[str, str | None]:
         """What is said first, and the key of the state if the environment has one."""
@@ -78,24 +82,22 @@ class CheckedGame:
                 return work()
         except (BadEnvironment, EnvironmentLost):
             raise
-        except (Exception, SystemExit) as error:  # whatever it raises is told with its name
+        except BaseException as error:  # whatever it raises is told with its name
             raise EnvironmentLost(f"environment {self.name} raised in {what}: {in_a_line(error, 300)}") from error
 
 
 def _made(factory: EnvFactory) -> AgentEnv:
     try:
-        return checked_env(factory(), _factory_name(factory))
+        return checked_env(factory(), factory_name(factory))
     except (BadEnvironment, EnvironmentLost):
         raise
     except OSError as error:  # a server that is down, a file system that is full: it may work next time
-        raise EnvironmentLost(
-            f"environment {_factory_name(factory)} cannot be made: {in_a_line(error, 300)}"
-        ) from error
-    except (Exception, SystemExit) as error:  # whatever its constructor raises is told with its name
-        raise BadEnvironment(f"environment {_factory_name(factory)} cannot be made: {in_a_line(error, 300)}") from error
+        raise EnvironmentLost(f"environment {factory_name(factory)} cannot be made: {in_a_line(error, 300)}") from error
+    except BaseException as error:  # whatever its constructor raises is told with its name
+        raise BadEnvironment(f"environment {factory_name(factory)} cannot be made: {in_a_line(error, 300)}") from error
 
 
-def _factory_name(factory: EnvFactory) -> str:
+def factory_name(factory: EnvFactory) -> str:
     first = getattr(factory, "args", ())[:1]  # of a partial: `headway.envs.agents.loading` gives the name first
     return first[0] if first and isinstance(first[0], str) else getattr(factory, "__name__", type(factory).__name__)
 

@@ -35,8 +35,11 @@ _Work = Callable[[], object]
 class SteppingInThreads:
     """Steps environments in `num_threads` daemon threads, which are started when they are needed."""
 
-    def __init__(self, factory: EnvFactory, num_threads: int, deadlines: StepDeadlines) -> None:
+    def __init__(
+        self, factory: EnvFactory, num_threads: int, deadlines: StepDeadlines, *, may_seed_globally: bool = False
+    ) -> None:
         self._factory = factory
+        self._may_seed_globally = may_seed_globally
         self._deadlines = deadlines
         self._watch = StepWatch()
         self._places = Places(num_threads)
@@ -49,7 +52,7 @@ class SteppingInThreads:
 
     def begin(self) -> OpenGame:
         name = f"game {next(self._game_numbers)}"
-        held = _HeldGame(self._factory)
+        held = _HeldGame(self._factory, self._may_seed_globally)
         self._do(name, "begin", held.make, held, self._deadlines.begin_s, self._deadlines.begin_s)
 
         def ask(method: str, arguments: tuple[object, ...], what: str, limit_s: float) -> object:
@@ -137,13 +140,14 @@ class SteppingInThreads:
 class _HeldGame:
     """Makes a game in a worker and keeps it for the calls that follow."""
 
-    def __init__(self, factory: EnvFactory) -> None:
+    def __init__(self, factory: EnvFactory, may_seed_globally: bool) -> None:
         self._factory = factory
+        self._may_seed_globally = may_seed_globally
         self._game: CheckedGame | None = None
         self.is_late = False  # a call was abandoned: the environment may still be in it
 
     def make(self) -> None:
-        self._game = CheckedGame(self._factory, may_seed_globally=False)
+        self._game = CheckedGame(self._factory, may_seed_globally=self._may_seed_globally)
 
     def call(self, method: str, arguments: tuple[object, ...]) -> object:
         assert self._game is not None, "it was made when the game began"

@@ -14,11 +14,12 @@ What the policy can cause (a malformed reply, a forbidden move) is answered with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, SupportsFloat, SupportsIndex, cast
 
 from headway.core.one_line import shortened
+from headway.core.opaque import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,25 @@ class AgentEnv(Protocol):
     def step(self, reply: str) -> Step:
         """Takes the policy's reply."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFacts:
+    """Holds what an environment says of itself before it is played."""
+
+    max_turns: int
+    system_prompt: str = ""
+    reply_prefix: str = ""
+    tools: Sequence[JsonObject] = ()
+
+    @classmethod
+    def of(cls, env: AgentEnv) -> EnvFacts:
+        return cls(
+            env.max_turns,
+            str(getattr(env, "system_prompt", "") or ""),
+            str(getattr(env, "reply_prefix", "") or ""),
+            tuple(getattr(env, "tools", ()) or ()),
+        )
 
 
 EnvFactory = Callable[[], AgentEnv]

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from headway.envs.agents.interface import BadEnvironment, EnvironmentLost, Step
+from headway.envs.agents.interface import BadEnvironment, EnvFacts, EnvironmentLost, Step
 from headway.envs.agents.step_watch import StepWatch
 
 if TYPE_CHECKING:
     from headway.envs.agents.stepping import StepDeadlines
 
-RESET, STEP, CLOSE = "reset", "step", "close"
+FACTS, RESET, STEP, CLOSE = "facts", "reset", "step", "close"
 """Methods of `CheckedGame`."""
 CLOSED = "environments are no longer stepped: the run closes"
 
@@ -39,6 +39,9 @@ class OpenGame:
         self._lost: BadEnvironment | EnvironmentLost | None = None
         self._is_closed = False
         watch.count("games")
+
+    def facts(self) -> EnvFacts:
+        return cast("EnvFacts", self._checked(FACTS, (), "what it says of itself", self._deadlines.reset_s))
 
     def reset(self, seed: int) -> str:
         self._num_steps = 0

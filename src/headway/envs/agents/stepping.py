@@ -22,10 +22,11 @@ from dataclasses import dataclass, fields
 from typing import Protocol
 
 from headway.core.naming import unknown
+from headway.envs.agents.checked_game import factory_name
 from headway.envs.agents.in_processes import SteppingInProcesses
 from headway.envs.agents.in_this_thread import SteppingHere
 from headway.envs.agents.in_threads import SteppingInThreads
-from headway.envs.agents.interface import EnvFactory, Step
+from headway.envs.agents.interface import BadEnvironment, EnvFactory, EnvFacts, EnvironmentLost, Step
 
 KINDS = {
     "here": "in the thread of the episode, one after another",
@@ -55,6 +56,10 @@ class StepDeadlines:
 
 class RunningGame(Protocol):
     """Plays one episode at a time with one environment; used by one thread."""
+
+    def facts(self) -> EnvFacts:
+        """What the environment says of itself."""
+        ...
 
     def reset(self, seed: int) -> str:
         """What is said first. Raises EnvironmentLost or BadEnvironment, as `step` does."""
@@ -108,6 +113,30 @@ def build_stepping(
     if kind == "threads":
         return SteppingInThreads(factory, min(number, max_under_way or number), limits)
     return SteppingInProcesses(factory, number, limits, max_under_way)
+
+
+def env_facts(where: str, factory: EnvFactory, deadlines: StepDeadlines | None = None) -> EnvFacts:
+    """Returns what an environment says of itself before it is played. One that hangs or dies is a BadEnvironment.
+
+    It is made where it will step; one that will step `here` is made in a thread, which can be abandoned.
+    """
+    kind, _ = parse_where(where)
+    limits = deadlines or StepDeadlines()
+    stepping: Stepping | None = None
+    try:
+        if kind == "processes":
+            stepping = SteppingInProcesses(factory, 1, limits)
+        else:
+            stepping = SteppingInThreads(factory, 1, limits, may_seed_globally=kind == "here")
+        game = stepping.begin()
+        facts = game.facts()
+        game.close()
+    except EnvironmentLost as error:
+        raise BadEnvironment(f"environment {factory_name(factory)} cannot be used: {error.what}") from error
+    finally:
+        if stepping is not None:
+            stepping.close()
+    return facts
 
 
 def parse_where(where: str) -> tuple[str, int]:
