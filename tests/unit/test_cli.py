@@ -376,10 +376,10 @@ def test_explain_translates_one_name(word: str, line: str, capsys: Output) -> No
             ["--names=color_gomoku", "num_iterations"],
             ["num_iterations=1000  ->  updates=1000   (updates in all; color_"],
         ),
-        (["max_steps=100", "--names", "trl"], ["max_steps=100  ->  updates=100   (updates in all; roll and trl)"]),
+        (["max_steps=100", "--names", "trl"], ["max_steps=100  ->  updates=100   (TRL)"]),
         (
             ["num_iterations=2", "max_steps=100", "--names", "trl"],
-            ["num_iterations=2  ->  num_epochs=2", "max_steps=100  ->  updates=50   (optimizer steps, num_iterations"],
+            ["num_iterations=2  ->  num_epochs=2", "max_steps=100  ->  updates=50   (TRL)"],
         ),
         (
             ["eval_freq=9"],

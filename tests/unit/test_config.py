@@ -265,7 +265,7 @@ def test_optimizer_steps_of_trl_are_counted_in_batches() -> None:
     config = read_values(GRPO, values)
     assert (config.num_epochs, config.updates, config.evaluate_every, config.save_every) == (2, 50, 5, 25)
     assert read_values(GRPO, values, {"num_iterations": 5}).updates == 20
-    with pytest.raises(ConfigError, match=r"^max_steps=101 must be a multiple of num_iterations=2: a batch is one up"):
+    with pytest.raises(ConfigError, match=r"^max_steps=101 must be a multiple of 2 \(optimizer steps of an update\)$"):
         read_values(GRPO, {**values, "max_steps": 101})
 
 

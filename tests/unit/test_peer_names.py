@@ -241,6 +241,50 @@ def test_settings_of_trl_are_understood() -> None:
     assert settings(GRPO, "trl", engine, "engine", "vllm_options") == ["vllm", options]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "steps", "counts"),
+    [
+        # one generation: 8 * 8 completions in groups of 8; optimizer steps of 8 * 4, so 2 of them; 100 / 2 updates
+        ((8, 4, 8, None, 1, 1), (100, 10, 50, 20), (8, 2, 50, 5, 25, 10)),
+        # 8 completions, learned at once: an update is an optimizer step
+        ((8, 1, None, None, 1, 1), (100, 10, 50, 20), (1, 1, 100, 10, 50, 20)),
+        # the same 4 times over: 20 of 100 steps are a fifth of the run, and so are 5 of 25 updates
+        ((8, 1, None, None, 4, 1), (100, 20, 50, 20), (1, 1, 25, 5, 12, 5)),
+        # 4 * 2 completions a step, 64 a generation: 8 steps, each generation twice: 16
+        ((4, 2, None, 64, 2, 1), (160, 16, 48, 40), (8, 8, 10, 1, 3, 3)),
+        # 2 processes: 4 * 4 * 2 completions, 4 * 2 * 2 of them a step
+        ((4, 2, 4, None, 1, 2), (10, 4, 4, 1), (4, 2, 5, 2, 2, 1)),
+        # shares of the run: a tenth, a quarter and a fifth of 40 updates
+        ((8, 4, 8, None, 1, 1), (80, 0.1, 0.25, 0.2), (8, 2, 40, 4, 10, 8)),
+    ],
+)
+def test_trl_counts_optimizer_steps_and_several_of_them_are_one_update(
+    sizes: tuple[Any, ...], steps: tuple[Any, ...], counts: tuple[int, ...]
+) -> None:
+    theirs = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+    theirs = (*theirs, "generation_batch_size", "num_iterations", "learner_ranks")
+    values = {name: size for name, size in zip(theirs, sizes, strict=True) if size is not None}
+    values |= dict(zip(("max_steps", "eval_steps", "save_steps", "warmup_steps"), steps, strict=True))
+    ours = ("tickets_per_batch", "num_minibatches", "updates", "evaluate_every", "save_every", "warmup_updates")
+    assert settings(GRPO, "trl", {**values, "num_generations": 8}, *ours) == list(counts)
+
+
+def test_the_length_of_a_run_of_trl_is_said_once() -> None:
+    both = {"num_train_epochs": 3, "max_steps": 20}  # there max_steps counts
+    assert settings(GRPO, "trl", both, "updates", "data_epochs") == [20, None]
+    unset = {"num_train_epochs": 3, "max_steps": -1}  # its default
+    assert settings(GRPO, "trl", unset, "updates", "data_epochs") == [None, 3.0]
+    assert settings(GRPO, "trl", {"max_steps": 50, "warmup_ratio": 0.1, "num_iterations": 5}, "warmup_updates") == [1]
+    with pytest.raises(ConfigError, match=r"^warmup_ratio needs max_steps: num_train_epochs alone does not say how"):
+        read_values(GRPO, {"names": "trl", "num_train_epochs": 3, "warmup_ratio": 0.1})
+
+
+def test_steps_of_trl_beside_generations_of_several_are_never_taken_for_updates() -> None:
+    values = {"steps_per_generation": 8, "gradient_accumulation_steps": 4, "num_generations": 8, "max_steps": 100}
+    with pytest.raises(ConfigError, match=r"max_steps=100 can mean: updates in all .* optimizer steps, several of"):
+        read_values(GRPO, values)
+
+
 def test_rewards_and_data_of_trl_are_understood() -> None:
     values: dict[str, Any] = {
         "dataset_name": "a/b",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headway.core.opaque import SettingValue
-from headway.names import sb3
+from headway.names import sb3, trl
 from headway.names.peer_rows import Beside
 from headway.names.rows import whole
 
@@ -165,8 +165,11 @@ def _trains_text(fields: Collection[str], together: Together) -> bool:
     return "group_size" in fields
 
 
-def _repeats_batches(fields: Collection[str], together: Together) -> bool:
-    return _trains_text(fields, together) and together.get("num_iterations") not in (None, 1)
+def _takes_several_steps(fields: Collection[str], together: Together) -> bool:
+    return _trains_text(fields, together) and (
+        together.get("num_iterations") not in (None, 1)
+        or any(together.get(name) is not None for name in ("steps_per_generation", "generation_batch_size"))
+    )
 
 
 def _plays(fields: Collection[str], together: Together) -> bool:
@@ -178,19 +181,14 @@ def _plays_without_search(fields: Collection[str], together: Together) -> bool:
 
 
 def _optimizer_steps(name: str, ours: str) -> OtherMeaning:
-    """TRL counts optimizer steps, of which every batch has `num_iterations`; an update here has them all."""
+    """TRL counts optimizer steps, of which an update here may have several."""
 
-    def translate(value: object, together: Together, defaults: Mapping[str, object]) -> dict[str, object]:
-        steps, passes = whole(name, value), whole("num_iterations", together.get("num_iterations", 1))
-        if steps % passes:
-            raise ValueError(
-                f"{name}={steps} must be a multiple of num_iterations={passes}: a batch is one update here"
-            )
-        return {ours: steps // passes}
+    def translate(value: SettingValue, together: Together, defaults: Mapping[str, object]) -> dict[str, object]:
+        meaning = trl.NAMES[name].translate(value, Beside(together, defaults))
+        return meaning if isinstance(meaning, dict) else {}
 
-    return OtherMeaning(
-        ("trl",), "optimizer steps, num_iterations of them per batch", ours, _repeats_batches, translate
-    )
+    what = "optimizer steps, several of them per generation"
+    return OtherMeaning(("trl",), what, ours, _takes_several_steps, translate)
 
 
 def _sb3_evaluations(value: SettingValue, together: Together, defaults: Mapping[str, object]) -> dict[str, object]:

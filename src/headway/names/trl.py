@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from headway.core.opaque import SettingValue
 from headway.names import trl_rewards
 from headway.names.peer_rows import Beside, Translate, absent, divided, must_be, nothing, number, said, table
-from headway.names.rows import Meaning
+from headway.names.rows import Meaning, whole
 
-GENERATION = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+GENERATION = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "generation_batch_size",
+)
 VLLM = {
     "vllm_gpu_memory_utilization": "gpu_memory_utilization",
     "vllm_tensor_parallel_size": "tensor_parallel_size",
@@ -16,15 +23,25 @@ OPTIMIZERS = {"adamw_torch": "full", "adamw_torch_fused": "full", "adamw_8bit": 
 """Names of transformers for what keeps AdamW's moments."""
 
 
+def _per_generation(beside: Beside) -> tuple[int, int]:
+    """Completions of one generation, and minibatches in them: optimizer steps of one pass.
+
+    TRL generates per_device_train_batch_size * steps_per_generation completions on each process (steps_per_generation
+    is gradient_accumulation_steps unless it is set), and an optimizer step takes per_device_train_batch_size *
+    gradient_accumulation_steps of them on each process. Its processes are our learner_ranks.
+    """
+    processes = beside.number("learner_ranks") if "learner_ranks" in beside else 1
+    per_device, accumulated = _count(beside, GENERATION[0], 8), _count(beside, GENERATION[1], 1)
+    completions = per_device * _count(beside, GENERATION[2], accumulated) * processes
+    completions = _count(beside, GENERATION[3], completions)
+    of_a_step = per_device * accumulated * processes
+    return completions, divided("the completions of a generation", completions, of_a_step, "an optimizer step")
+
+
 def _generated(value: SettingValue, beside: Beside) -> Meaning:
     """Completions of one generation, in groups; those of several optimizer steps are several minibatches."""
-    per_device, accumulated = _count(beside, GENERATION[0], 8), _count(beside, GENERATION[1], 1)
-    steps = _count(beside, GENERATION[2], accumulated)
-    completions = per_device * steps
-    if beside.is_said("generation_batch_size"):
-        completions = beside.number("generation_batch_size")
+    completions, minibatches = _per_generation(beside)
     size = beside.number("group_size", "num_generations")
-    minibatches = divided("the completions of a generation", completions, per_device * accumulated, "an optimizer step")
     return {
         "tickets_per_batch": divided("the completions of a generation", completions, size, "num_generations"),
         "num_minibatches": minibatches,
@@ -33,6 +50,48 @@ def _generated(value: SettingValue, beside: Beside) -> Meaning:
 
 def _count(beside: Beside, name: str, default: int) -> int:
     return beside.number(name) if beside.is_said(name) else default
+
+
+def _steps_per_update(beside: Beside) -> int:
+    """Optimizer steps of one update: its minibatches, num_iterations times."""
+    minibatches = _per_generation(beside)[1] if beside.is_said(*GENERATION) else beside.number("num_minibatches")
+    return minibatches * beside.number("num_epochs", "num_iterations")
+
+
+def _max_steps(value: SettingValue, beside: Beside) -> Meaning:
+    if value == -1:  # their default
+        return "num_train_epochs or updates says how long the run is"
+    steps = whole("max_steps", value)
+    return {"updates": divided("max_steps", steps, _steps_per_update(beside), "optimizer steps of an update")}
+
+
+def _updates(name: str, beside: Beside) -> int:
+    """How long the run is, for what is a share of it."""
+    if _has_max_steps(beside):
+        return whole("max_steps", beside.value("max_steps")) // _steps_per_update(beside)
+    if beside.is_said("num_train_epochs") and not beside.is_said("updates"):
+        raise ValueError(f"{name} needs max_steps: num_train_epochs alone does not say how many steps there are")
+    return beside.number("updates")
+
+
+def _has_max_steps(beside: Beside) -> bool:
+    return beside.is_said("max_steps") and beside.value("max_steps") != -1
+
+
+def _in_updates(name: str, value: SettingValue, beside: Beside) -> float:
+    """Optimizer steps, or a share of the run below 1, as transformers has it."""
+    steps = number(name, value)
+    return steps * _updates(name, beside) if 0 < steps < 1 else steps / _steps_per_update(beside)
+
+
+def _interval(name: str, ours: str) -> Translate:
+    """To the nearest update, and never to none."""
+
+    def translate(value: SettingValue, beside: Beside) -> Meaning:
+        updates = _in_updates(name, value, beside)
+        return {ours: max(1, round(updates)) if updates else 0}
+
+    return translate
 
 
 def _epsilon(value: SettingValue, beside: Beside) -> Meaning:
@@ -68,8 +127,10 @@ def _level(value: SettingValue, beside: Beside) -> Meaning:
 
 
 def _epochs(value: SettingValue, beside: Beside) -> Meaning:
+    if _has_max_steps(beside):
+        return "max_steps says how long the run is"
     found: dict[str, object] = {"data_epochs": number("num_train_epochs", value)}
-    if not beside.is_said("max_steps", "updates"):
+    if not beside.is_said("updates"):
         found["updates"] = None
     return found
 
@@ -81,9 +142,13 @@ def _schedule(value: SettingValue, beside: Beside) -> Meaning:
     return {"lr_schedule": kinds[str(value)]}
 
 
-def _warmup(value: SettingValue, beside: Beside) -> Meaning:
-    updates = beside.number("updates", "max_steps")
-    return {"warmup_updates": round(number("warmup_ratio", value) * updates)}
+def _warmup(name: str) -> Translate:
+    """Whole updates, the last one begun included."""
+
+    def translate(value: SettingValue, beside: Beside) -> Meaning:
+        return {"warmup_updates": math.ceil(_in_updates(name, value, beside) - 1e-9)}
+
+    return translate
 
 
 def _engine(value: SettingValue, beside: Beside) -> Meaning:
@@ -146,7 +211,7 @@ NAMES = table(
     said(GENERATION[0], "tickets_per_batch, num_minibatches", 8, _generated),
     said(GENERATION[1], "tickets_per_batch, num_minibatches", 8, _generated),
     said(GENERATION[2], "tickets_per_batch, num_minibatches", 8, _generated),
-    said("generation_batch_size", "tickets_per_batch, num_minibatches", 64, _generated),
+    said(GENERATION[3], "tickets_per_batch, num_minibatches", 64, _generated),
     said("max_completion_length", "max_tokens", 256),
     said("max_prompt_length", "max_prompt_tokens", 512),
     said("beta", "kl_weight", 0.04),
@@ -160,8 +225,18 @@ NAMES = table(
     *trl_rewards.ROWS,
     said("num_train_epochs", "data_epochs", 1, _epochs),
     said("lr_scheduler_type", "lr_schedule", "linear", _schedule),
-    said("warmup_steps", "warmup_updates", 10),
-    said("warmup_ratio", "warmup_updates", 0.1, _warmup),
+    *(
+        said(name, "warmup_updates", example, _warmup(name))
+        for name, example in (("warmup_steps", 10), ("warmup_ratio", 0.1))
+    ),
+    said("max_steps", "updates (over the optimizer steps of one)", 100, _max_steps),
+    said(
+        "eval_steps",
+        "evaluate_every (over the optimizer steps of an update)",
+        10,
+        _interval("eval_steps", "evaluate_every"),
+    ),
+    said("save_steps", "save_every (over the optimizer steps of an update)", 10, _interval("save_steps", "save_every")),
     said("adam_epsilon", "adam_eps", 1e-8),
     said("use_vllm", "engine", False, _engine),
     *(said(name, "vllm_options", 0.3 if "gpu" in name else 1, _vllm_options) for name in VLLM),
