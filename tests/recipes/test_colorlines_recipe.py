@@ -97,7 +97,7 @@ def test_every_known_name_of_the_parallel_ppo_is_accepted() -> None:
     config = read_values(ColorLinesConfig, known)
     assert isinstance(config, ColorLinesConfig)
     assert (config.collectors, config.publish_every, config.updates) == (3, 10, 1000)
-    assert (config.evaluate_every, config.save_every, config.warmup_s) == (100, 500, 2)
+    assert (config.evaluate_every, config.save_every, config.warmup_s) == (10, 50, 2)  # versions of 10 steps
     assert (config.learning_rate, config.num_epochs, config.minibatch_size) == (3e-4, 4, 128)
 
 

@@ -40,9 +40,7 @@ SAYS_THE_DESIGN = [
     ("weight_sync_interval", 10, {"publish_every": 10}),
     ("warmup_seconds", 5, {"warmup_s": 5}),
     ("num_iterations", 1000, {"updates": 1000}),
-    ("eval_interval", 100, {"evaluate_every": 100}),
     ("val_before_train", True, {"evaluate_first": True}),
-    ("save_interval", 500, {"save_every": 500}),
     ("staleness_threshold", 3, {"max_lead": 3}),
     ("max_staleness_allowed", 5, {"max_staleness": 5}),
     ("max_queue_size", 1000, {"queue_capacity": 1000}),
@@ -148,6 +146,30 @@ def test_a_known_name_of_a_prior_is_for_the_recipe_that_has_one(name: str, value
     kind = load_recipe("priorzero").config
     assert translate(name, value, kind.model_fields) == ours
     assert read_values(kind, {"wall_s": 9, name: value}) == read_values(kind, {"wall_s": 9, **ours})
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        ({"weight_sync_interval": 10, "eval_interval": 100, "save_interval": 500}, (10, 10, 50)),
+        ({"publish_every": 10, "eval_interval": 100, "save_interval": 500}, (10, 10, 50)),
+        ({"eval_interval": 100, "save_interval": 500}, (1, 100, 500)),
+        ({"weight_sync_interval": 10, "eval_interval": 3, "save_interval": 0}, (10, 1, 0)),
+    ],
+)
+def test_intervals_of_the_parallel_ppo_count_training_steps(values: dict[str, int], counts: tuple[int, ...]) -> None:
+    for kind in (RunConfig, load_recipe("colorlines").config):
+        found = read_values(kind, {"updates": 1000, **values})
+        assert (found.publish_every, found.evaluate_every, found.save_every) == counts
+
+
+def test_a_queue_without_a_limit_is_not_the_synchronous_loop() -> None:
+    limit = "data_queue_size=0 is a queue without a limit, and collection has one here: say how many batches it may be "
+    with pytest.raises(ConfigError, match=limit):
+        config(data_queue_size=0)
+    with pytest.raises(ConfigError, match=f"^policy.data_queue_size=0: {limit}"):
+        read_values(load_recipe("unizero").config, {"wall_s": 1, "policy": {"data_queue_size": 0}})
+    assert config(data_queue_size=0, enable_async_training=False).max_lead == 0  # there is no queue then
 
 
 def test_with_an_engine_a_generation_ends_there_and_a_collect_call_has_room() -> None:

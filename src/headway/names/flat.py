@@ -128,7 +128,12 @@ def _degree(value: object) -> dict[str, object]:
     return {"max_lead": "auto" if value == -1 else value}
 
 
-def _queue_size(value: object) -> dict[str, object]:
+def _queue_size(value: SettingValue) -> dict[str, object]:
+    if isinstance(value, int) and value <= 0:  # of Python's queue.Queue
+        raise ValueError(
+            f"data_queue_size={value} is a queue without a limit, and collection has one here: say how many batches it "
+            "may be ahead (for the synchronous loop, max_lead=0)"
+        )
     return {"max_lead": value, "order": "oldest"}
 
 
@@ -255,9 +260,7 @@ KNOWN_NAMES = {
         KnownName(
             "num_iterations", "updates in all", _same("updates"), 1000, systems=("color_gomoku",), others=(_PASSES,)
         ),
-        KnownName("eval_interval", "versions between evaluations", _same("evaluate_every"), 100),
         KnownName("val_before_train", "evaluate before training", _same("evaluate_first"), True),
-        KnownName("save_interval", "versions between checkpoints", _same("save_every"), 500),
         KnownName("staleness_threshold", "versions collection may run ahead", _same("max_lead"), 3),
         KnownName("max_staleness_allowed", "age limit of one sample", _same("max_staleness"), 5),
         KnownName("max_queue_size", "samples the queue holds", _same("queue_capacity"), 1000),

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headway.names import cleanrl, prime_rl, rllib, sample_factory, sb3, trl
+from headway.names import cleanrl, color_gomoku, prime_rl, rllib, sample_factory, sb3, trl
 from headway.names.flat import SYSTEMS
 from headway.names.peer_rows import Beside, PeerName
 from headway.names.rows import Meaning
 
 TABLES: dict[str, Mapping[str, PeerName]] = {
     "cleanrl": cleanrl.NAMES,
+    "color_gomoku": color_gomoku.NAMES,
     "prime_rl": prime_rl.NAMES,
     "rllib": rllib.NAMES,
     "sample_factory": sample_factory.NAMES,
