@@ -102,6 +102,37 @@ def test_arguments_of_a_cleanrl_file_are_understood() -> None:
     assert settings(PPO, "cleanrl", values, *ours) == ["Acrobot-v1", 128, 100, 0.0, 0.1, 0.1, 4]
 
 
+TREATED = ("env", "atari", "frame_skip", "frame_stack", "grey", "resize", "normalise", "normalise_rewards")
+
+
+def test_what_the_files_of_cleanrl_put_around_an_environment_is_put_there() -> None:
+    scaled = settings(PPO, "cleanrl", {"env_id": "Pendulum-v1"}, *TREATED)  # ppo_continuous_action.py
+    assert scaled == ["Pendulum-v1", False, 1, 1, False, None, True, True]
+    plain = settings(PPO, "cleanrl", {"env_id": "Acrobot-v1"}, *TREATED)  # ppo.py
+    assert plain == ["Acrobot-v1", False, 1, 1, False, None, False, False]
+    said = {"env_id": "Pendulum-v1", "normalise": False}
+    assert settings(PPO, "cleanrl", said, "normalise", "normalise_rewards") == [False, True]
+    assert settings(PPO, "sb3", {"env_id": "Pendulum-v1"}, "normalise") == [False]  # make_vec_env puts nothing
+
+
+@pytest.mark.parametrize("game", ["BreakoutNoFrameskip-v4", "Breakout-v5"])
+def test_games_of_atari_are_learned_as_cleanrl_wraps_them(game: str) -> None:
+    """NoopReset, MaxAndSkip(4), EpisodicLife, FireReset, ClipReward, 84 x 84 in grey, FrameStack(4); nothing sticks."""
+    pytest.importorskip("ale_py")
+    if game == "Breakout-v5":
+        pytest.importorskip("envpool")
+    config: Any = read_values(PPO, {"names": "cleanrl", "env_id": game})
+    assert (config.atari, config.frame_skip, config.frame_stack, config.resize) == (True, 4, 4, (84, 84))
+    assert (config.source.atari, config.measured_source.atari) == ("learned", "measured")
+    vector = config.source.vector(2, "gymnasium")
+    try:
+        assert vector.single_observation_space.shape == (4, 84, 84)
+    finally:
+        vector.close()
+    assert config.source._atari_options().stickiness == 0.0
+    assert read_values(PPO, {"names": "cleanrl", "env_id": "ALE/Breakout-v5", "atari": False}).atari is False
+
+
 def test_what_is_switched_off_by_no_is_switched_off() -> None:
     ours = ("final_learning_rate", "value_clip", "normalise")
     assert settings(PPO, "cleanrl", {"no_anneal_lr": True, "no_clip_vloss": True, "no_cuda": True}, *ours) == [

@@ -12,7 +12,7 @@ How likely an action sticks is what the name says: 0.25 of ALE/Pong-v5, 0 of Pon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -77,6 +77,11 @@ class AtariOptions:
         if self.is_per_life:
             env = EpisodePerLife(env)
         return FireFirst(env) if _waits_for_fire(env) else env
+
+    @property
+    def vector_spec(self) -> EnvSpec:
+        """Its entry with ale-py's vector of copies, which only names that begin with ALE/ have in theirs."""
+        return replace(self.spec, vector_entry_point=gym.spec(f"{NAMES}Pong-v5").vector_entry_point)
 
     def for_ale(self) -> dict[str, Any]:
         """What the vector of ale-py is made with."""

@@ -136,7 +136,7 @@ class EnvSource:
             options = self._atari_options()
             if backend == "envpool":
                 return envpool_vector.EnvPoolVector(options.envpool_id, num_envs, **options.for_envpool())
-            return made_vector(options.spec, self.env, num_envs, **options.for_ale())
+            return made_vector(options.vector_spec, self.env, num_envs, **options.for_ale())
         limit = {} if self.time_limit is None else {"max_episode_steps": self.time_limit}
         if backend == "envpool":
             return envpool_vector.EnvPoolVector(self.env, num_envs, **self.kwargs, **limit)

@@ -42,6 +42,16 @@ def knows(env_id: str) -> bool:
     return env_id in envpool.list_all_envs()
 
 
+def is_game_of_atari(env_id: str) -> bool:
+    """Whether it is one of EnvPool's games of the Arcade Learning Environment."""
+    if not knows(env_id):
+        return False
+    import envpool
+
+    with _quiet():
+        return hasattr(envpool.make_spec(env_id).config, "episodic_life")
+
+
 def refuse_unless_known(env_id: str) -> None:
     """Nothing, or one line that says why EnvPool cannot serve this environment."""
     if not is_installed():

@@ -9,7 +9,7 @@ ones are refused with the nearest known one. What cannot be is said all at once,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields
 from typing import ClassVar, TypeVar, get_args, get_origin
@@ -70,6 +70,11 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
     def _can_work(self) -> RunConfig:
         self.settings()
         return self
+
+    @classmethod
+    def implied(cls, name: str, system: str | None, values: Mapping[str, SettingValue]) -> Mapping[str, SettingValue]:
+        """Settings that go along with a name of another system in this recipe, where `values` are set already."""
+        return {}
 
     @classmethod
     def evaluation_settings(cls) -> list[str]:
@@ -164,7 +169,7 @@ def require_correction(correction: str, max_lead: float | str) -> None:
 
 def read_values(kind: type[RunConfig], *layers: Mapping[str, object]) -> RunConfig:
     """A configuration from names and values, later layers over earlier ones; every problem in a clear line."""
-    merged, _, problems = _in_our_words(kind, layers)
+    merged, _, problems = in_our_words(kind, *layers)
     for name, value in list(merged.items()):
         annotation = kind.model_fields[name].annotation
         if isinstance(value, str) and _may_hold_several(annotation):
@@ -185,19 +190,25 @@ def read_values(kind: type[RunConfig], *layers: Mapping[str, object]) -> RunConf
 
 def understand(kind: type[RunConfig], *layers: Mapping[str, object]) -> tuple[dict[str, SettingValue], list[Said]]:
     """Layers in our words, later ones over earlier ones, and what was translated on the way."""
-    merged, said, problems = understand_layers(
-        defaults_of(kind), [renamed(layer, kind.former_names) for layer in layers]
-    )
+    merged, said, problems = in_our_words(kind, *layers)
     if problems:
         raise ConfigError(*problems)
     return merged, said
 
 
-def _in_our_words(
-    kind: type[RunConfig], layers: Iterable[Mapping[str, object]]
+def in_our_words(
+    kind: type[RunConfig], *layers: Mapping[str, object]
 ) -> tuple[dict[str, SettingValue], list[Said], list[str]]:
-    former: Mapping[str, str] = getattr(kind, "former_names", {})
-    return understand_layers(defaults_of(kind), [renamed(layer, former) for layer in layers])
+    """The same with a line for each name that cannot be understood, instead of an error."""
+    layers = tuple(renamed(layer, kind.former_names) for layer in layers)
+    merged, said, problems = understand_layers(defaults_of(kind), layers)
+    system = next((str(layer["names"]).lower() for layer in layers[::-1] if layer.get("names") is not None), None)
+    for place, one in enumerate(said):
+        if isinstance(one.meaning, dict):
+            more = kind.implied(one.name, system, merged)
+            merged |= more
+            said[place] = one._replace(meaning={**one.meaning, **more})
+    return merged, said, problems
 
 
 def _may_hold_several(annotation: object) -> bool:

@@ -9,11 +9,14 @@ headway run ppo --env ALE/Pong-v5 --atari true
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
 import torch
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box
 from pydantic import Field, field_validator, model_validator
 
 from headway.collect.first_ready import first_ready_collector
@@ -21,9 +24,13 @@ from headway.collect.reward_scale import RewardScale, RewardSigns
 from headway.collect.segments import segment_collector
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
+from headway.core.opaque import SettingValue
 from headway.core.protocols import Collector
 from headway.core.types import derive_seed
-from headway.envs.env_source import EnvSource
+from headway.envs.atari import NAMES as ATARI_NAMES
+from headway.envs.atari import is_atari
+from headway.envs.env_source import EnvSource, find
+from headway.envs.envpool_vector import is_game_of_atari
 from headway.envs.gymnasium_vector import Backend, EnvVector, Space, Spec, describe
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.learn.ppo.bodies import NetworkName, require_widths
@@ -132,6 +139,15 @@ class PPOConfig(PPOSettings, EnvSettings, RankedConfig):
         self.source.check(self.backend, one_by_one=self.stepping != "vector")
         return self
 
+    @classmethod
+    def implied(cls, name: str, system: str | None, values: Mapping[str, SettingValue]) -> Mapping[str, SettingValue]:
+        """CleanRL's files put wrappers around an environment; which file plays it follows from the environment."""
+        if system != "cleanrl" or name not in ("env_id", "gym_id"):
+            return {}
+        kwargs = dict(values.get("env_kwargs", {}))
+        usual = _treatment_of_cleanrl(EnvSource(str(values["env"]), kwargs=kwargs))
+        return {setting: value for setting, value in usual.items() if setting == "env" or setting not in values}
+
     @property
     def source(self) -> EnvSource:
         """What makes copies of it, to learn from."""
@@ -186,6 +202,25 @@ class PPOConfig(PPOSettings, EnvSettings, RankedConfig):
 
 
 CONFIG = PPOConfig
+
+
+def _treatment_of_cleanrl(source: EnvSource) -> dict[str, SettingValue]:
+    """What CleanRL's file for this environment puts around it, as settings; ppo.py puts nothing.
+
+    ppo_atari.py and ppo_atari_envpool.py: the usual treatment; a game by EnvPool's name (Breakout-v5) is one whose
+    actions never stick. ppo_continuous_action.py: observations and rewards are normalised and clipped to 10.
+    """
+    if ":" not in source.env and is_game_of_atari(source.env):
+        return {"env": f"{ATARI_NAMES}{source.env}", "env_kwargs": {"repeat_action_probability": 0.0}, "atari": True}
+    try:
+        found = find(source.env)
+        if isinstance(found, EnvSpec) and is_atari(found):
+            return {"atari": True}
+        env = source.make()
+    except ValueError:  # it is refused with its reason where settings are checked
+        return {}
+    env.close()
+    return {"normalise": True, "normalise_rewards": True} if isinstance(env.action_space, Box) else {}
 
 
 def stations(config: PPOConfig) -> Stations:
