@@ -22,6 +22,7 @@ from waiting import patient, wait_until
 
 from headway.cli import COMMANDS, main
 from headway.cli.output import print_table, say
+from headway.cli.words import read_options
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
@@ -30,7 +31,7 @@ from headway.names.flat import KNOWN_NAMES
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 from headway.recipes import RECIPES, load_recipe
-from headway.recipes.config import RunConfig
+from headway.recipes.config import RunConfig, in_our_words
 from headway.recipes.functions import FunctionsConfig
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Constant, SimulatedCollector, SimulatedLearner, SteadyWorkload
@@ -403,6 +404,66 @@ def test_explain_refuses_what_nobody_knows_with_the_nearest_name(capsys: Output)
     line = refused(capsys, "explain", "num_worker")
     assert line == "unknown name 'num_worker'; did you mean 'num_workers'?; headway explain lists all"
     assert refused(capsys, "explain", "zzzz") == "unknown name 'zzzz'; headway explain lists all"
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["reward_funcs=[a.f, b.g]"], "trl"),
+        (["reward_funcs=[a, b]"], "trl"),
+        (["use_kl_loss=true", "kl_loss_coef=0.1"], "roll"),
+        (["eval_interval=100", "weight_sync_interval=10"], "color_gomoku"),
+        (["max_steps=100", "num_iterations=4"], "trl"),
+    ],
+)
+def test_explain_says_what_a_run_does(words: list[str], names: str, capsys: Output) -> None:
+    recipe = load_recipe("colorlines" if names == "color_gomoku" else "grpo").config
+    options = read_options([part for word in words for part in f"--{word}".split("=")])
+    merged, said, problems = in_our_words(recipe, {**options, "names": names})
+    code = main(["explain", *words, "--names", names])
+    shown = capsys.readouterr()
+    assert (code, bool(problems)) in ((0, False), (2, True))
+    assert [line.removeprefix("headway: ") for line in shown.err.splitlines()] == problems
+    for one in said:
+        assert isinstance(one.meaning, dict)
+        ours = ", ".join(f"{name}={value}" for name, value in one.meaning.items())
+        assert f"{one.shown}  ->  {ours}" in shown.out
+        assert all(merged[name] == value for name, value in one.meaning.items())
+
+
+def test_explain_shows_every_meaning_also_where_one_library_refuses(capsys: Output) -> None:
+    assert main(["explain", "use_kl_loss=true"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "use_kl_loss=True  ->  kl_weight=0.0"
+    assert second.startswith("use_kl_loss=True  ->  refused: only False is possible here: ")
+    assert second.endswith("   (RLlib)")
+
+
+def test_explain_shows_the_rest_of_a_file_beside_what_is_refused(tmp_path: Path, capsys: Output) -> None:
+    file = tmp_path / "agents.yaml"
+    file.write_text("actor_train: {model_args: {lora_rank: 8}}\nadvantage_clip: 20\nbogus: 1\npg_clip: 0.1\n")
+    assert main(["explain", "--config", str(file)]) == 2
+    shown = capsys.readouterr()
+    assert "actor_train.model_args.lora_rank=8  ->  lora_rank=8" in shown.out
+    assert "pg_clip=0.1  ->  clip_low=0.1, clip_high=0.1" in shown.out
+    assert "advantage_clip=20: advantages are not clipped here" in shown.err
+    assert "unknown setting 'bogus'" in shown.err
+
+
+def test_explain_says_for_which_recipe_it_reads_a_file_or_asks(tmp_path: Path, capsys: Output) -> None:
+    file = tmp_path / "some.yaml"
+    for text, recipe, why in (
+        ("names: sb3\nn_envs: 4\n", "ppo", "its names are those of Stable-Baselines3"),
+        ("names: trl\nnum_generations: 4\n", "grpo", "its names are those of TRL"),
+        ("actor_rollout_ref: {rollout: {n: 4}}\n", "grpo", "its groups are those of verl or prime-rl"),
+    ):
+        file.write_text(text)
+        assert main(["explain", "--config", str(file)]) == 0
+        assert f"explained for the recipe {recipe}, as {why}; for another" in capsys.readouterr().out
+        assert main(["explain", recipe, "--config", str(file)]) == 0
+        assert "explained for" not in capsys.readouterr().out
+    file.write_text("n_envs: 4\n")
+    assert refused(capsys, "explain", "--config", str(file)).startswith(f"{file} names no recipe: headway explain REC")
 
 
 def test_explain_knows_the_settings_of_every_recipe(capsys: Output) -> None:

@@ -15,7 +15,7 @@ from headway.launching import RUNTIMES, build_runtime
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, translate
 from headway.observe.folder import RunFolder, read_config
 from headway.recipes import RECIPES, load_recipe
-from headway.recipes.config import ConfigError, RunConfig, read_values
+from headway.recipes.config import ConfigError, RunConfig, read_values, without
 
 CONFIGS = [RunConfig, *(load_recipe(name).config for name in RECIPES)]
 
@@ -358,17 +358,12 @@ def test_a_later_layer_overrides_an_earlier_one_under_either_name() -> None:
 
 
 def test_a_known_name_for_something_the_recipe_lacks_is_refused() -> None:
-    class Small(RunConfig):
-        """A recipe without a lead."""
-
-    fields = dict(Small.model_fields)
-    del fields["pacing_s"]
-
-    class Lacking:
-        model_fields = fields
+    @without("pacing_s")
+    class Lacking(RunConfig):
+        """A recipe without pauses."""
 
     with pytest.raises(ConfigError, match="setting 'batch_generation_interval' means 'pacing_s', which this recipe"):
-        read_values(Lacking, {"batch_generation_interval": 1})  # type: ignore[arg-type]
+        read_values(Lacking, {"batch_generation_interval": 1})
 
 
 # -- refusals ---------------------------------------------------------------------------------------

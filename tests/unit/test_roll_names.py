@@ -357,7 +357,8 @@ def test_a_file_of_theirs_is_explained_without_saying_the_recipe(
     assert "actor_infer.strategy_args.strategy_name=vllm  ->  engine=vllm" in lines
     assert any(line.startswith("logging_steps=1  ->  no effect: ") for line in lines)
     flat = len(re.findall(r"^\s*\w+: \S", WEBSHOP, re.MULTILINE))
-    assert len(lines) == flat - 1  # but for whiten_advantages, which is ours
+    assert lines[0].startswith("explained for the recipe agent, as its names are those of ROLL's pipeline for agents; ")
+    assert len(lines) == 1 + flat - 1  # but for whiten_advantages, which is ours
 
 
 @pytest.mark.usefixtures("wide")

@@ -6,6 +6,7 @@ of its meanings, or with --names in that of one. --from sb3 shows all names of o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from headway.cli import output
 from headway.cli.lightzero import read_file
@@ -15,12 +16,12 @@ from headway.cli.words import UsageError, any_value, config_file, read_options, 
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.names import lightzero as lightzero_names
-from headway.names import nested_paths, peers, roll, sb3, verl_agent
+from headway.names import nested_paths, peers, roll, sb3, verl, verl_agent
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
 from headway.names.layers import Said
 from headway.names.peer_rows import NOT_HERE
 from headway.recipes import RECIPES, load_recipe
-from headway.recipes.config import RunConfig, read_values, understand
+from headway.recipes.config import RunConfig, defaults_of, in_our_words, read_values
 from headway.recipes.story_defaults import story_defaults
 
 
@@ -45,6 +46,7 @@ def command(words: list[str]) -> int:
                 continue
             if known is None and (nested_paths.find_path(name) or nested_paths.is_theirs(name, {})):
                 _explain_path(name, together)
+                _explain_peers(name, names, together, others=True)
                 continue
             if known is None and name in lightzero_names.ALONE:
                 path = lightzero_names.ALONE[name]
@@ -132,21 +134,49 @@ def _explain_system(words: list[str]) -> int:
     return 0
 
 
-def _explain_peers(name: str, names: str | None, together: Mapping[str, SettingValue]) -> bool:
-    """What the libraries mean by a name, or the one that is named; False: they have no such name."""
+def _explain_peers(name: str, names: str | None, together: Mapping[str, SettingValue], *, others: bool = False) -> bool:
+    """What the libraries mean by a name, or the one that is named; False: they have no such name.
+
+    A value that one of them refuses is a line beside `others` or their meanings; alone it is refused here too.
+    """
     systems = [system for system, table in peers.TABLES.items() if name in table and names in (None, system)]
     for system in systems:
         known = peers.TABLES[system][name]
         if known.ours.startswith(f"({NOT_HERE}: ") and name not in together:
             say(f"{name} is {known.ours.strip('()')}   ({SYSTEMS[system]})")
             continue
-        value = together.get(name, known.example)
-        recipe = load_recipe("grpo" if system in ("trl", "prime_rl") else "ppo").config
-        defaults = {field: info.get_default(call_default_factory=True) for field, info in recipe.model_fields.items()}
-        meaning = peers.meaning_in(system, name, value, {**together, name: value}, defaults)
+        value, kind = together.get(name, known.example), load_recipe(RECIPE_OF[system]).config
+        said = {**together, name: value}
+        _, understood, _ = in_our_words(kind, {**said, "names": system})
+        meaning = next((one.meaning for one in understood if one.name == name), None)
+        try:
+            meaning = meaning if meaning is not None else peers.meaning_in(system, name, value, said, defaults_of(kind))
+        except ValueError as error:
+            if len(systems) == 1 and not others:
+                raise
+            why = str(error).removeprefix(f"{name}={value!r}: ")
+            say(f"{name}={value}  ->  refused: {why}   ({SYSTEMS[system]})")
+            continue
         ours = f"no effect: {meaning}" if isinstance(meaning, str) else _assignments(meaning or {})
         say(f"{name}={value}  ->  {ours}   ({SYSTEMS[system]})")
     return bool(systems)
+
+
+RECIPE_OF = {
+    "cleanrl": "ppo",
+    "color_gomoku": "colorlines",
+    "lightzero": "muzero",
+    "prime_rl": "grpo",
+    "priorzero": "priorzero",
+    "rllib": "ppo",
+    "roll": "grpo",
+    "roll_agentic": "agent",
+    "sample_factory": "ppo",
+    "sb3": "ppo",
+    "trl": "grpo",
+    "verl": "grpo",
+}
+"""Which recipe the names of a system are explained in, where none is named."""
 
 
 def _meanings(
@@ -188,21 +218,41 @@ def _recipe_for(path: str, value: object) -> str:
 
 
 def _explain_file(words: list[str]) -> int:
-    """Every name of a file (and of what else is said) that is not ours, line by line."""
+    """Every name of a file (and of what else is said) that is not ours, line by line; then what is refused."""
     name = words[0] if not words[0].startswith("-") and "=" not in words[0] else ""
     options = read_options(words[bool(name) :])
     file = config_file(options)
     assert file is not None
     named, values = read_file(file)
     values = sb3.of_one_environment(values, options.get("env", options.get("env_id")))
-    recipe = load_recipe(name or named or ("agent" if roll.is_file(values) else "grpo"))
-    said = understand(recipe.config, values, options)[1]
+    recipe = load_recipe(name or named or _recipe_of_file(values, options, file))
+    _, said, problems = in_our_words(recipe.config, values, options)
     for one in said:
         _print_said(one)
-    if not said:
+    if not said and not problems:
         say("every name in it is ours")
-    read_values(recipe.config, values, options)  # what cannot be is said here as well
+    read_values(recipe.config, values, options)  # what cannot be is said here
     return 0
+
+
+def _recipe_of_file(values: Mapping[str, SettingValue], options: Mapping[str, SettingValue], file: Path) -> str:
+    """Where neither the words nor the file name a recipe: one that suits its names, and a line that says so."""
+    system = str(options.get("names") or values.get("names") or "").lower()
+    if roll.is_file(values):
+        recipe, why = "agent", "its names are those of ROLL's pipeline for agents"
+    elif system in RECIPE_OF:
+        recipe, why = RECIPE_OF[system], f"its names are those of {SYSTEMS[system]}"
+    elif OF_TRAINERS & {str(one).partition(".")[0] for one in values}:
+        recipe, why = "grpo", "its groups are those of verl or prime-rl"
+    else:
+        raise UsageError(f"{file} names no recipe: headway explain RECIPE --config {file}")
+    say(
+        f"explained for the recipe {recipe}, as {why}; for another: headway explain RECIPE --config {file}", style="dim"
+    )
+    return recipe
+
+
+OF_TRAINERS = {path.partition(".")[0] for path in verl.PATHS} | {"orchestrator"}
 
 
 def _print_said(said: Said) -> None:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import yaml
+
 from headway.core.naming import unknown
 from headway.names import nested_paths, peers
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, translate
@@ -50,13 +52,13 @@ def understand_layers(
     nested: dict[str, object] = {}
     unknown_names: list[str] = []
     layers, systems = _systems(defaults, layers, problems)
-    layers = [_with_numbers(_switched_off(values, defaults), defaults) for values in layers]
+    layers = [_with_values(_switched_off(values, defaults), defaults) for values in layers]
     together = {name: value for values in layers for name, value in values.items()}
     for values, names in zip(layers, systems, strict=True):
         theirs = {
             name: value
             for name, value in values.items()
-            if nested_paths.is_theirs(name, value, defaults) and name not in peers.TABLES.get(names or "", {})
+            if nested_paths.is_theirs(name, value, defaults, names) and name not in peers.TABLES.get(names or "", {})
         }
         paths = nested_paths.flatten(theirs)
         paths |= nested_paths.our_words(values, paths)
@@ -118,14 +120,27 @@ def _switched_off(values: Mapping[str, object], defaults: Defaults) -> Mapping[s
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
-def _with_numbers(values: Mapping[str, object], defaults: Defaults) -> dict[str, object]:
-    """Numbers where there are any: YAML takes 1e-3 for a text, as it has no point in it. A run may be called 1e3."""
-    return {
-        name: float(value)
-        if isinstance(value, str) and not _is_text(name, defaults) and NUMBER.fullmatch(value)
-        else value
-        for name, value in values.items()
-    }
+def _with_values(values: Mapping[str, object], defaults: Defaults) -> dict[str, object]:
+    """Texts as what they stand for: numbers, as YAML takes 1e-3 for a text (it has no point in it), but a run may be
+    called 1e3; and lists for names that are not ours, whose settings read their own."""
+
+    def meant(name: str, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        if NUMBER.fullmatch(value):
+            return value if _is_text(name, defaults) else float(value)
+        return _list_in(value) if name not in defaults else value
+
+    return {name: meant(name, value) for name, value in values.items()}
+
+
+def _list_in(text: str) -> object:
+    """A list as YAML writes it; any other text as it stands."""
+    try:
+        value = yaml.safe_load(text) if text.startswith("[") else text
+    except yaml.YAMLError:
+        return text
+    return value
 
 
 def _is_text(name: str, defaults: Defaults) -> bool:

@@ -14,6 +14,7 @@ import yaml
 
 from headway.core.naming import nearest
 from headway.names import lightzero, prime_rl, priorzero, rllib, roll, verl, verl_agent
+from headway.names.flat import KNOWN_NAMES
 from headway.names.rows import KnownPath, Meaning, Theirs
 
 T = TypeVar("T")
@@ -28,13 +29,17 @@ OUR_WORDS = {
 """Settings that decide what some of their names mean, and their names for these."""
 
 
-def is_theirs(name: str, value: object, fields: Collection[str] = ()) -> bool:
-    """A group of their file, or a path of it. What is no group may be ours, in a recipe with these settings."""
+def is_theirs(name: str, value: object, fields: Collection[str] = (), system: str | None = None) -> bool:
+    """A group of their file, or a path of it. What is no group may be ours, in a recipe with these settings.
+
+    Names at the top of ROLL's files are theirs in the recipe for agents, and wherever `system` says so.
+    """
     head, dot, _ = str(name).partition(".")
     if dot or isinstance(value, Mapping):
         return head in GROUPS
     if name in roll.SINGLE:
-        return name not in fields and roll.is_recipe_for(fields)
+        is_said = system in ("roll", "roll_agentic") and not (name in KNOWN_NAMES and KNOWN_NAMES[name].others)
+        return name not in fields and (is_said or roll.is_recipe_for(fields))
     return name in ALL_WITHOUT_EFFECT
 
 
