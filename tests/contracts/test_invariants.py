@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from log_totals import Audit, audit
 from waiting import patient, slowness
 
+from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.flights import Flights
 from headway.coordinate.role_calls import RunFailed
@@ -27,9 +29,11 @@ from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.launching import run as run_functions
+from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
 from headway.simulate.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload
+from headway.testing.auditor import audit as audit_log
 from headway.testing.fakes import Pause, ToyCollector, ToyEvaluator, ToyLearner, toy_stations
 
 RUNTIMES = ["inline", "threads", "processes", "virtual"]
@@ -293,7 +297,8 @@ def test_a_target_score_ends_the_run(background: bool) -> None:
     stations = Stations(collector=toy_stations().collector, learner=ToyLearner, evaluator=Counting)
     result = place.run(Coordinator(stations, settings, place).run())
     assert result.stop_reason == "reached a score of 12 (target 12)"
-    assert result.version == 12 if not background else result.version in (12, 13)
+    assert (result.version, result.scores[-1].version) == (12, 12)
+    assert result.updates == 12 if not background else result.updates in (12, 13)
     assert result.is_complete
 
 
@@ -307,8 +312,30 @@ def test_a_pinned_run_stops_at_the_same_version_however_long_evaluations_take(ev
     place = Virtual(SteadyWorkload(Constant(1.0), Constant(1.0), Constant(evaluate_s)))
     settings = Settings(plan=Plan(target_score=9, evaluate_every=3), max_lead=2, evaluate_in_background=True)
     stations = Stations(collector=toy_stations().collector, learner=ToyLearner, evaluator=Counting)
-    result = place.run(Coordinator(stations, settings, place).run())
-    assert result.version == 12, "the score of version 9 is looked at when the next evaluation is due"
+    recorder = MemoryRecorder()
+    result = place.run(Coordinator(stations, settings, place, recorder=recorder).run())
+    assert not audit_log(recorder.events, result={"version": result.version, "stop_reason": result.stop_reason})
+    assert result.updates == 12, "the score of version 9 is looked at when the next evaluation is due"
+    assert [score.version for score in result.scores] == [3, 6, 9]
+    at_nine, _ = run(Settings(plan=Plan(updates=9), max_lead=2), Virtual(SteadyWorkload(Constant(1.0), Constant(1.0))))
+    assert result.version == 9 and fingerprint(result.weights) == fingerprint(at_nine.weights)
+
+
+def test_a_run_that_reached_its_target_ends_with_those_weights_again_when_resumed(tmp_path: Path) -> None:
+    def session(**more: Any) -> RunResult:
+        place = Virtual(SteadyWorkload(Constant(1.0), Constant(1.0), Constant(2.5)))
+        plan = Plan(target_score=9, evaluate_every=3)
+        settings = Settings(plan=plan, max_lead=1, order=READY, evaluate_in_background=True)
+        stations = Stations(collector=toy_stations().collector, learner=ToyLearner, evaluator=Counting)
+        store = CheckpointStore(tmp_path)
+        return place.run(Coordinator(stations, settings, place, checkpoints=store, **more).run())
+
+    first = session()
+    again = session(resume=CheckpointStore(tmp_path).load())
+    assert first.version == again.version == 9 < first.updates
+    assert first.stop_reason == again.stop_reason == "reached a score of 9 (target 9)"
+    assert fingerprint(first.weights) == fingerprint(again.weights)
+    assert [score.version for score in first.scores] == [score.version for score in again.scores] == [3, 6, 9]
 
 
 def test_every_wait_has_a_deadline_and_can_say_what_it_waits_for() -> None:

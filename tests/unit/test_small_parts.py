@@ -252,14 +252,15 @@ def test_a_later_version_takes_the_place_of_the_one_that_waits_not_of_the_one_th
     assert [score.version for score in evaluations.scores] == [1, 3]
 
 
-def test_the_best_score_ignores_failed_evaluations() -> None:
+def test_the_first_score_that_reaches_a_target_is_none_of_a_failed_evaluation() -> None:
     evaluations = Evaluations(1)
-    assert evaluations.best is None
+    assert evaluations.first_to_reach(-9.0) is None
     evaluations.end(Score(1, None, error="late"))
-    assert evaluations.best is None
-    for version, value in ((2, -3.0), (3, -1.0), (4, -2.0)):
+    assert evaluations.first_to_reach(-9.0) is None
+    for version, value in ((2, -3.0), (3, -1.0), (4, -0.5)):
         evaluations.end(Score(version, value))
-    assert evaluations.best == -1.0
+    assert evaluations.first_to_reach(-1.0) == Score(3, -1.0)
+    assert evaluations.first_to_reach(0.0) is None
     assert evaluations.has_seen(1)  # seen, though it failed
     assert not evaluations.has_seen(5)
 

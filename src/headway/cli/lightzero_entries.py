@@ -6,7 +6,7 @@
 
 Which recipe it is stands in `create_config.policy.type`, and whether collection overlaps with training in the
 configuration (`enable_async_training`, `data_queue_size`), so that all of them do the same. Each returns the trained
-policy, as `headway.load` makes it: of the last weights.
+policy, as `headway.load` makes it: of the weights that scored best, or of the last ones where none was evaluated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.cli.lightzero import Config, train
-from headway.coordinate.best_weights import LAST
+from headway.coordinate.best_weights import BEST, LAST, BestWeights
 from headway.recipes.loading import load
 
 
@@ -37,7 +37,7 @@ def train_muzero(
     before = set(Path(runs).glob("*"))
     train(input_cfg, seed=seed, max_env_step=max_env_step, max_train_iter=limit, runs=runs, **settings)
     (folder,) = set(Path(runs).glob("*")) - before
-    return load(folder, LAST)
+    return load(folder, LAST if BestWeights(folder / "checkpoints").version is None else BEST)
 
 
 train_unizero = train_muzero

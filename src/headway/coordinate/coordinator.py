@@ -357,7 +357,8 @@ class Coordinator:
     async def _finish(self) -> RunResult:
         """Evaluate the last version, save, close the ledgers."""
         self._journal.write(Stopped, self._control.stop_reason)
-        if self._evaluates_last and not self._control.abandons_evaluations:
+        won = await self._evaluating.winning_weights()
+        if self._evaluates_last and not won and not self._control.abandons_evaluations:
             await self._evaluating.evaluate_last()
         wall_s = self.runtime.now() - self._begun.first_ticket_at
         if not self._checkpointing.is_saved:
@@ -369,12 +370,18 @@ class Coordinator:
             if not line.name:
                 time_spent = self.board.time_spent()
             results[line.name] = line.close(weights)
-        abandoned = self._evaluating.abandoned(evaluates_last=self._evaluates_last)
+        abandoned = self._evaluating.abandoned(evaluates_last=self._evaluates_last and not won)
         for version in abandoned:
             self._journal.write(EvaluationAbandoned, version)
         first = results.pop("")
         others = {name: [one.version, one.updates, one.ledger.returned] for name, one in results.items()}
         self._journal.write(Ended, first.version, first.updates, first.ledger.returned, others)
+        if won:
+            first = replace(first, version=won[""].version, weights=won[""].payload)
+            results = {
+                name: replace(one, version=won[name].version, weights=won[name].payload)
+                for name, one in results.items()
+            }
         return RunResult(
             stop_reason=self._control.stop_reason,
             version=first.version,

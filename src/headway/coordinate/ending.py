@@ -8,6 +8,7 @@ from headway.coordinate.control import RunControl
 from headway.coordinate.evaluations import Evaluations
 from headway.coordinate.line import Line
 from headway.coordinate.settings import Settings
+from headway.core.types import Score
 
 
 class Ending:
@@ -39,9 +40,11 @@ class Ending:
         self._control.stop(self.plan_reached(self._first.ledger.tally.inserted))
         return bool(self._control.stop_reason)
 
-    def look_at_score(self) -> None:
-        """Stop the run if the best score reaches the target."""
-        self._control.stop(self.target_reached())
+    def look_at_score(self) -> bool:
+        """Stop the run if a score reaches the target. Returns whether that is why it stops."""
+        reached = self.target_reached()
+        self._control.stop(reached)
+        return bool(reached) and self._control.stop_reason == reached
 
     def plan_reached(self, steps: float) -> str:
         """Why the run is over after so many steps, or nothing."""
@@ -56,11 +59,14 @@ class Ending:
             return f"reached {plan.wall_s:g} seconds"
         return ""
 
-    def target_reached(self) -> str:
+    @property
+    def winner(self) -> Score | None:
+        """The first score that reaches the target; the weights it was given to are kept to the end."""
         target = self._settings.plan.target_score
-        if target is None:
+        return None if target is None else self._evaluations.first_to_reach(target)
+
+    def target_reached(self) -> str:
+        winner = self.winner
+        if winner is None:
             return ""
-        best = self._evaluations.best
-        if best is None or best < target:
-            return ""
-        return f"reached a score of {best:g} (target {target:g})"
+        return f"reached a score of {winner.value:g} (target {self._settings.plan.target_score:g})"

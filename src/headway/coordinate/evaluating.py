@@ -92,7 +92,9 @@ class Evaluating:
         else:
             if self._ending.defers_target and self._calls.settings.plan.target_score is not None:
                 await self.wait_for_all()
-                self._ending.look_at_score()
+            if self._ending.look_at_score():
+                self._skip(self._first.version)
+                return
             self.hold()
             self._board.wake(EVALUATOR)
 
@@ -105,10 +107,10 @@ class Evaluating:
             version = self._flights.companions.of_newest[line.name] if pinned else line.version
             line.snapshots.hold(version)
             self.companions[first.version] = {**self.companions.get(first.version, {}), line.name: version}
-        skipped = self.evaluations.ask(first.version)
-        if skipped is not None:
-            self._let_go(skipped)
-            self._calls.journal.write(EvaluationSkipped, skipped)
+        replaced = self.evaluations.ask(first.version)
+        if replaced is not None:
+            self._let_go(replaced)
+            self._calls.journal.write(EvaluationSkipped, replaced)
 
     def _let_go(self, version: int) -> None:
         self._first.snapshots.let_go(version)
@@ -188,11 +190,21 @@ class Evaluating:
         if self._best is not None and self._best.is_beaten_by(score):
             await self._keep_best(self._best, score)
         self.evaluations.end(score)  # not before: the run may end when no evaluation is unfinished
-        self._let_go(version)
+        if self._ending.winner is not score:
+            self._let_go(version)
         self._calls.journal.write(EvaluationEnded, version, score.value, dict(score.metrics), score.error)
-        if not self._ending.defers_target:  # whatever else is reached, the learn loop finds out between two updates
-            self._ending.look_at_score()
+        # Whatever else is reached, the learn loop finds out between two updates.
+        if not self._ending.defers_target and self._ending.look_at_score():
+            for later in self.evaluations.waiting:
+                self._let_go(later)
+                self._skip(later)
+            self.evaluations.waiting.clear()
         self._board.wake(LEARNER)
+
+    def _skip(self, version: int) -> None:
+        """The run ends with the version that reached the target: no later one is evaluated."""
+        self.evaluations.skipped += 1
+        self._calls.journal.write(EvaluationSkipped, version)
 
     def _snapshot_of(self, version: int) -> Snapshot:
         parts = {"": self._first.snapshots.get(version)}
@@ -223,6 +235,22 @@ class Evaluating:
             self.hold(is_last=True)
         await self.evaluate_meanwhile()
 
+    async def winning_weights(self) -> dict[str, Snapshot]:
+        """Line -> the version that reached the target, if that is why the run is over, and its weights."""
+        winner = self._ending.winner
+        if winner is None or self._control.stop_reason != self._ending.target_reached():
+            return {}
+        if not self._first.snapshots.has(winner.version):
+            return {}  # of a checkpoint that did not keep it
+        snapshot = self._snapshot_of(winner.version)
+        try:
+            return {
+                line.name: Snapshot(part.version, await line.publishing.weights_of(part, LEARNER))
+                for line, part in zip(self._flights.lines, (snapshot, *snapshot.others.values()), strict=True)
+            }
+        except PayloadLost:
+            return {}  # gone with their node since the evaluation
+
     def abandoned(self, *, evaluates_last: bool) -> tuple[int, ...]:
         """The versions whose evaluation an interruption cut off, or kept from beginning: a resumed run makes up for
         them."""
@@ -238,9 +266,13 @@ class Evaluating:
         """Go on with what a checkpoint remembers."""
         self.evaluations.scores = list(scores)
         self.evaluations.skipped = skipped
-        for version in due:
+        winner = self._ending.winner
+        held = list(due)
+        if winner is not None and self._first.snapshots.has(winner.version):
+            held.append(winner.version)
+        for version in held:
             self._first.snapshots.hold(version)
             for line in self._flights.lines[1:]:
                 line.snapshots.hold(companions[version][line.name])
-        self.companions = {version: companions[version] for version in due if version in companions}
+        self.companions = {version: companions[version] for version in held if version in companions}
         self.evaluations.waiting = list(due)

@@ -50,9 +50,8 @@ class Evaluations:
         """Begun or waiting, oldest first: what a checkpoint must remember."""
         return (*(() if self.running is None else (self.running,)), *self.waiting)
 
-    @property
-    def best(self) -> float | None:
-        return max((score.value for score in self.scores if score.value is not None), default=None)
+    def first_to_reach(self, target: float) -> Score | None:
+        return next((score for score in self.scores if score.value is not None and score.value >= target), None)
 
     def has_seen(self, version: int) -> bool:
         return any(score.version == version for score in self.scores)

@@ -33,7 +33,7 @@ class RunResult:
     version: int
     updates: int
     weights: Weights
-    """The last published weights."""
+    """The last published weights, or those that reached the target score, with their version."""
     scores: tuple[Score, ...]
     ledger: LedgerStatistics
     time_spent: TimeSpent

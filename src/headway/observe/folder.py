@@ -152,6 +152,11 @@ class RunFolder:
             return None
         return str(json.loads(self.summary.read_text())["fingerprint"])
 
+    def recorded_winner(self) -> int | None:
+        """The version that a finished run ended with because it reached the target score; others went beyond."""
+        end = json.loads(self.summary.read_text()) if self.summary.is_file() else {}
+        return int(end["version"]) if str(end.get("stop_reason", "")).startswith("reached a score") else None
+
     def recorded_lines(self) -> dict[str, str]:
         """The weights that the other lines of a finished run ended with."""
         lines = json.loads(self.summary.read_text()).get("lines", {}) if self.summary.is_file() else {}

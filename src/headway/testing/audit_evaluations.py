@@ -49,9 +49,16 @@ class EvaluationAuditor:
         self._scored.add(version)
         self.scores.append((version, value))
 
+    def winner(self, terms: LineTerms) -> int | None:
+        """The version whose score reached the target."""
+        target = terms.run.get("target_score")
+        if target is None:
+            return None
+        return next((version for version, value in self.scores if value is not None and value >= target), None)
+
     def skip(self, version: int, newest: int, terms: LineTerms) -> None:
-        later = [due for due in self._due if due > version]
-        if version in self._due and (later or version < newest) and terms["evaluate_in_background"]:
+        later = version < newest or any(due > version for due in self._due) or self.winner(terms) is not None
+        if version in self._due and later and terms["evaluate_in_background"]:
             self._due.remove(version)
         else:
             self._find.wrong("evaluations", f"version {version} is skipped, {self._due} are due")

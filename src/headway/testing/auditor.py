@@ -230,11 +230,13 @@ class Auditor:
 
     def compare(self, result: Logged) -> None:
         """Compare the log with what the run says about itself."""
+        is_target = self._stop_reason.startswith("reached a score")
+        won = self._evaluations.winner(self._first.terms) if is_target else None
         if self._over != "end":
             self.findings.wrong("log", "there is a result, and the log has no `end`")
         elif not self._stop_reason.startswith("interrupted"):
             if self._settings["evaluate_every"]:
-                self._evaluations.check_end(self._first.at.newest)
+                self._evaluations.check_end(self._first.at.newest if won is None else won)
             for line in self._lines.values():
                 line.check_nothing_left()
         of_run = {
@@ -242,10 +244,11 @@ class Auditor:
             "restarts": self._restarts,
             "scores": self._evaluations.scores,
             "evaluations_skipped": self._evaluations.skipped,
+            **({} if won is None else {"version": won}),
         }
         self._first.compare(result, of_run)
         for name, counts in result.get("lines", {}).items():
-            self._line(name).compare(counts, {})
+            self._line(name).compare(counts, {} if won is None else {"version": counts["version"]})
 
 
 _IN_THE_RUN: dict[type[object], Callable[[Auditor, Any], None]] = {
