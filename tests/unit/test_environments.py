@@ -252,6 +252,17 @@ def test_envpool_starts_episodes_on_the_step_after_the_end() -> None:
 
 
 @needs_envpool
+@pytest.mark.parametrize("env_id", ["LunarLander-v3", "BipedalWalker-v3", "CartPole-v1", "HalfCheetah-v5"])
+def test_what_envpool_shows_lies_in_the_observation_space(env_id: str) -> None:
+    env = make_vector(env_id, 2, "envpool")
+    observations, _ = env.reset(seed=0)
+    space = env.single_observation_space
+    assert all(space.contains(observation) for observation in observations)
+    unbounded = {"LunarLander-v3": [0, 7], "BipedalWalker-v3": [0, 23], "CartPole-v1": [1], "HalfCheetah-v5": [0]}
+    assert np.isinf([(space.low[place], space.high[place]) for place in unbounded[env_id]]).all()
+
+
+@needs_envpool
 def test_the_seed_determines_what_envpool_does() -> None:
     weights = ActorCritic(describe(make_vector("Acrobot-v1", 1, "envpool")), (8,)).state_dict()
     seeds = (5, 5, 6, 2**31 - 1)

@@ -4,6 +4,7 @@ EnvPool starts episodes as we do (on the step after the end, with a reward of 0)
 
     seeds        fixed when a pool is built: reset(seed=...) builds a new one
     masks        `legal_action_mask` in the info, or `action_mask` in the observation
+    bounds       none are said as the least and the largest number of the type
     ends         an episode that ends by itself on its very last step counts as cut, as EnvPool says it
     pickling     not possible: a restarted collector begins new episodes
 
@@ -20,11 +21,12 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from headway.core.naming import unknown
-from headway.envs.gymnasium_vector import EnvVector, Info
+from headway.envs.gymnasium_vector import EnvVector, Info, Space
 
 _FILTERS = threading.Lock()  # the filters of warnings belong to the process
 
@@ -81,7 +83,7 @@ class EnvPoolVector(EnvVector):
         try:
             with _quiet():
                 spec = envpool.make_spec(env_id, num_envs=num_envs, **options)
-                self.single_observation_space = spec.observation_space
+                self.single_observation_space = _with_true_bounds(spec.observation_space)
                 self.single_action_space = spec.action_space
         except (ImportError, TypeError) as error:  # a system library is missing, or the option unknown
             raise ValueError(
@@ -124,6 +126,18 @@ class EnvPoolVector(EnvVector):
         if mask is not None:
             info["action_mask"] = mask
         return info
+
+
+def _with_true_bounds(space: Space) -> Space:
+    """Observations for which EnvPool has no bounds, with the least positive and the largest number of their type."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _with_true_bounds(member) for name, member in space.items()})
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        return space
+    limits = np.finfo(space.dtype)
+    low = np.where(np.isin(space.low, (limits.tiny, limits.min)), -np.inf, space.low)
+    high = np.where(space.high == limits.max, np.inf, space.high)
+    return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype)
 
 
 @contextmanager
