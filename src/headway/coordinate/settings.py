@@ -88,7 +88,7 @@ class Plan:
     wall_s: float | None = None
     """Stop after this many seconds (those of earlier sessions of a resumed run included)."""
     target_score: float | None = None
-    """Stop when an evaluation reaches this value."""
+    """Stop when an evaluation reaches this value, with the weights that did."""
     evaluate_every: int = 0
     """Evaluate every n versions, and the last one in any case; 0: never."""
     evaluate_first: bool = False

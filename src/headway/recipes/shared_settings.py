@@ -136,7 +136,7 @@ class PlanSettings(SettingsGroup):
     wall_s: float | None = Field(None, gt=0)
     """Stop after this many seconds."""
     target_score: float | None = None
-    """Stop when an evaluation reaches this."""
+    """Stop when an evaluation reaches this, with the weights that did."""
     evaluate_every: int = Field(0, ge=0)
     """Evaluate every n versions and at the end; 0: never."""
     evaluate_first: bool = False
