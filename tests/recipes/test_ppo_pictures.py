@@ -120,7 +120,11 @@ def test_a_network_that_normalises_takes_bytes_as_they_are() -> None:
         (spaces.Box(0, 255, (7, 7, 3), np.uint8), False),
         (spaces.Box(0, 7, (24, 24), np.uint8), False),
         (spaces.Box(0, 1, (24, 24, 3), np.uint8), False),
-        (spaces.Box(0, 255, (24, 24, 3), np.float32), False),
+        (spaces.Box(0, 255, (24, 24, 3), np.float32), True),
+        (spaces.Box(0, 255, (24, 24, 3), np.int64), True),
+        (spaces.Box(-255, 255, (24, 24, 3), np.float32), False),
+        (spaces.Box(0, 1, (24, 24, 3), np.float32), False),
+        (spaces.Box(0, 255, (128,), np.float32), False),
     ],
 )
 def test_what_counts_as_a_picture_of_bytes(space: spaces.Box, is_bytes: bool) -> None:
@@ -128,9 +132,19 @@ def test_what_counts_as_a_picture_of_bytes(space: spaces.Box, is_bytes: bool) ->
     assert spec.is_bytes is is_bytes
     rows = np.stack([space.sample(), space.sample()])
     assert as_features(rows, space).dtype == spec.dtype == (np.uint8 if is_bytes else np.float32)
-    np.testing.assert_array_equal(as_features(rows, space), rows)
+    np.testing.assert_array_equal(as_features(rows, space), np.rint(rows) if is_bytes else rows)
     actor = Actor(ActorCritic(spec, (8,)))
     assert actor.best(as_features(rows, space), None).shape == (2,)
+
+
+def test_brightnesses_as_floats_are_seen_as_the_same_picture_of_bytes() -> None:
+    space, floats = (spaces.Box(0, 255, (24, 24, 3), kind) for kind in (np.uint8, np.float32))
+    spec = describe_spaces(floats, spaces.Discrete(2))
+    picture = np.stack([space.sample(), space.sample()])
+    actor = Actor(ActorCritic(spec, (8,)))
+    seen = [as_features(picture, space), as_features(picture.astype(np.float32), floats)]
+    assert spec == describe_spaces(space, spaces.Discrete(2))
+    np.testing.assert_array_equal(actor.best(seen[0], None), actor.best(seen[1], None))
 
 
 def test_features_are_no_view_of_what_the_environment_draws_into() -> None:

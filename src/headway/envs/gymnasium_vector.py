@@ -243,11 +243,12 @@ def is_bytes(space: Space) -> bool:
 
 def reaches_255(space: Space) -> bool:
     """Whether these are brightnesses, which want to be divided by 255; numbers of colours, 0 and 1 are not."""
-    return isinstance(space, spaces.Box) and is_bytes(space) and int(space.high.max()) == 255
+    return isinstance(space, spaces.Box) and bool(space.low.min() >= 0 and space.high.max() == 255)
 
 
 def is_picture_of_bytes(space: Space) -> bool:
-    """Whether it shows brightnesses, and enough of them beside each other to be no board and no vector."""
+    """Whether it shows brightnesses, of whatever type, and enough of them beside each other to be no board and no
+    vector."""
     return reaches_255(space) and len(space.shape or ()) > 1 and sorted(space.shape or ())[-2] >= SMALLEST_SIDE
 
 
@@ -289,7 +290,9 @@ def as_features(observations: Observations, space: Space) -> np.ndarray:
         numbers = [part.astype(np.float32) / scale if part.dtype == np.uint8 else part for part in parts]
         return np.concatenate([part.reshape(len(part), -1) for part in numbers], axis=1)
     if is_picture_of_bytes(space):
-        return np.array(observations, np.uint8)  # of its own: an environment may draw into the same array again
+        rows = np.asarray(observations)
+        rounded = np.rint(rows) if np.issubdtype(rows.dtype, np.floating) else rows
+        return np.array(rounded, np.uint8)  # of its own: an environment may draw into the same array again
     features = np.asarray(observations, dtype=np.float32)
     return features if space.shape else features[:, None]
 

@@ -39,6 +39,7 @@ from headway.envs.gymnasium_vector import (
     describe,
     describe_spaces,
     is_bytes,
+    is_picture_of_bytes,
     legal_actions,
     reaches_255,
 )
@@ -116,7 +117,7 @@ def game_spec(config: SearchConfig) -> GameSpec:
         _, info = env.reset(seed=0)
         has_masks = legal_actions(info, spec.action, np.zeros(1, bool)) is not None
         space = env.single_observation_space
-        stored = "uint8" if is_bytes(space) else "float32"
+        stored = "uint8" if is_bytes(space) or is_picture_of_bytes(space) else "float32"
         return GameSpec(seen_shape(space), spec.action.n, 1, has_masks, stored, reaches_255(space))
     finally:
         env.close()
