@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -134,3 +135,49 @@ def worthless(base_url: str, api_key: str, seed: int) -> float:
 
 def unpaid(base_url: str, api_key: str, seed: int) -> None:
     ask(base_url, api_key, [user("hello")])
+
+
+async def later(base_url: str, api_key: str, seed: int) -> float:
+    """The agent `short`, asynchronous, with a pause in which others go on."""
+    await asyncio.sleep(0)
+    return await asyncio.to_thread(short, base_url, api_key, seed)
+
+
+async def sleeping(base_url: str, api_key: str, seed: int) -> float:
+    """Does not return, and leaves a file when it is cancelled."""
+    try:
+        await asyncio.sleep(600)
+    finally:
+        Path(os.environ["FAULTS"], api_key).touch()
+    return 1.0
+
+
+async def leaving(base_url: str, api_key: str, seed: int) -> float:
+    await asyncio.to_thread(ask, base_url, api_key, [user("hello")])
+    raise SystemExit(3)
+
+
+def interrupted(base_url: str, api_key: str, seed: int) -> float:
+    ask(base_url, api_key, [user("hello")])
+    raise KeyboardInterrupt
+
+
+async def with_openai(base_url: str, api_key: str, seed: int) -> float:
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+        reply = await client.chat.completions.create(model="policy", messages=[user("say something")])
+        return float(len(reply.choices[0].message.content))
+
+
+async def with_pydantic_ai(base_url: str, api_key: str, seed: int) -> dict[str, Any]:
+    from openai import AsyncOpenAI
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    async with AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+        agent = Agent(OpenAIChatModel("policy", provider=OpenAIProvider(openai_client=client)))
+        said = await agent.run("say something")
+        again = await agent.run("and more", message_history=said.all_messages())
+    return {"reward": float(len(again.output)), "success": True}

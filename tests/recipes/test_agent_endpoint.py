@@ -60,6 +60,36 @@ def test_the_game_in_an_agents_own_loop_gives_the_bits_of_the_game_as_an_environ
     assert fingerprint(run_agent(tiny(model, "count", updates=2), "inline").weights) == fingerprint(weights[0])
 
 
+def test_an_asynchronous_agent_gives_the_bits_of_the_same_agent_that_is_not(model: Path) -> None:
+    weights = [run_agent(tiny(model, agent, updates=2)).weights for agent in ("later", "short")]
+    assert fingerprint(weights[0]) == fingerprint(weights[1])
+
+
+def test_an_asynchronous_agent_that_is_abandoned_is_cancelled(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULTS", str(tmp_path))
+    with pytest.raises(GroupFailed, match="did not return within 1 s"):
+        first_of(tiny(model, "sleeping", episode_deadline_s=1.0))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("agent", ["leaving", "interrupted"])
+def test_an_agent_that_wants_to_end_the_process_is_lost_and_ends_nothing_else(model: Path, agent: str) -> None:
+    with pytest.raises(GroupFailed, match=r"raised (RuntimeError: SystemExit: 3|KeyboardInterrupt)"):
+        first_of(tiny(model, agent, env_attempts=2))
+
+
+@pytest.mark.parametrize(("library", "turns"), [("openai", 1), ("pydantic_ai", 2)])
+def test_agents_of_asynchronous_libraries_are_trained(model: Path, library: str, turns: int) -> None:
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    config = tiny(model, f"with_{library}", updates=2, max_turns=4)
+    log = MemoryRecorder()
+    assert run_agent(config, log=log).version == 2
+    group = first_of(config).payload
+    assert group.turns.tolist() == [turns] * 3 and group.returns.min() >= 0
+
+
 def test_held_out_seeds_are_played_by_the_agent_too(model: Path) -> None:
     config = tiny(model, "count", updates=1, evaluate_every=1)
     scores = run_agent(config).scores

@@ -13,7 +13,7 @@ of a group, a run with forks counts once for each of its branches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway.envs.agents.interface import BadEnvironment, finite
@@ -22,9 +22,10 @@ from headway.llm.endpoint import AgentBranch, AgentRun, AgentTurn
 from headway.llm.transcript import Transcript, TurnText
 from headway.observe.user_functions import load_function
 
-AgentFunction = Callable[[str, str, int], float | Mapping[str, object] | None]
-"""agent(base_url, api_key, seed): the reward of the run; or {"reward": 1.0, "success": True, other numbers to be
-measured}; or None where it gave rewards by calls. Rewards by calls and the returned one are added."""
+AgentReturn = float | Mapping[str, object] | None
+AgentFunction = Callable[[str, str, int], AgentReturn | Awaitable[AgentReturn]]
+"""agent(base_url, api_key, seed), asynchronous or not: the reward of the run; or {"reward": 1.0, "success": True, other
+numbers to be measured}; or None where it gave rewards by calls. Rewards by calls and the returned one are added."""
 
 
 def load_agent(spec: str) -> AgentFunction:

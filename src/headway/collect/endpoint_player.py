@@ -11,7 +11,8 @@ All runs of a group have one seed. What is drawn depends on the number of the ru
 agent that asks one thing after the other repeats itself.
 
 Invariants: when `play` returns or raises, every session of the group is closed, and its key is good for nothing. A
-thread cannot be killed: an agent that hangs stays behind, without a session, until it ends by itself.
+thread cannot be killed: an agent that hangs stays behind, without a session, until it ends by itself. One that is
+asynchronous is cancelled.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ import math
 import queue
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from inspect import isawaitable
 
+from headway.collect.agent_loop import AgentLoop
 from headway.collect.endpoint_episodes import AgentFunction, EndedRun, ended_run, transcripts
 from headway.collect.episode_loop import Progress, reply_in_time
 from headway.collect.episode_player import (
@@ -59,6 +63,8 @@ class _Attempted:
     run: AgentRun | None = None
     is_abandoned: bool = False
     num_lost: int = 0
+    awaited: Future[object] | None = None
+    """Of an agent that is asynchronous."""
     result: EndedRun | Exception | None = None
 
     def progress(self) -> Progress:
@@ -77,6 +83,7 @@ class EndpointPlayer:
         self._endpoint = Endpoint(engine, tokens)
         self._server = EndpointServer(self._endpoint)
         self._threads = EpisodeThreads("agent")
+        self._loop = AgentLoop()
         self._clock = PausableClock()
         self._lock = threading.Lock()
         self._under_way: list[_Attempted] = []
@@ -130,6 +137,7 @@ class EndpointPlayer:
         self._is_closed = True
         self._server.close()
         self.engine.close()
+        self._loop.close()
         self._threads.close()
 
     # -- a group --------------------------------------------------------------------------------------
@@ -181,6 +189,8 @@ class EndpointPlayer:
     def _abandon(self, one: _Attempted) -> None:
         one.is_abandoned = True  # before it is closed: whoever begins another attempt looks at this last
         self._endpoint.forget(one.key)
+        if one.awaited is not None:
+            one.awaited.cancel()
 
     def _overdue(self, one: _Attempted, limit: float | None) -> EndedRun | EnvironmentLost:
         """A run whose time is over ends as it stands, if somebody has said what it is worth."""
@@ -210,13 +220,13 @@ class EndpointPlayer:
             try:
                 if one.is_abandoned:
                     raise Aborted(f"{one.uid}: abandoned")
-                value = self._agent(self._server.address, key, seed)
+                value = self._returned(one, seed)
                 if run.fault is not None:  # whatever it made of it: the model did not cause this
                     raise run.fault
                 return ended_run(run, value, self._name)
             except (BadEnvironment, Aborted):
                 raise
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # whatever it raises is told with its name
                 if one.is_abandoned or self._is_closed:
                     raise Aborted(f"{one.uid}: abandoned") from error
                 if run.fault is not None:
@@ -228,6 +238,15 @@ class EndpointPlayer:
                     raise EnvironmentLost(f"agent {self._name} raised {in_a_line(error)}") from error
             finally:
                 self._endpoint.forget(key)
+
+    def _returned(self, one: _Attempted, seed: int) -> object:
+        value = self._agent(self._server.address, one.key, seed)
+        if not isawaitable(value):
+            return value
+        one.awaited = self._loop.begin(value)
+        if one.is_abandoned:  # looked at last: whoever abandons it sets this first, then cancels what is awaited
+            one.awaited.cancel()
+        return one.awaited.result()
 
     def _rules(self, plan: GroupPlan, number: int, ends_at: float) -> RunRules:
         def left_s() -> float:
