@@ -54,6 +54,25 @@ def lora(material: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run_of(tmp_path_factory.mktemp("lora"), "grpo", **values)
 
 
+def test_a_run_on_relative_paths_is_used_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    make_material(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run = run_of(Path("."), "grpo", **tiny_values(Path(), updates=1, evaluate_every=1, eval_prompts=2))
+    assert run.config.is_file() and Path(run).name == Path(str(run)).name
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    there = str(tmp_path / run)
+    assert main(["evaluate", there]) == 0
+    assert main(["export", there, "--to", "exported"]) == 0
+    assert main(["samples", there]) == 0
+    assert main(["resume", there, "--updates", "2", "--quiet", "--report", "false"]) == 0
+    assert main(["run", "--replay", there]) == 0
+    assert "the same bits as recorded" in capsys.readouterr().out
+
+
 def logits(model: Any) -> Any:
     with torch.no_grad():
         return model.eval()(TOKENS).logits

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from headway.core.order import READY
 from headway.launching import RUNTIMES, build_runtime
+from headway.launching.run_files import with_absolute_paths
 from headway.names.flat import KNOWN_NAMES, SYSTEMS, translate
 from headway.observe.folder import RunFolder, read_config
 from headway.recipes import RECIPES, load_recipe
@@ -756,3 +757,46 @@ def test_what_is_no_mapping_and_no_list_is_told_how_one_is_written(name: str, te
     with pytest.raises(ConfigError) as refused:
         read_values(PPO, {"env": "Pendulum-v1", name: text})
     assert str(refused.value) == line
+
+
+# -- paths ------------------------------------------------------------------------------------------
+
+
+def test_files_and_folders_of_settings_are_found_from_any_other_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("model", "smollm2", "lights", "data"):
+        (tmp_path / folder).mkdir()
+    for file in ("rows.jsonl", "more.parquet", "own.py", "data/test.jsonl", "zork1.z5"):
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    here = {
+        "model": "model",
+        "task": "jsonl:rows.jsonl",
+        "task_options": {"reward": ["own.py:score", "math"], "held_out": "data", "more_files": ["more.parquet"]},
+        "env": "zork1.z5",
+        "monitor": "./own.py:look",
+        "data": "data/test.jsonl",
+        "reward": "made:own.py:Guess",
+    }
+    assert with_absolute_paths(here) == {
+        "model": f"{tmp_path}/model",
+        "task": f"jsonl:{tmp_path}/rows.jsonl",
+        "task_options": {
+            "reward": [f"{tmp_path}/own.py:score", "math"],
+            "held_out": f"{tmp_path}/data",
+            "more_files": [f"{tmp_path}/more.parquet"],
+        },
+        "env": f"{tmp_path}/zork1.z5",
+        "monitor": f"{tmp_path}/own.py:look",
+        "data": f"{tmp_path}/data/test.jsonl",
+        "reward": f"made:{tmp_path}/own.py:Guess",
+    }
+    words = {"model": "smollm2", "env": "lights", "task": "larger_than", "agent": "package:play", "updates": 3}
+    words |= {
+        "name": "model",
+        "task_options": {"scoring": "strict"},
+        "system_prompt": "a\n" * 5000,
+        "made": "made:lights",
+    }
+    assert with_absolute_paths(words) == words

@@ -8,6 +8,7 @@ disk that does not answer keeps none of that waiting for long: it is said, and l
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,6 +43,14 @@ TRACE_UP_TO_BYTES = 20 * 2**20  # of events: about 200,000, a few seconds to rea
 
 RecipeConfig = tuple[str, Mapping[str, SettingValue]]
 """The name of a recipe, and its settings."""
+
+
+DATA = ("jsonl:", "parquet:", "gsm8k:", "datasets:")
+"""What stands before the place of a task's data."""
+FOLDERS = ("model", "reward_model", "held_out", "more_files")
+"""Settings that may name a folder by a single word."""
+NO_FOLDERS = ("smollm2", "made")
+"""Words that mean something else there, whatever is called like them here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,29 @@ def _state_to_go_on_from(
     for aside in store.set_aside_after(begin) if begin is not None else ():
         to_stderr(f"set aside, as the run goes on before it: {aside}")
     return state
+
+
+def with_absolute_paths(values: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
+    """Settings whose files and folders are found from any other folder too, as a run's folder keeps them."""
+    return {name: _absolute(name, value) for name, value in values.items()}
+
+
+def _absolute(name: str, value: SettingValue) -> SettingValue:
+    if isinstance(value, Mapping):
+        return with_absolute_paths(value)
+    if isinstance(value, list | tuple):
+        return [_absolute(name, one) for one in value]
+    if not isinstance(value, str):
+        return value
+    before = next((kind for kind in (*DATA, "made:") if value.startswith(kind)), "")
+    place, is_code, function = value.removeprefix(before).partition(".py:")
+    place += ".py" if is_code else ""
+    is_place = before in DATA or os.sep in place or bool(Path(place).suffix)
+    is_place |= name in FOLDERS and not before and place not in NO_FOLDERS
+    found = os.path.expanduser(place)
+    if not is_place or not os.path.exists(found):
+        return value
+    return f"{before}{os.path.abspath(found)}{':' if is_code else ''}{function}"
 
 
 def keep_config(folder: RunFolder | None, config: RecipeConfig | None) -> Callable[[], None] | None:

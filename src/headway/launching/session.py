@@ -22,7 +22,7 @@ from headway.coordinate.system_failures import system_failed
 from headway.core.opaque import CoroutineOf, SettingValue
 from headway.core.protocols import Runtime
 from headway.launching.recording import Recording
-from headway.launching.run_files import RecipeConfig, RunFiles, keep_config, open_files
+from headway.launching.run_files import RecipeConfig, RunFiles, keep_config, open_files, with_absolute_paths
 from headway.launching.run_requests import listening
 from headway.launching.run_status import LatestStatus, look_at, look_by_the_clock
 from headway.launching.runtimes import build_runtime
@@ -61,6 +61,7 @@ def launch(
     """
     if checkpoint is not None and not resume:
         raise ValueError(f"checkpoint={checkpoint!r} is for a run that is resumed")
+    config = None if config is None else (config[0], with_absolute_paths(config[1]))
     kept = Recording(**recording)
     alarms = Alarms(kept.alarms or {})
     if isinstance(kept.monitor, str):

@@ -64,6 +64,12 @@ class RunFolder:
         self._lock = path / "run.lock"
         self._held: int | None = None  # a descriptor of the folder, while this process holds it
 
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     @classmethod
     def create(cls, root: Path, recipe: str, name: str | None = None) -> RunFolder:
         """A new folder, named after the recipe, the time, and what the run is called."""
