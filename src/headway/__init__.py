@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
     from headway.envs.agents.interface import Step
     from headway.launching import Run, build_runtime, launch, run
-    from headway.recipes.background import start
+    from headway.recipes.background import start, train
     from headway.recipes.loading import load
     from headway.sweeping.session import SweepFailed, sweep
 
@@ -63,7 +63,7 @@ _HOMES = {
     "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),
     "headway.envs.agents.interface": ("Step",),
     "headway.launching": ("Run", "build_runtime", "launch", "run"),
-    "headway.recipes.background": ("start",),
+    "headway.recipes.background": ("start", "train"),
     "headway.recipes.loading": ("load",),
     "headway.sweeping.session": ("SweepFailed", "sweep"),
 }
@@ -107,6 +107,7 @@ __all__ = [
     "start",
     "stations_from_functions",
     "sweep",
+    "train",
     "window",
 ]
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from notebook_kernels import in_a_kernel
+from waiting import patient
 
 import headway
 from headway.coordinate.checkpoint import CheckpointStore
@@ -24,7 +26,7 @@ from headway.observe.console import Status, progress_bar
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.recipes import load_recipe
-from headway.recipes.config import read_values
+from headway.recipes.config import ConfigError, read_values
 
 RUNTIMES = ["inline", "threads", "processes"]
 QUICK = {"updates": 4, "collect_ms": 0, "train_ms": 0, "evaluate_ms": 0, "evaluate_every": 2}
@@ -264,3 +266,79 @@ def test_a_notebook_shows_how_far_a_run_is(tmp_path: Path) -> None:
     bar, updates, shown = in_a_kernel("notebook", tmp_path, *CELLS)
     assert bar.startswith("[##############################] update 8/8, version 8")
     assert (updates, shown) == ("8", "<run, over: reached 8 updates>")
+
+
+# -- recipes from Python ----------------------------------------------------------------------------
+
+QUICK_PPO = {"env": "CartPole-v1", "num_envs": 4, "segment_steps": 16, "updates": 2, "evaluate_every": 1}
+QUICK_PPO |= {"eval_episodes": 2, "tensorboard": False}
+
+
+def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """A script of a user's own, in a fresh process."""
+    (folder / "mine.py").write_text(text)
+    command = [sys.executable, "mine.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=patient(100), check=False)
+
+
+def test_train_waits_shows_how_far_it_is_and_returns_what_was_learned(tmp_path: Path) -> None:
+    done = script(
+        tmp_path,
+        f"""
+import headway
+
+run = headway.train("ppo", **{QUICK_PPO})
+assert run.is_over and [score.version for score in run.scores] == [1, 2]
+assert run.policy.facts.score == max(score.value for score in run.scores)
+assert run.policy is run.policy
+observation, _ = run.policy.make_env().reset(seed=0)
+print("action", run.policy.act(observation), "in", run.folder)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"reached 2 updates; last score [\d.]+; version 2 in runs/ppo-", done.stdout)
+    assert re.search(r"action [01] in runs/ppo-", done.stdout)
+    assert "goes on" not in done.stderr and "the program ends" not in done.stderr
+
+
+def test_a_script_that_ends_before_its_run_says_what_waits_for_it(tmp_path: Path) -> None:
+    done = script(tmp_path, f"import headway\nheadway.start('ppo', **{QUICK_PPO | {'updates': 100_000}})\n")
+    assert done.returncode == 0
+    assert done.stderr.count("\n") == 1
+    assert "the program ends and takes the run in runs/ppo-" in done.stderr
+    assert "call run.wait(), or use headway.train(...)" in done.stderr
+
+
+def test_a_recipe_given_to_run_is_refused_with_what_trains_it() -> None:
+    with pytest.raises(TypeError, match=r"received 'ppo'; a recipe is trained by headway.train\('ppo', ...\)"):
+        headway.run("ppo", env="CartPole-v1")  # type: ignore[call-arg, arg-type]
+    with pytest.raises(TypeError, match=r"takes the name of a recipe, received <function collect.*headway.run\("):
+        headway.train(collect)  # type: ignore[arg-type]
+
+
+class Rows:
+    """Data, as some library has them."""
+
+
+def test_an_object_in_place_of_a_setting_is_refused_with_the_text_that_stands_for_it(tmp_path: Path) -> None:
+    here = __name__
+    for settings, line in [
+        (
+            {"env": Held},
+            f"env: settings are text and numbers, received an object (type); name it, as in env='{here}:Held'",
+        ),
+        ({"monitor": lambda given: None}, "name it, as in monitor='file.py:lambda', in a file of its own"),
+        ({"env_options": {"f": collect}}, f"name it, as in env_options['f']='{here}:collect'"),
+        ({"env": Rows()}, "received an object (Rows); data are named by their file or folder, as in task='jsonl:FILE'"),
+    ]:
+        with pytest.raises(ConfigError) as refused:
+            headway.train("ppo", runs=tmp_path, **settings)
+        assert line in str(refused.value) and "\n" not in str(refused.value)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_run_of_functions_has_no_policy() -> None:
+    run = start()
+    run.wait(60)
+    with pytest.raises(ValueError, match=r"has no policy: wait\(\).weights is what it learned"):
+        _ = run.policy

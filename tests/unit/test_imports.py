@@ -261,6 +261,7 @@ PUBLIC = [
     "start",
     "stations_from_functions",
     "sweep",
+    "train",
     "window",
 ]
 

@@ -13,6 +13,7 @@ What is looked at is asked for in the coordinator's own thread, where nothing mo
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import html
 from collections.abc import Callable, Generator
@@ -32,6 +33,7 @@ from headway.core.types import Score
 from headway.launching.run_status import status_of
 from headway.observe.console import Status
 from headway.observe.folder import RunFolder
+from headway.observe.messages import to_stderr
 from headway.runtime.own_thread import awaitable, result_of
 
 T = TypeVar("T")
@@ -48,15 +50,24 @@ class Run:
     In a `with` block it is over when the block is left: waited for, or stopped if the block raised.
     """
 
-    def __init__(self, launch: Callable[[Attach], RunResult], folder: RunFolder | None = None) -> None:
-        """`launch` runs to the end; it is given a function that it calls with its coordinator."""
+    def __init__(
+        self,
+        launch: Callable[[Attach], RunResult],
+        folder: RunFolder | None = None,
+        load: Callable[[], Any] | None = None,
+    ) -> None:
+        """`launch` runs to the end; it is given a function that it calls with its coordinator. `load` makes a policy of
+        what the folder holds."""
         self.folder = folder
+        self._load = load
+        self._policy: Any = None
         self._begun: Future[Coordinator] = Future()
         self._ended: Future[RunResult] = Future()
         self._last: Status | None = None
         context = contextvars.copy_context()  # a notebook finds the cell that printed something by it
         thread = daemon_thread(lambda: context.run(launch, self._attach), "headway run", self._ended)
         thread.start()
+        _say_at_exit(self._ended, "" if folder is None else f" in {folder}")
         _first_of(self._begun, self._ended)
         if self._ended.done() and not self._begun.done():
             self._ended.result()  # what cannot be is raised here
@@ -87,6 +98,16 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """Those of the last update."""
         return dict(self._coordinator.metrics)
+
+    @property
+    def policy(self) -> Any:
+        """What a recipe has learned, as `headway.load` makes it: of the weights that scored best, or of the last ones
+        where none were evaluated. While the run goes on, of what is saved by then."""
+        if self._load is None:
+            raise ValueError("a run of your own functions or stations has no policy: wait().weights is what it learned")
+        if self._policy is None or not self.is_over:
+            self._policy = self._load()
+        return self._policy
 
     def status(self) -> Status:
         """How far it is, what each role does, rates, staleness and the last score; of a run that is over, the last."""
@@ -192,6 +213,19 @@ class Run:
         if self.is_over:
             return None
         raise Stalled(f"the coordinator did not answer within {ANSWER_S:g} s: a call of yours runs in its thread")
+
+
+def _say_at_exit(ended: Future[RunResult], where: str) -> None:
+    """A process that ends takes its runs with it: one line says so, unless the run is over by then."""
+
+    def say() -> None:
+        to_stderr(
+            f"headway: the program ends and takes the run{where} with it, which was not over: call run.wait(), or use "
+            "headway.train(...) in place of headway.start(...)"
+        )
+
+    atexit.register(say)
+    ended.add_done_callback(lambda _: atexit.unregister(say))
 
 
 def _first_of(one: Future[T], other: Future[RunResult], timeout_s: float | None = None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from headway.coordinate.functions import CollectFunction, EvaluateFunction, TrainFunction, stations_from_functions
 from headway.coordinate.roles import Stations
@@ -19,6 +21,8 @@ from headway.launching.recording import Recording
 from headway.launching.session import launch
 from headway.observe.folder import RunFolder
 
+P = ParamSpec("P")
+T = TypeVar("T")
 PLAN = {field.name for field in fields(Plan)}
 SETTINGS = {field.name for field in fields(Settings)} - {"plan"}
 LAUNCH = {"runtime", "resume", "checkpoint", "show_status", "print_events", "sinks"}
@@ -73,6 +77,21 @@ def run(
     return launch(stations, chosen, folder=None if folder is None else RunFolder(Path(folder)), **launching)
 
 
+def _no_recipe(call: Callable[P, T]) -> Callable[P, T]:
+    """Says what to call instead where a recipe's name is given in place of functions."""
+
+    @functools.wraps(call)
+    def checked(*args: P.args, **keywords: P.kwargs) -> T:
+        if args and isinstance(args[0], str | Path):
+            raise TypeError(
+                f"headway.run takes functions (collect, train, evaluate), received {str(args[0])!r}; a recipe is "
+                f"trained by headway.train({str(args[0])!r}, ...)"
+            )
+        return call(*args, **keywords)
+
+    return checked
+
+
 def _understood(
     collect: CollectFunction,
     train: TrainFunction,
@@ -116,5 +135,6 @@ def _signature(of: Callable[..., object], comes_to: type) -> inspect.Signature:
     return inspect.Signature([*own, *by_name], return_annotation=comes_to)
 
 
+run = _no_recipe(run)
 run.__signature__ = _signature(run, RunResult)  # type: ignore[attr-defined]
 start.__signature__ = _signature(start, Run)  # type: ignore[attr-defined]
