@@ -201,6 +201,10 @@ def test_options_of_an_environment_are_a_json_object() -> None:
         (Step("on", reward=math.nan), "the reward of a step is nan (float); allowed: a finite number"),
         (Step("on", reward=math.inf), "the reward of a step is inf (float); allowed: a finite number"),
         (Step("on", reward=None), "the reward of a step is None; allowed: a finite number"),  # type: ignore[arg-type]
+        (Step("on", reward="1"), "the reward of a step is '1' (str); allowed: a finite number"),  # type: ignore[arg-type]
+        (Step("on", done="False"), "done of a step is 'False' (str); allowed: True or False"),  # type: ignore[arg-type]
+        (Step("on", success="no"), "success of a step is 'no' (str); allowed: True or False"),  # type: ignore[arg-type]
+        (Step("on", info=["size"]), "the info of a step is ['size'] (list); allowed: a mapping of numbers"),  # type: ignore[arg-type]
         (Step("on", info={"size": math.nan}), "info['size'] is nan (float); allowed: a finite number"),
     ],
 )
@@ -218,6 +222,12 @@ def test_a_step_is_returned_with_plain_numbers() -> None:
     assert checked == Step("", 0.5, True, False, {"moves": 3.0})
     assert [type(one) for one in (checked.reward, checked.done, checked.success)] == [float, bool, bool]
     assert pickle.loads(pickle.dumps(checked)) == checked
+
+
+def test_half_a_character_becomes_a_question_mark() -> None:
+    """A lone surrogate: Python's texts may have it, UTF-8 has not, and so no tokenizer and no file takes it."""
+    assert checked_text("a \ud800 b", "maze") == "a ? b"
+    assert checked_step(Step("\udfff", done=True), "maze").text == "?"
 
 
 @pytest.mark.parametrize(("value", "what"), [(None, "must return a text, received None"), ("\n", "an empty text")])

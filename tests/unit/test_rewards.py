@@ -201,6 +201,7 @@ def test_a_reward_function_can_travel_to_another_process(file: Path) -> None:
         ("nan", r"reward function .*:broken returned nan for sample set/7; allowed: a finite number"),
         ("none", r"reward function .*:broken returned None \(NoneType\) for sample set/7; allowed: a float or a bool"),
         ("text", r"reward function .*:broken returned 'good' \(str\) for sample set/7"),
+        ("1", r"reward function .*:broken returned '1' \(str\) for sample set/7; allowed: a float or a bool"),
     ],
 )
 def test_a_reward_that_cannot_be_used_names_the_sample(file: Path, response: str, message: str) -> None:

@@ -295,6 +295,18 @@ def test_closing_wakes_whoever_waits_for_a_step_or_for_a_turn(where: str, build:
     assert not our_children()
 
 
+@pytest.mark.parametrize("where", EVERYWHERE)
+def test_a_step_after_the_end_does_not_reach_the_environment(where: str, build: Build) -> None:
+    """A die is thrown for as long as it is asked to."""
+    game = build(where).begin()
+    played(game, 3)
+    with pytest.raises(EnvironmentLost, match="environment Dice is over, or was never begun: only reset may follow"):
+        game.step("once more")
+    game.close()
+    with pytest.raises(EnvironmentLost, match="was never begun"):
+        build(where).begin().step("before reset")
+
+
 # -- deadlines --------------------------------------------------------------------------------------
 
 

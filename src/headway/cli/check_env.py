@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from headway.cli.output import say
 from headway.cli.words import UsageError, read_options, whole_numbers
-from headway.envs.agents.interface import EnvironmentLost
 from headway.envs.agents.loading import env_options, load_env
+from headway.envs.agents.stepping import StepDeadlines, env_facts
 from headway.testing.agent_env_checks import DEADLINE_S, FAILED, SKIPPED, check_env
 
 MARKS = {FAILED: "FAILED ", SKIPPED: "skipped"}
@@ -25,10 +25,7 @@ def command(words: list[str]) -> int:
     numbers = whole_numbers(options, seeds=5, deadline_s=int(DEADLINE_S))
     if numbers["seeds"] < 1:
         raise UsageError("--seeds must be a whole number >= 1, received 0")
-    try:
-        factory()
-    except EnvironmentLost as lost:
-        raise UsageError(lost.what) from None
+    env_facts("here", factory, StepDeadlines(begin_s=numbers["deadline_s"]))  # or one line that says why not
     num_failed = 0
     for result in check_env(factory, name=spec, **numbers):
         num_failed += result.outcome == FAILED

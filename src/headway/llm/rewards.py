@@ -153,6 +153,8 @@ def read_reward(value: object, source: str, uid: str) -> float:
 
 def _finite(value: Any, source: str, uid: str) -> float:
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError("a text, whatever it says")
         number = float(value)
     except (TypeError, ValueError):
         received = f"{shortened(repr(value))} ({type(value).__name__})"

@@ -4,9 +4,9 @@
 
 It runs wherever environments are stepped: in the caller's thread, in a worker thread, in a worker process.
 
-Invariants: it raises `BadEnvironment` (mend it) or `EnvironmentLost` (it may work next time) and nothing else; an
-environment that seeds the global random generator finds it between two calls as it left it, whatever others have drawn
-in the meantime.
+Invariants: it raises `BadEnvironment` (mend it) or `EnvironmentLost` (it may work next time) and nothing else; a step
+after the end, or before the first reset, does not reach the environment; an environment that seeds the global random
+generator finds it between two calls as it left it, whatever others have drawn in the meantime.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from headway.envs.agents.interface import (
     checked_env,
     checked_step,
     checked_text,
+    in_unicode,
 )
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class CheckedGame:
     def __init__(self, factory: EnvFactory, *, may_seed_globally: bool = True) -> None:
         self._env = _made(factory)
         self.name = type(self._env).__name__
+        self._is_over = True
         self._own_random = OwnGlobalRandom() if getattr(self._env, "seeds_globally", False) else None
         if self._own_random is not None and not may_seed_globally:
             self.close()
@@ -54,10 +56,17 @@ class CheckedGame:
 
     def reset(self, seed: int) -> tuple[str, str | None]:
         """What is said first, and the key of the state if the environment has one."""
-        return self._call("reset", lambda: (checked_text(self._env.reset(seed), self.name), self._key()))
+        self._is_over = True
+        said = self._call("reset", lambda: (checked_text(self._env.reset(seed), self.name), self._key()))
+        self._is_over = False
+        return said
 
     def step(self, reply: str) -> tuple[Step, str | None]:
-        return self._call("step", lambda: self._stepped(reply))
+        if self._is_over:
+            raise EnvironmentLost(f"environment {self.name} is over, or was never begun: only reset may follow")
+        step, key = self._call("step", lambda: self._stepped(reply))
+        self._is_over = step.done
+        return step, key
 
     def close(self) -> None:
         """Lets go of what the environment holds. Calling it again does nothing."""
@@ -72,7 +81,7 @@ class CheckedGame:
 
     def _key(self) -> str | None:
         key: Callable[[], object] | None = getattr(self._env, "state_key", None)
-        return None if key is None else str(key())
+        return None if key is None else in_unicode(str(key()))
 
     def _call(self, what: str, work: Callable[[], T]) -> T:
         try:

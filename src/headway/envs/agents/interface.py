@@ -80,8 +80,8 @@ class EnvFacts:
     def of(cls, env: AgentEnv) -> EnvFacts:
         return cls(
             env.max_turns,
-            str(getattr(env, "system_prompt", "") or ""),
-            str(getattr(env, "reply_prefix", "") or ""),
+            in_unicode(str(getattr(env, "system_prompt", "") or "")),
+            in_unicode(str(getattr(env, "reply_prefix", "") or "")),
             tuple(getattr(env, "tools", ()) or ()),
         )
 
@@ -123,7 +123,12 @@ def checked_text(value: object, env_name: str) -> str:
         raise BadEnvironment(f"environment {env_name}: reset must return a text, received {_described(value)}")
     if not value.strip():
         raise BadEnvironment(f"environment {env_name}: reset returned an empty text; the policy must be told something")
-    return value
+    return in_unicode(value)
+
+
+def in_unicode(text: str) -> str:
+    """Returns a text without lone surrogates, which no tokenizer and no file takes: each becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def checked_step(value: object, env_name: str) -> Step:
@@ -139,9 +144,16 @@ def checked_step(value: object, env_name: str) -> Step:
         )
     here = f"environment {env_name}:"
     reward = finite(value.reward, f"{here} the reward of a step")
+    if not isinstance(value.info, Mapping):
+        raise BadEnvironment(f"{here} the info of a step is {_described(value.info)}; allowed: a mapping of numbers")
     info = {str(name): finite(number, f"{here} info[{name!r}]") for name, number in value.info.items()}
+    for name in ("done", "success"):
+        if isinstance(getattr(value, name), str):  # every text but the empty one would be true
+            raise BadEnvironment(
+                f"{here} {name} of a step is {_described(getattr(value, name))}; allowed: True or False"
+            )
     success = None if value.success is None else bool(value.success)
-    return Step(value.text, reward, bool(value.done), success, info)
+    return Step(in_unicode(value.text), reward, bool(value.done), success, info)
 
 
 def is_success(rewards: float, success: bool | None) -> bool:
@@ -152,7 +164,7 @@ def is_success(rewards: float, success: bool | None) -> bool:
 def finite(value: object, what: str) -> float:
     """Returns a number that somebody's code has made, as Python's own, if it can be learned from."""
     try:
-        number = float(value) if isinstance(value, str | SupportsFloat | SupportsIndex) else math.nan
+        number = float(value) if isinstance(value, SupportsFloat | SupportsIndex) else math.nan
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
