@@ -14,9 +14,9 @@ import importlib
 import inspect
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.
 FENCE = re.compile(r"^```(\w*)$")
 NOT_RUN = re.compile(r"^<!-- not run: \S.*-->$")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CONTRACTS = [ROOT / "src/headway/testing", ROOT / "tests"]
 STAMPED = re.compile(r"runs/((?:sweep-)?\w+)-\d{8}-\d{6}")
 
 
@@ -184,38 +185,63 @@ def newest_run(folder: Path, recipe: str) -> str:
     return str(newest.relative_to(folder))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_make_command_names_a_target_that_exists(page: Path) -> None:
+# -- rules for all pages: one test each, which names every place that breaks it ------------------------------------
+
+
+def none(offences: Iterable[str]) -> None:
+    if lines := "\n".join(offences):
+        pytest.fail(lines, pytrace=False)
+
+
+def test_a_make_command_names_a_target_that_exists() -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for block in blocks(page):
-        for command in commands(block) if block.language in ("bash", "console") else []:
-            if command.words[0] == "make":
-                assert set(command.words[1:]) <= targets, f"line {block.line}"
+    none(
+        f"{name_of(page)}:{block.line}: {shlex.join(command.words)}"
+        for page in PAGES
+        for block in blocks(page)
+        for command in (commands(block) if block.language in ("bash", "console") else [])
+        if command.words[0] == "make" and not set(command.words[1:]) <= targets
+    )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_internal_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text()):
-        if target.startswith(("http://", "https://", "mailto:")):
-            continue
-        path, _, anchor = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        assert there.exists(), f"{target} does not exist"
-        assert ROOT in there.parents, f"{target} leaves the repository"
-        if anchor:
-            assert anchor in anchors(there), f"{target}: no such heading"
+def found_in_pages(pattern: re.Pattern[str]) -> Iterator[tuple[Path, str, re.Match[str]]]:
+    """Yield each page that matches, where it does, and the match."""
+    for page in PAGES:
+        text = page.read_text()
+        for match in pattern.finditer(text):
+            yield page, f"{name_of(page)}:{1 + text[: match.start()].count(chr(10))}", match
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_test_that_a_page_links_to_is_there(page: Path) -> None:
-    for test, target in re.findall(r"\[`(test_\w+)`\]\(([^)\s]+)\)", page.read_text()):
-        there = (page.parent / target).resolve()
-        held = there.read_text()
-        suites = [ROOT / "src/headway/testing", ROOT / "tests"] if "_contract import" in held else []
-        sources = [held, *(path.read_text() for suite in suites for path in suite.rglob("*contract*.py"))]
-        assert any(re.search(rf"\b{test}\b", source) for source in sources), f"{test} is not in {target}"
+def test_internal_links_lead_somewhere() -> None:
+    none(
+        f"{where}: {link[1]} {wrong}"
+        for page, where, link in found_in_pages(LINK)
+        if not link[1].startswith(("http://", "https://", "mailto:")) and (wrong := wrong_with(page, link[1]))
+    )
 
 
+def wrong_with(page: Path, target: str) -> str:
+    path, _, anchor = target.partition("#")
+    there = (page.parent / path).resolve() if path else page
+    if not there.exists():
+        return "does not exist"
+    if ROOT not in there.parents:
+        return "leaves the repository"
+    return f"has no heading {anchor}" if anchor and anchor not in anchors(there) else ""
+
+
+def test_a_test_that_a_page_links_to_is_there() -> None:
+    suites = [path.read_text() for home in CONTRACTS for path in home.rglob("*contract*.py")]
+    missing = []
+    for page, where, link in found_in_pages(re.compile(r"\[`(test_\w+)`\]\(([^)\s]+)\)")):
+        held = (page.parent / link[2]).resolve().read_text()
+        sources = [held, *(suites if "_contract import" in held else [])]
+        if not any(re.search(rf"\b{link[1]}\b", source) for source in sources):
+            missing.append(f"{where}: {link[1]} is not in {link[2]}")
+    none(missing)
+
+
+@cache
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
@@ -245,9 +271,13 @@ def glossary_names() -> list[str]:
     return sorted({name for row in rows for name in re.findall(r"`([^`]+)`", row)})
 
 
-@pytest.mark.parametrize("name", glossary_names())
-def test_a_name_in_the_glossary_exists(name: str) -> None:
-    bare = name.removesuffix("()")
+def test_a_name_in_the_glossary_exists() -> None:
+    names = glossary_names()
+    assert names
+    none(f"{name} is in the glossary and nowhere else" for name in names if not exists(name.removesuffix("()")))
+
+
+def exists(bare: str) -> bool:
     kinds: list[Callable[[], bool]] = [
         lambda: bare in RunConfig.model_fields or bare in Rollout.__dataclass_fields__,
         lambda: bare in inspect.signature(headway.run).parameters or bare in KEYWORDS,
@@ -256,7 +286,7 @@ def test_a_name_in_the_glossary_exists(name: str) -> None:
         lambda: resolves(bare),
         lambda: (ROOT / "src/headway" / bare).exists(),
     ]
-    assert any(kind() for kind in kinds), f"{name} is in the glossary and nowhere else"
+    return any(kind() for kind in kinds)
 
 
 def test_a_word_stands_once_in_the_glossary() -> None:
