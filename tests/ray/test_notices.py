@@ -18,9 +18,11 @@ import ray
 from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from running_processes import all_children
+from waiting import patient
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator
+from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import Placement
@@ -58,11 +60,15 @@ def drain_this_node() -> None:
     assert is_accepted, why
 
 
-def control_store() -> int:
+def process_of_ray(name: str) -> int:
     for pid in all_children(os.getpid()):
-        if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(name.encode()):
             return pid
-    raise AssertionError("Ray has no control store")
+    raise AssertionError(f"Ray has no {name}")
+
+
+def control_store() -> int:
+    return process_of_ray("gcs_server")
 
 
 def kill_the_control_store() -> None:
@@ -134,6 +140,26 @@ def test_a_process_outlives_a_run_whose_control_store_was_gone_and_goes_on_with_
     assert re.match(r"interrupted: the control store .* has not answered for 10 s", said[0])
     assert re.match(r"reached \d+ updates", said[1])
     assert said[2:] == ["not saved: 0"]
+
+
+@pytest.mark.parametrize(
+    ("what", "why", "within_s"),
+    [
+        (signal.SIGSTOP, r"the raylet of the driver's node, 127\.0\.0\.1:\d+, has not answered for 30 s", 45),
+        (signal.SIGKILL, r"the raylet of the driver's node, 127\.0\.0\.1:\d+, has ended", 10),
+    ],
+    ids=lambda what: getattr(what, "name", None),
+)
+def test_a_raylet_that_is_stopped_or_killed_ends_the_run_with_a_line_that_names_it(
+    what: signal.Signals, why: str, within_s: float
+) -> None:
+    log, runtime = Sabotage(lambda: os.kill(process_of_ray("raylet"), what)), RayActors()
+    stations = Stations(collector, ToyLearner, collector_placement=Placement(num_cpus=0.2))
+    settings = Settings(plan=Plan(updates=100_000), collectors=2, max_lead=2)
+    with pytest.raises(RunFailed, match=f"^{why}$"):
+        runtime.run(Coordinator(stations, settings, runtime, recorder=log).run())
+    assert not ray.is_initialized()
+    assert log.events[-1]["e"] == "fail" and log.events[-1]["t"] - log.at_s < patient(within_s)
 
 
 class Restart:

@@ -37,11 +37,11 @@ from headway.core.protocols import NoRoom, Notice, Role, RoleDied, RoleError, Ro
 from headway.core.types import map_payloads
 from headway.runtime.landings import Landings
 from headway.runtime.own_thread import beside
-from headway.runtime.ray_cluster import connect, lacking
+from headway.runtime.ray_cluster import Connection, connect, lacking
 from headway.runtime.ray_control_store import ask
 from headway.runtime.ray_copies import DriverCopies
 from headway.runtime.ray_doubts import Doubts, rooms
-from headway.runtime.ray_notices import Notices
+from headway.runtime.ray_notices import Notices, hear
 from headway.runtime.ray_payloads import Parts
 from headway.runtime.ray_reservations import GpuReservations
 from headway.runtime.ray_role import FULL, SPREAD, RoleActor, Strategy, no_room
@@ -92,7 +92,7 @@ class RayActors:
         self._connect_s = connect_s
         self._copies = DriverCopies() if keeps_copies else None
         self._node: str | None = None  # the driver's, once connected
-        self._disconnects = False
+        self._connection: Connection | None = None
         self._roles: dict[str, Role] = {}
         self._running: dict[str, RoleActor] = {}
         self._rooms = GpuReservations()
@@ -141,7 +141,9 @@ class RayActors:
             await self._spawn(self._roles[role], self._running)
 
     async def wait_for_notice(self) -> Notice:
-        return await self._notices.next(lambda: {role: actor.node for role, actor in self._running.items()})
+        assert self._connection is not None
+        raylet = self._connection.raylet
+        return await self._notices.next(lambda: {role: actor.node for role, actor in self._running.items()}, raylet)
 
     async def prepare(self, role: str) -> bool:
         if role not in self._roles:
@@ -206,6 +208,8 @@ class RayActors:
             self._doubt(actor)
             raise RoleLate(role, method, f"no answer within {deadline_s:g} s") from None
         except RoleDied:
+            assert self._connection is not None
+            await hear(self._connection.raylet)  # it takes with it all that is on its node
             await self._give_up_lost_nodes()
             raise
         finally:
@@ -229,8 +233,9 @@ class RayActors:
         self._stored.release(payload)
 
     async def close(self) -> None:
-        if self._node is None:
+        if self._connection is None:
             return
+        connection, self._connection = self._connection, None
         try:
             await self._end([*self._running.values(), *self._successors.values(), *self._leaving])
         finally:
@@ -239,16 +244,15 @@ class RayActors:
             if self._copies is not None:
                 await self._copies.close()
             self._node = self._landings = None
-            if self._disconnects:
-                ray.shutdown()
+            connection.end()
 
     # -- the cluster --------------------------------------------------------------------------------
 
     def _connect(self) -> None:
         """Nothing is left behind when it fails. It blocks: nothing else can happen before there is a cluster."""
-        if self._node is None:
-            self._disconnects = connect(self._address, self._connect_s)
-            self._node = ray.get_runtime_context().get_node_id()
+        if self._connection is None:
+            self._connection = connect(self._address, self._connect_s)
+            self._node = self._connection.node
 
     def _wishes(self, role: Role) -> dict[str, float]:
         """What Ray shall reserve for the role."""

@@ -1,7 +1,9 @@
-"""What Ray's control store says beforehand: which nodes are being drained; and that it says nothing any more.
+"""What Ray's control store says beforehand: which nodes are being drained; and which part of Ray is silent.
 
     every LOOK_S   which nodes are drained?  --> another one --> a notice for the roles there
                    no answer for SILENT_S    --> a notice for all roles: Ray will end this process soon
+                   does the raylet of the driver's node answer?
+                   it has ended, or no answer for RAYLET_S --> the run ends
 
 A node is drained by `ray drain-node`, by an autoscaler, and by SIGTERM to `ray start --block`, which then waits
 RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S (30 s by default) for it to be empty. Ray places nothing there from then on, and
@@ -11,6 +13,7 @@ leaves what is there alone.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,10 +22,14 @@ import ray
 from ray._private.state import state
 
 from headway.core.protocols import Notice
+from headway.runtime.own_thread import beside
+from headway.runtime.ray_cluster import GREETING_S, greet
 from headway.runtime.ray_control_store import RECONNECT_S, ask
 
 LOOK_S = 1.0
 SILENT_S = RECONNECT_S / 2
+RAYLET_S = 30.0
+"""Ray itself gives up a node whose raylet does not answer after about a minute by default, with all that runs there."""
 
 
 def draining_nodes() -> dict[str, int]:
@@ -37,8 +44,8 @@ class Notices:
     def __init__(self) -> None:
         self._told: set[str] = set()
 
-    async def next(self, places: Callable[[], Mapping[str, str]]) -> Notice:
-        """The next notice that concerns a role; `places` says on which node each one is."""
+    async def next(self, places: Callable[[], Mapping[str, str]], raylet: str) -> Notice:
+        """The next notice that concerns a role; `places` says on which node each one is. `raylet` is the driver's."""
         while True:
             try:
                 draining = await ask(draining_nodes, SILENT_S)
@@ -49,7 +56,28 @@ class Notices:
                         return Notice(roles, await ask(partial(_why, node, goes_at_ms), SILENT_S))
             except TimeoutError as silence:
                 return Notice(tuple(places()), f"{silence}, and Ray ends the driver after {RECONNECT_S:g} s")
+            await hear(raylet)
             await asyncio.sleep(LOOK_S)
+
+
+async def hear(raylet: str, limit_s: float = RAYLET_S) -> None:
+    """Wait for an answer of the raylet of the driver's node. ConnectionError, which ends the run, if there is none:
+    rollouts and weights cannot be handed on without it."""
+    what = f"the raylet of the driver's node, {raylet},"
+    for _ in range(
+        math.ceil(limit_s / GREETING_S)
+    ):  # not by the clock: this process may have been stopped meanwhile too
+        try:
+            await beside(partial(greet, raylet, GREETING_S))
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            raise ConnectionError(f"{what} has ended") from None
+        except OSError:  # this process is short of something
+            await asyncio.sleep(GREETING_S)
+        else:
+            return
+    raise ConnectionError(f"{what} has not answered for {limit_s:g} s")
 
 
 def _why(node: str, goes_at_ms: int) -> str:
