@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.envs.agents.folder_search import FolderSearch, snippet
-from headway.envs.agents.python_sandbox import SandboxLimits, run_python
+from headway.envs.agents.python_sandbox import Sandbox, SandboxLimits, need_walls, run_python
 from headway.envs.agents.tools import Tool, make_tool
 
 MAX_LENGTH = 500
@@ -114,15 +114,18 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-def python_tool(limits: SandboxLimits | None = None) -> Tool:
-    """Returns a tool `python` that runs programs in the sandbox, with these limits."""
+def python_tool(limits: SandboxLimits | None = None, sandbox: Sandbox = "kernel") -> Tool:
+    """Returns a tool `python` that runs programs in the sandbox, with these limits. Raises BadEnvironment where the
+    kernel has no walls for it; `sandbox="none"` runs programs with the rights of this user."""
+    if sandbox == "kernel":
+        need_walls()
 
     def python(program: str) -> str:
         """Runs a Python program with the standard library and returns what it prints.
 
         :param program: the whole program; print what you want to see
         """
-        return run_python(program, limits).text
+        return run_python(program, limits, sandbox).text
 
     return make_tool(python)
 
