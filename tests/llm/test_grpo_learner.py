@@ -13,10 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
+from headway.coordinate.roles import LearnerRole  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.experience.group import Group  # noqa: E402
 from headway.learn.corrections import CORRECTIONS  # noqa: E402
-from headway.learn.grpo.advantages import ESTIMATORS  # noqa: E402
+from headway.learn.grpo.advantages import ALL_ESTIMATORS, ESTIMATORS  # noqa: E402
 from headway.learn.grpo.engine_check import overwrite  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
@@ -78,6 +79,36 @@ def weights_after(subject: GRPOLearner, *batches: Batch) -> dict[str, Any]:
 def largest_gap(first: dict[str, Any], second: dict[str, Any]) -> float:
     assert first.keys() == second.keys()
     return max(float((first[name] - second[name]).detach().abs().max()) for name in first)
+
+
+# -- updates that are not finite ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ALL_ESTIMATORS)
+def test_an_update_from_an_infinite_reward_is_refused_in_one_line_that_names_its_tickets(estimator: str) -> None:
+    role = LearnerRole(lambda: learner(estimator=estimator))
+    healthy, broken = batch(), batch(1)
+    role.learn(healthy, None)
+    broken.rollouts[1].payload.rewards[0] = np.inf
+    broken = replace(broken, rollouts=tuple(replace(one, ticket=10 + n) for n, one in enumerate(broken.rollouts)))
+    expected = r"^the update on tickets 10, 11, 12, 13, 14 at version 1 is not finite: .*weight_norm is nan"
+    with pytest.raises(FloatingPointError, match=expected) as caught:
+        role.learn(broken, 2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("optimizer_state", ["full", "8bit", "host"])
+def test_weights_that_a_step_made_infinite_are_refused(optimizer_state: str) -> None:
+    role = LearnerRole(lambda: learner(learning_rate=1e37, optimizer_state=optimizer_state))
+    with pytest.raises(FloatingPointError, match=r"weight_norm is (inf|nan)"):
+        role.learn(batch(), 1)
+
+
+def test_the_norm_of_the_weights_is_measured_after_the_update() -> None:
+    subject = learner()
+    report = subject.learn(batch())
+    squares = sum(float((tensor.double() ** 2).sum()) for tensor in subject._training.trained.values().values())
+    assert report.metrics["weight_norm"] == pytest.approx(squares**0.5, rel=1e-6)
 
 
 # -- layout ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from command_runs import refused, run_of  # noqa: E402
 from waiting import patient  # noqa: E402
 
+from headway.coordinate.role_calls import RunFailed  # noqa: E402
 from headway.coordinate.run_result import RunResult  # noqa: E402
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket, derive_seed  # noqa: E402
 from headway.envs.agents.games.corridor import Corridor  # noqa: E402
@@ -113,6 +114,12 @@ def collected(config: SFTConfig, index: int, version: int = 0) -> Episodes:
 def test_without_a_lead_a_run_is_the_plain_script_bit_for_bit(folder: Path, runtime: str) -> None:
     config = config_of(folder, num_minibatches=2)
     assert fingerprint(run(config, runtime).weights) == fingerprint(plain_script(config))
+
+
+def test_an_update_that_is_not_finite_ends_the_run_in_one_line(folder: Path) -> None:
+    with pytest.raises(RunFailed, match=r"the update on tickets 0, 1, 2, 3, 4, 5 at version 0 is not finite") as failed:
+        run(config_of(folder, learning_rate=1e38))
+    assert "\n" not in str(failed.value)
 
 
 def test_a_lead_changes_no_bit_either_because_no_datum_depends_on_the_policy(folder: Path) -> None:

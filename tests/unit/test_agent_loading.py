@@ -200,6 +200,7 @@ def test_options_of_an_environment_are_a_json_object() -> None:
         (Step(5), "the text of a step is 5 (int)"),  # type: ignore[arg-type]
         (Step("on", reward=math.nan), "the reward of a step is nan (float); allowed: a finite number"),
         (Step("on", reward=math.inf), "the reward of a step is inf (float); allowed: a finite number"),
+        (Step("on", reward=-1e39), "the reward of a step is -1e+39 (float); allowed: at most 3.4e+38"),
         (Step("on", reward=None), "the reward of a step is None; allowed: a finite number"),  # type: ignore[arg-type]
         (Step("on", reward="1"), "the reward of a step is '1' (str); allowed: a finite number"),  # type: ignore[arg-type]
         (Step("on", done="False"), "done of a step is 'False' (str); allowed: True or False"),  # type: ignore[arg-type]

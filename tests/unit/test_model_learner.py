@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from replay_draws import a_batch, drawn
 from test_muzero import SMALL
 from torch import nn
 
+from headway.coordinate.roles import LearnerRole
 from headway.core.types import Batch
 from headway.learn.input_scale import InputScale
 from headway.learn.model_learner import ModelLearner, ModelSettings
@@ -42,7 +44,7 @@ def scaled_unizero() -> UniZeroNetwork:
 def a_learner(kind: str, **settings: Any) -> ModelLearner[Any]:
     if kind == "muzero":
         return MuZeroLearner(scaled_muzero, MuZeroSettings(**settings))
-    return UniZeroLearner(scaled_unizero, UniZeroSettings(learning_rate=3e-3, **settings))
+    return UniZeroLearner(scaled_unizero, UniZeroSettings(**{"learning_rate": 3e-3, **settings}))
 
 
 def a_draw(seed: int = 0) -> Batch:
@@ -138,27 +140,49 @@ def test_the_learning_rate_decays_over_the_run() -> None:
 
 @both
 @pytest.mark.parametrize(
-    ("field", "what"),
-    [("returns", "value target"), ("rewards", "reward"), ("policies", "policy"), ("root_values", "value target")],
+    ("field", "number"),
+    [
+        ("returns", math.nan),
+        ("returns", math.inf),
+        ("rewards", math.nan),
+        ("policies", math.nan),
+        ("root_values", math.nan),
+        ("root_values", math.inf),
+    ],
 )
-def test_a_target_that_is_not_a_number_is_named_with_its_update(kind: str, field: str, what: str) -> None:
-    learner = a_learner(kind, bootstrap="search" if field == "root_values" else "network")
-    learner.learn(a_draw())
+def test_targets_that_are_not_finite_are_refused(kind: str, field: str, number: float) -> None:
+    role = LearnerRole(lambda: a_learner(kind, bootstrap="search" if field == "root_values" else "network"))
+    role.learn(a_draw(), None)
     draw = a_draw(1)
-    getattr(draw.rollouts[0].payload, field)[1, 3] = float("nan")
-    with pytest.raises(ValueError, match=f"the {what} of sample 3 at step 1 is nan in update 2") as caught:
-        learner.learn(draw)
+    getattr(draw.rollouts[0].payload, field)[:, 3] = number
+    with pytest.raises(FloatingPointError, match="a draw of the replay at version 0 is not finite: ") as caught:
+        role.learn(draw, 2)
     assert "\n" not in str(caught.value)
 
 
 @both
-def test_a_network_that_diverged_is_named_by_its_value_targets(kind: str) -> None:
-    learner = a_learner(kind, target_every=1)
-    state = learner.state_dict()
-    state["target"] = np.full_like(state["target"], float("nan"))
-    learner.load_state_dict(state)
-    with pytest.raises(ValueError, match=r"value target of sample 0 .*is nan in update 1: the network has diverged"):
-        learner.learn(a_draw())
+@pytest.mark.parametrize("part", ["network", "target"])
+def test_a_network_that_diverged_is_refused(kind: str, part: str) -> None:
+    role = LearnerRole(lambda: a_learner(kind, target_every=1))
+    state = role.learner.state_dict()
+    state[part] = np.full_like(state[part], float("nan"))
+    role.restore(state)
+    with pytest.raises(FloatingPointError, match="value_loss is nan"):
+        role.learn(a_draw(), 1)
+
+
+@both
+def test_weights_that_a_step_made_infinite_are_refused(kind: str) -> None:
+    with pytest.raises(FloatingPointError, match="weight_norm is"):
+        LearnerRole(lambda: a_learner(kind, **{"learning_rate": 1e38})).learn(a_draw(), 1)
+
+
+@both
+def test_the_norm_of_the_weights_is_measured_after_the_update(kind: str) -> None:
+    learner = a_learner(kind)
+    found = learner.learn(a_draw()).metrics["weight_norm"]
+    trained = [p.detach().double() for p in learner._network.parameters() if p.requires_grad]
+    assert found == pytest.approx(float(sum((p**2).sum() for p in trained)) ** 0.5, rel=1e-6)
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.0, float("nan")])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from headway.coordinate.roles import LearnerRole
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Continuous, Discrete, MultiDiscrete, Spec
 from headway.experience.segment import Segment
@@ -236,26 +238,33 @@ def test_settings_that_cannot_work_are_refused(name: str, value: Any) -> None:
         PPOSettings(**{name: value})
 
 
-@pytest.mark.parametrize(("field", "what"), [("rewards", "value target"), ("log_probs", "log-probability")])
-def test_a_number_that_is_none_is_named_with_its_update(field: str, what: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "number"), [("rewards", math.nan), ("rewards", 1e30), ("log_probs", math.nan), ("obs", math.nan)]
+)
+def test_an_update_that_is_not_finite_is_refused(field: str, number: float) -> None:
     net = network("discrete")
-    learner = PPOLearner(lambda: net, PPOSettings())
-    learner.learn(batch_of(segment(net)))
+    role = LearnerRole(lambda: PPOLearner(lambda: net, PPOSettings()))
+    role.learn(batch_of(segment(net)), None)
     data = segment(net, 1)
     data["valid"][:] = True
-    data[field][-1, 2] = float("nan")
-    with pytest.raises(ValueError, match=f"the {what.replace('-', '.')} of step .* is nan in update 2: ") as caught:
-        learner.learn(batch_of(data))
+    data[field][-2, 2] = number
+    with pytest.raises(FloatingPointError, match=r"is not finite: .*_loss is") as caught:
+        role.learn(batch_of(data), 2)
     assert "\n" not in str(caught.value)
 
 
-def test_values_of_a_network_that_diverged_are_named() -> None:
+def test_weights_that_a_step_made_infinite_are_refused() -> None:
     net = network("discrete")
-    data = segment(net)
-    with torch.no_grad():
-        net.value_head.bias.fill_(float("nan"))
-    with pytest.raises(ValueError, match="the value of step 0 is nan in update 1: the network has diverged"):
-        PPOLearner(lambda: net, PPOSettings()).learn(batch_of(data))
+    role = LearnerRole(lambda: PPOLearner(lambda: net, PPOSettings(learning_rate=1e38, num_epochs=1)))
+    with pytest.raises(FloatingPointError, match="weight_norm is"):
+        role.learn(batch_of(segment(net)), 1)
+
+
+def test_the_norm_of_the_weights_is_measured_after_the_update() -> None:
+    net = network("discrete")
+    report = PPOLearner(lambda: net, PPOSettings(learning_rate=1e-2)).learn(batch_of(segment(net)))
+    squares = sum(float((parameter.detach().double() ** 2).sum()) for parameter in net.parameters())
+    assert report.metrics["weight_norm"] == pytest.approx(math.sqrt(squares), rel=1e-6)
 
 
 @pytest.mark.parametrize("hidden", [(0,), (8, 0), (-1,)])

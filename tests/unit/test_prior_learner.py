@@ -16,6 +16,7 @@ from prior_segments import random_segment, text_segment
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
+from headway.coordinate.roles import LearnerRole  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.experience.game_segment import GameSegment  # noqa: E402
 from headway.experience.text_segment import TextSegment  # noqa: E402
@@ -80,6 +81,13 @@ def same_gradients(found: dict[str, Any], model: Any, atol: float = 2e-5) -> Non
         torch.testing.assert_close(found[name], parameter.grad, atol=atol, rtol=1e-3)
         largest = max(largest, float(parameter.grad.abs().max()))
     assert largest > 100 * atol, "a gradient of nothing proves nothing"
+
+
+@pytest.mark.parametrize("loss", ["imitation", "ppo"])
+def test_an_update_of_the_prior_that_is_not_finite_is_refused(loss: str) -> None:
+    role = LearnerRole(lambda: learner(prior_loss=loss, prior_learning_rate=1e38))
+    with pytest.raises(FloatingPointError, match=r"weight_norm is (inf|nan)"):
+        role.learn(a_batch(random_segment(0)), 1)
 
 
 # -- imitation ------------------------------------------------------------------------------------

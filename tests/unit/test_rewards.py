@@ -154,7 +154,7 @@ def share(response, truth, **rest):
     return len(response) / len(truth)
 
 def broken(prompt, response, truth, info):
-    return {"nan": math.nan, "none": None, "text": "good", "1": "1"}[response]
+    return {"nan": math.nan, "huge": 1e39, "none": None, "text": "good", "1": "1"}[response]
 
 def narrow(prompt, response):
     return 1.0
@@ -199,6 +199,7 @@ def test_a_reward_function_can_travel_to_another_process(file: Path) -> None:
     [
         ("boom", r"reward function .*my_rewards.py:broken failed on sample set/7: KeyError: 'boom'"),
         ("nan", r"reward function .*:broken returned nan for sample set/7; allowed: a finite number"),
+        ("huge", r"reward function .*:broken returned 1e\+39 for sample set/7; allowed: at most 3\.4e\+38"),
         ("none", r"reward function .*:broken returned None \(NoneType\) for sample set/7; allowed: a float or a bool"),
         ("text", r"reward function .*:broken returned 'good' \(str\) for sample set/7"),
         ("1", r"reward function .*:broken returned '1' \(str\) for sample set/7; allowed: a float or a bool"),

@@ -401,10 +401,12 @@ class Coordinator:
         )
 
     def _way_back(self, error: RoleError) -> str:
-        """What to do about a role that took with it what nobody else has."""
+        """What to do about a role that took with it what nobody else has, or about an update that failed."""
+        way_back = self._checkpointing.way_back()
+        if error.method == "learn":
+            return f"; {way_back}" if way_back else ""
         if error.role not in self._stations.replay_names or error.method == "start" or isinstance(error, RoleRaised):
             return ""
-        way_back = self._checkpointing.way_back()
         if way_back is None:
             return "; what it held is gone, and there is no checkpoint to go back to yet"
         return f"; what it held is gone: {way_back}"

@@ -309,6 +309,7 @@ class LearnerRole(_KeepsTargets):
         report = self.learner.learn(batch)
         if not isinstance(report, LearnReport):
             raise TypeError(f"learn must return a LearnReport, received {type(report).__name__}")
+        _check_finite(batch, report)
         if publish_as is None:
             return report, None, ""
         try:
@@ -322,6 +323,33 @@ class LearnerRole(_KeepsTargets):
 
     def snapshot(self, version: int) -> Snapshot:
         return Snapshot(version, self.learner.snapshot())
+
+
+MUST_BE_FINITE = ("loss", "nll", "norm", "error")
+"""How the names of those metrics end that a healthy update never reports as infinite or NaN."""
+MAX_NAMED = 8
+
+
+def _check_finite(batch: Batch, report: LearnReport) -> None:
+    """Raises one line if a loss, a gradient or the new weights are not finite: the caller publishes and saves nothing
+    of this update."""
+    bad = [f"{name} is {value}" for name, value in report.metrics.items() if _is_infinite_or_nan(value)]
+    if not any(one.partition(" ")[0].endswith(MUST_BE_FINITE) for one in bad):
+        return
+    tickets = [str(rollout.ticket) for rollout in batch.rollouts if rollout.ticket >= 0]
+    data = "a draw of the replay"
+    if tickets:
+        more = f" and {len(tickets) - MAX_NAMED} more" if len(tickets) > MAX_NAMED else ""
+        data = f"ticket{'s' * (len(tickets) > 1)} {', '.join(tickets[:MAX_NAMED])}{more}"
+    raise FloatingPointError(
+        f"the update on {data} at version {batch.version} is not finite: "
+        f"{', '.join(bad)}; nothing of it was kept. "
+        "Rewards that are too large for float32, or a learning_rate that is too high, do this"
+    )
+
+
+def _is_infinite_or_nan(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, int) and not math.isfinite(value)
 
 
 class ReplayRole(_KeepsTargets):

@@ -115,6 +115,9 @@ MEASURES = "measures"
 """In the info of a rollout: what its collector measured, as names and numbers. Their means over a batch join the
 metrics of its update."""
 
+MAX_REWARD = 3.4e38
+"""Rewards of language models are kept as float32, which holds no larger ones."""
+
 SAMPLES = "samples"
 """In the info of a rollout: some of it for people to read, a mapping each, with at least `reward` and `versions`."""
 

@@ -85,7 +85,9 @@ class ModelLearner(ABC, Generic[Network]):
         self._network = make_network().to(device)
         self._target = make_network().to(device).requires_grad_(False)
         self._average = make_network().to(device).requires_grad_(False) if settings.average else None
-        self._parameters = [parameter for parameter in self._network.parameters() if parameter.requires_grad]
+        self._parameters: list[Tensor] = [
+            parameter for parameter in self._network.parameters() if parameter.requires_grad
+        ]
         self._optimizer = torch.optim.AdamW(
             self._parameters,
             lr=settings.learning_rate,
@@ -106,14 +108,15 @@ class ModelLearner(ABC, Generic[Network]):
         (draw,) = batch.rollouts
         data = record_of(draw, DrawnWindows)
         targets = self._targets(data)
-        _refuse_nan(targets, self._updates + 1)
         if self._network.inputs is not None:
             self._network.inputs.see(targets.observations[0])
         losses = self._losses(targets)
         norm = self._step(losses.total)
         errors = (losses.values - targets.values[0]).abs().cpu().numpy()
         feedback = Priorities(data.ids, errors.astype(np.float64))
-        return LearnReport(_metrics(losses, errors, norm), samples=float(draw.steps), feedback=feedback)
+        weights = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(self._parameters)))
+        metrics = _metrics(losses, {"grad_norm": norm, "weight_norm": weights}, errors)
+        return LearnReport(metrics, samples=float(draw.steps), feedback=feedback)
 
     def _values(self, data: DrawnWindows) -> Tensor:
         """z [H + 1, B]: rewards on the way, and the value at its end times its discount (and sign; 0 past an end)."""
@@ -139,7 +142,7 @@ class ModelLearner(ABC, Generic[Network]):
             weights=self._tensor(data.weights),
         )
 
-    def _step(self, total: Tensor) -> float:
+    def _step(self, total: Tensor) -> Tensor:
         """One gradient step; the norm of the gradient before it was clipped."""
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.rate(self._updates)
@@ -152,7 +155,7 @@ class ModelLearner(ABC, Generic[Network]):
             self._follow(self._target, self._settings.target_tau)
         if self._average is not None:  # of all so far at first, so that the beginning is forgotten
             self._follow(self._average, max(1.0 - self._settings.average, 1.0 / self._updates))
-        return float(norm)
+        return norm
 
     @torch.no_grad()
     def _follow(self, follower: nn.Module, share: float) -> None:
@@ -182,27 +185,8 @@ class ModelLearner(ABC, Generic[Network]):
         self._updates = state["updates"]
 
 
-TARGET_NAMES = {"rewards": "reward", "policies": "policy", "values": "value target"}
-
-
-def _refuse_nan(targets: Targets, update: int) -> None:
-    """Nothing, or one line for the first target that is not a number: nothing can be learned from it."""
-    for name in TARGET_NAMES:
-        finite = getattr(targets, name).isfinite()
-        if not finite.all():
-            step, sample, *_ = (~finite).nonzero()[0].tolist()
-            culprit = float(getattr(targets, name)[~finite][0])
-            hint = ": the network has diverged; a lower learning_rate or max_grad_norm may help"
-            raise ValueError(
-                f"the {TARGET_NAMES[name]} of sample {sample} at step {step} is {culprit} in update {update}"
-                f"{hint if name == 'values' else ''}"
-            )
-
-
-def _metrics(losses: Losses, errors: np.ndarray, norm: float) -> dict[str, float]:
-    named = {"total": losses.total, **losses.parts}
+def _metrics(losses: Losses, norms: dict[str, Tensor], errors: np.ndarray) -> dict[str, float]:
+    parts = {name if name == "entropy" else f"{name}_loss": part for name, part in losses.parts.items()}
+    named = {"total_loss": losses.total, **parts, **norms}
     numbers = torch.stack([part.detach() for part in named.values()]).tolist()
-    metrics = {
-        name if name == "entropy" else f"{name}_loss": number for name, number in zip(named, numbers, strict=True)
-    }
-    return metrics | {"value_error": float(errors.mean()), "grad_norm": norm}
+    return {**dict(zip(named, numbers, strict=True)), "value_error": float(errors.mean())}

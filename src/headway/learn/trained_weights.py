@@ -10,7 +10,7 @@ gradients come summed, so only the norm has to be told between ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -111,24 +111,34 @@ class TrainedWeights:
         """Scales the gradients down where they are too long; returns how long they were."""
         if not self._sharded:
             return torch.nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm, foreach=True)
-        norm = self._norm()
+        norm = self._norm({name: p.grad for name, p in self.named.items() if p.grad is not None})
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         torch._foreach_mul_(gradients, torch.clamp(self._max_grad_norm / (norm + 1e-6), max=1.0))
         return norm
 
-    def _norm(self) -> Tensor:
-        """Returns the norm of all gradients, wherever their rows are. Replicas of a shard count once."""
+    def _norm(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Returns the norm of all of them, wherever their rows are. Replicas of a shard count once."""
         own = torch.zeros((), dtype=torch.float64, device=self.parameters[0].device)
         alike = own.clone()
-        for name, parameter in self.named.items():
-            if parameter.grad is not None:
-                square = parameter.grad.double().square().sum()
-                if name in self._sharded:
-                    own += square * self._sharded[name].device_mesh.size(-1) / self._rank.size
-                else:
-                    alike += square
+        for name, rows in tensors.items():
+            square = rows.double().square().sum()
+            if name in self._sharded:
+                own += square * self._sharded[name].device_mesh.size(-1) / self._rank.size
+            else:
+                alike += square
         self._rank.add_up(own)
         return (own + alike).sqrt().float()
+
+    def norms(self, of_gradients: Sequence[Tensor]) -> dict[str, float]:
+        """Returns the mean norm of the gradients of an update and that of the weights after it, in one read from the
+        device. A gradient or a weight that is not finite shows in them."""
+        if self._sharded:
+            weights = self._norm(self.values())
+        else:
+            weights = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(self.values().values()))).float())
+        gradients = torch.stack(list(of_gradients)).mean() if of_gradients else torch.zeros_like(weights)
+        grad_norm, weight_norm = torch.stack([gradients, weights]).tolist()
+        return {"grad_norm": grad_norm, "weight_norm": weight_norm}
 
     def step(self) -> None:
         self.before_change()

@@ -59,11 +59,11 @@ class Support:
         return torch.linspace(self.low, self.high, self.num_bins)
 
     def encode(self, values: Tensor) -> Tensor:
-        """Distributions [..., num_bins] of values [...], none of which may be NaN."""
+        """Distributions [..., num_bins] of values [...]. That of NaN is NaN."""
         places = ((squash(values) - self.low) / self.step).clamp(0, self.num_bins - 1).unsqueeze(-1)
         lower = places.floor().clamp(max=self.num_bins - 2)
         upper_share = places - lower
-        index = lower.long()
+        index = lower.nan_to_num().long()
         hot = torch.zeros(*values.shape, self.num_bins, dtype=values.dtype, device=values.device)
         hot.scatter_(-1, index, 1 - upper_share)
         hot.scatter_(-1, index + 1, upper_share)

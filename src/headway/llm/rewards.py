@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from headway.core.one_line import in_a_line, shortened
+from headway.core.types import MAX_REWARD
 
 NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 MARKED = re.compile(r"####\s*\$?\s*(" + NUMBER.pattern + ")")
@@ -161,6 +162,7 @@ def _finite(value: Any, source: str, uid: str) -> float:
         raise RewardError(f"{source} returned {received} for sample {uid}; allowed: a float or a bool") from None
     except OverflowError:
         raise RewardError(f"{source} returned a number beyond all floats for sample {uid}") from None
-    if not math.isfinite(number):
-        raise RewardError(f"{source} returned {number} for sample {uid}; allowed: a finite number")
+    if not abs(number) <= MAX_REWARD:
+        allowed = f"at most {MAX_REWARD:g}" if math.isfinite(number) else "a finite number"
+        raise RewardError(f"{source} returned {number} for sample {uid}; allowed: {allowed}")
     return number

@@ -20,6 +20,7 @@ from typing import Protocol, SupportsFloat, SupportsIndex, cast
 
 from headway.core.one_line import shortened
 from headway.core.opaque import JsonObject
+from headway.core.types import MAX_REWARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +168,9 @@ def finite(value: object, what: str) -> float:
         number = float(value) if isinstance(value, SupportsFloat | SupportsIndex) else math.nan
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
-        raise BadEnvironment(f"{what} is {_described(value)}; allowed: a finite number")
+    if not abs(number) <= MAX_REWARD:
+        allowed = f"at most {MAX_REWARD:g}" if math.isfinite(number) else "a finite number"
+        raise BadEnvironment(f"{what} is {_described(value)}; allowed: {allowed}")
     return number
 
 

@@ -120,8 +120,10 @@ class GRPOLearner(LearnsAModel):
                 self._step(update, groups, is_first_look=epoch == 0)
         self._training.updates += 1
         found = measure(update, self._rank, self._settings.num_epochs)
+        found |= self._training.trained.norms(update.norms)
         found["learning_rate"] = 0.0 if update.is_policy_waiting else self._training.trained.learning_rate
         if self._critic is not None:
+            found |= {f"critic_{name}": norm for name, norm in self._critic.trained.norms(update.critic_norms).items()}
             found["critic_learning_rate"] = self._critic.trained.learning_rate
         found["without_signal"] = self._without_signal(update, found)
         return LearnReport(found)

@@ -43,7 +43,7 @@ def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
     data, version = update.data, update.version
     found = dict(update.summary)
     if update.is_nothing_left:
-        return found | {"grad_norm": 0.0}
+        return found
     seen = torch.stack([update.logs, update.weights])
     rank.add_up(seen)
     logs, weights = seen
@@ -57,11 +57,9 @@ def measure(update: GRPOUpdate, rank: Rank, epochs: int) -> dict[str, float]:
     else:
         found |= update.mismatch
     found |= diagnostics.staleness(version, data.versions)
-    found["grad_norm"] = float(torch.stack(update.norms).mean()) if update.norms else 0.0
     if update.values is not None and update.targets is not None:
         found["explained_variance"] = diagnostics.explained_variance(update.values, update.targets)
         found["value_mean"] = float(update.values.mean())
-        found["critic_grad_norm"] = float(torch.stack(update.critic_norms).mean())
     return found
 
 

@@ -91,7 +91,7 @@ class ImitationLearner(LearnsAModel):
                 "trained_tokens": float(data.num_tokens),
                 "episode_tokens": data.num_tokens / data.sequences.num_rows,
                 "read_tokens": float(data.sizes.sum()),
-                "grad_norm": float(torch.stack([step.norm for step in steps]).mean()),
+                **self._training.trained.norms([step.norm for step in steps]),
                 "learning_rate": rate,
             }
         )

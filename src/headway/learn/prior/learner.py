@@ -127,7 +127,7 @@ class PriorLearner(LearnsAModel):
             "states": float(len(chosen)),
             "left_out_rows": float(states.counts.sum()) - counts,
             "read_tokens": float(states.replies.sizes[chosen].sum()),
-            "grad_norm": float(torch.stack(norms).mean()),
+            **self._training.trained.norms(norms),
         }
 
     def _imitation_step(self, states: SearchedStates, groups: np.ndarray) -> dict[str, Tensor]:
@@ -177,7 +177,7 @@ class PriorLearner(LearnsAModel):
             "states": float(len(chosen)),
             "left_out_rows": float((~is_kept).sum()),
             "read_tokens": float(replies.sizes[chosen].sum()),
-            "grad_norm": float(torch.stack(norms).mean()),
+            **self._training.trained.norms(norms),
         }
 
     @torch.no_grad()
