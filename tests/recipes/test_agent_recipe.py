@@ -32,9 +32,11 @@ from headway.launching import launch  # noqa: E402
 from headway.llm.conversation import Conversation  # noqa: E402
 from headway.llm.engine import Sampling  # noqa: E402
 from headway.llm.models import load_tokenizer  # noqa: E402
+from headway.observe.folder import RunFolder  # noqa: E402
 from headway.observe.recorder import MemoryRecorder, read_events  # noqa: E402
 from headway.recipes.agent import stations  # noqa: E402
-from headway.recipes.config import ConfigError  # noqa: E402
+from headway.recipes.agent_config import AgentConfig  # noqa: E402
+from headway.recipes.config import ConfigError, read_values  # noqa: E402
 from headway.recipes.language_model import build_engine  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
@@ -264,6 +266,12 @@ def test_no_game_that_begins_like_a_held_out_one_is_trained_on(model: Path) -> N
         ({"env_stepping": "thread(2)"}, "did you mean 'threads'?"),
         ({"env_options": "[3]"}, "env_options"),
         ({"episode_deadline_s": 700}, "episode_deadline_s=700 must be below collect_deadline_s=600"),
+        ({"step_deadline_s": 5}, "step_deadline_s=5 has no effect with env_stepping=here, where nothing interrupts"),
+        (
+            {"reset_deadline_s": 5.5, "env_stepping": "here"},
+            "reset_deadline_s=5.5 has no effect with env_stepping=here",
+        ),
+        ({"held_out_share": 0.2}, "held_out_share=0.2 has no effect with held_out=seeds: it goes with held_out=texts"),
         ({"step_deadline_s": 700}, "step_deadline_s=700 must be below collect_deadline_s=600"),
         ({"eval_samples": 2}, "eval_samples > 1 needs eval_temperature > 0"),
         ({"group_size": 1}, "compares episodes of one game: group_size must be >= 2"),
@@ -277,6 +285,19 @@ def test_settings_that_cannot_be_are_one_line(model: Path, changes: dict[str, An
         tiny_agent(model, **changes)
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_was_begun_with_what_does_nothing_goes_on_with_it_and_with_nothing_else(
+    model: Path, tmp_path: Path
+) -> None:
+    run = RunFolder(tmp_path)
+    run.write_config("agent", {**tiny_agent(model).model_dump(mode="json"), "step_deadline_s": 5.0})
+    values = run.read_config()[1]
+    assert tiny_agent(model, step_deadline_s=5, env_stepping="threads(2)").step_deadline_s == 5
+    assert read_values(AgentConfig, values).step_deadline_s == 5
+    with pytest.raises(ConfigError, match=r"held_out_share=0.3 has no effect"):
+        read_values(AgentConfig, values, {"held_out_share": 0.3})
+    assert tiny_agent(model, collect_deadline_s=40).collect_deadline_s == 40, "deadlines that do nothing need not fit"
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,7 @@ def test_silent_groups_are_filtered_and_counted(folder: Path) -> None:
         ({"eval_ks": [0]}, "eval_ks: pass@0 needs"),
         ({"eval_top_p": 0.5}, "eval_top_p < 1 needs eval_temperature > 0"),
         ({"overlong_tokens": 9}, "overlong_tokens=9 must not exceed max_tokens=8"),
+        ({"credit": "turn", "turn_gamma": 0.5}, "turn_gamma=0.5 has no effect in grpo: a reply is one turn"),
         ({"generation_deadline_s": 700}, "must be below collect_deadline_s=600"),
         ({"engine_deadline_s": 5}, "engine_deadline_s needs engine='vllm'"),
         ({"vllm_options": {"seed": 1}}, "vllm_options needs engine='vllm'"),

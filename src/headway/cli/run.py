@@ -20,7 +20,7 @@ from headway.coordinate.roles import Stations
 from headway.core.opaque import SettingValue
 from headway.names import roll, sb3
 from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
+from headway.observe.folder import RecordedSettings, RunFolder
 from headway.observe.recorder import read_events
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import read_values
@@ -62,7 +62,7 @@ def _replay(path: Path) -> int:
     def stations_for(config: Mapping[str, object] | None) -> Stations:
         """Of one session: with the settings it had."""
         told = values if config is None else {key: value for key, value in config.items() if key != "recipe"}
-        return recipe.stations(read_values(recipe.config, told))
+        return recipe.stations(read_values(recipe.config, RecordedSettings(told)))
 
     winner = folder.recorded_winner()
     done = replay(stations_for, read_events(folder.events), until_version=winner)

@@ -44,6 +44,10 @@ class FolderInUse(ValueError):
     """Another run lives in this folder. One line, with its process."""
 
 
+class RecordedSettings(dict[str, SettingValue]):
+    """The settings that a run was begun with: what would be refused today because it does nothing is let pass."""
+
+
 class RunFolder:
     """The paths of one run, and files that appear whole or not at all."""
 
@@ -150,7 +154,8 @@ class RunFolder:
 
     def read_config(self) -> tuple[str, JsonObject]:
         """The recipe's name and its settings."""
-        return read_config(self.config)
+        name, values = read_config(self.config)
+        return name, RecordedSettings(values)
 
     def recorded_fingerprint(self) -> str | None:
         """The weights a finished run ended with."""

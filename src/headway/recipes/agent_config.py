@@ -26,6 +26,9 @@ OF_ENVIRONMENTS = (
 """Settings that mean nothing to an agent that has its own loop."""
 
 
+OF_STEPS = ("reset_deadline_s", "step_deadline_s")
+
+
 class EnvironmentSettings(SettingsGroup):
     """Environment: what is played, and where it steps."""
 
@@ -42,7 +45,8 @@ class EnvironmentSettings(SettingsGroup):
     time, for those that wait. processes(N): in N processes that can be killed, for those that compute, hang, crash or
     seed the global generator."""
     reset_deadline_s: float = Field(default=60.0, gt=0)
-    """An environment that takes longer to begin an episode is given up, and the episode is replayed on another."""
+    """With env_stepping=threads or processes: an environment that takes longer to begin an episode is given up, and the
+    episode is replayed on another."""
     step_deadline_s: float = Field(default=60.0, gt=0)
     """The same for a step. Raising it waits longer for slow steps, and notices hangs later."""
     max_steps_under_way: int | None = Field(default=None, ge=1)
@@ -171,8 +175,12 @@ class AgentConfig(GameEvaluationSettings, EpisodeLengthSettings, EnvironmentSett
                 f"episode_deadline_s={limit:g} must be below collect_deadline_s={self.collect_deadline_s:g}, "
                 "or the collector is restarted first"
             )
-        for name in ("reset_deadline_s", "step_deadline_s"):
-            if getattr(self, name) >= self.collect_deadline_s:
+        for name in OF_STEPS:
+            is_idle = (
+                parse_where(self.env_stepping)[0] == "here"
+                and getattr(self, name) == type(self).model_fields[name].default
+            )
+            if getattr(self, name) >= self.collect_deadline_s and not is_idle:
                 raise ValueError(
                     f"{name}={getattr(self, name):g} must be below collect_deadline_s={self.collect_deadline_s:g}, "
                     "or the collector is restarted before its environment"
@@ -196,6 +204,24 @@ class AgentConfig(GameEvaluationSettings, EpisodeLengthSettings, EnvironmentSett
         if self.min_group is not None and self.min_group < self.group_size:
             raise ValueError(f"min_group={self.min_group} lets faults decide what is trained on, not in {what}")
         return self
+
+    def idle(self) -> dict[str, str]:
+        why = {}
+        if self.agent:
+            why = dict.fromkeys((*OF_STEPS, "held_out_share"), f"agent={self.agent!r}, which has its own loop")
+        else:
+            if parse_where(self.env_stepping)[0] == "here":
+                why |= dict.fromkeys(
+                    OF_STEPS,
+                    "env_stepping=here, where nothing interrupts an environment: say threads(N) or processes(N)",
+                )
+            if self.held_out != "texts":
+                why["held_out_share"] = f"held_out={self.held_out}: it goes with held_out=texts"
+        return {
+            name: f"{name}={getattr(self, name):g} has no effect with {reason}"
+            for name, reason in why.items()
+            if getattr(self, name) != type(self).model_fields[name].default
+        }
 
     @property
     def context_tokens(self) -> int:

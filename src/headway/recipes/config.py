@@ -23,6 +23,7 @@ from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
 from headway.launching import build_runtime
 from headway.names.layers import Said, understand_layers
+from headway.observe.folder import RecordedSettings
 from headway.recipes.shared_settings import (
     AsynchronySettings,
     FaultSettings,
@@ -70,6 +71,10 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
     def _can_work(self) -> RunConfig:
         self.settings()
         return self
+
+    def idle(self) -> dict[str, str]:
+        """Settings that were changed and do nothing beside the others, each with a line that refuses it."""
+        return {}
 
     @classmethod
     def implied(cls, name: str, system: str | None, values: Mapping[str, SettingValue]) -> Mapping[str, SettingValue]:
@@ -183,6 +188,11 @@ def read_values(kind: type[RunConfig], *layers: Mapping[str, object]) -> RunConf
         config = kind(**merged)
     except ValidationError as error:
         problems += _lines(error, with_combinations=not problems)
+    else:
+        begun = {
+            name: value for layer in layers if isinstance(layer, RecordedSettings) for name, value in layer.items()
+        }
+        problems += [line for name, line in config.idle().items() if begun.get(name) != getattr(config, name)]
     if problems:
         raise ConfigError(*problems)
     return config

@@ -140,6 +140,13 @@ class GRPOConfig(AnswerSettings, PromptSettings, ReplySettings, RewardSettings, 
         self.check_rewards(by_option="reward" in self.task_options, collect_deadline_s=self.collect_deadline_s)
         return self
 
+    def idle(self) -> dict[str, str]:
+        return {
+            name: f"{name}={getattr(self, name):g} has no effect in grpo: a reply is one turn, and nothing follows it"
+            for name in ("turn_gamma", "step_reward_gamma")
+            if getattr(self, name) != type(self).model_fields[name].default
+        }
+
     @property
     def all_task_options(self) -> JsonObject:
         """task_options, and what a recipe has as settings of its own."""
