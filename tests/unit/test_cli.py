@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -787,13 +789,14 @@ def test_the_status_counts_towards_the_end_of_the_plan(plan: Plan, unit: str, to
 
 # -- signals ----------------------------------------------------------------------------------------
 
-ENDLESS = [*AT_ONCE, "--updates", "1000000", "--evaluate_every", "0", "--log_level", "debug", "--quiet"]
+LONG = [*AT_ONCE, "--updates", "1000000", "--evaluate_every", "0"]
+ENDLESS = [*LONG, "--log_level", "debug", "--quiet"]
 
 
 @contextmanager
-def started(runs: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+def started(runs: Path, *words: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """`headway run functions` in a process of its own, ended in any case."""
-    command = [sys.executable, "-m", "headway", "run", "functions", "--runs", str(runs), *ENDLESS, *words]
+    command = [*before, sys.executable, "-m", "headway", "run", "functions", "--runs", str(runs), *ENDLESS, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -812,7 +815,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"no {text!r} in:\n{''.join(lines)}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_the_run_after_the_update_saved_and_resumable(
     runs: Path, number: signal.Signals, capsys: Output
 ) -> None:
@@ -834,6 +837,62 @@ def test_a_signal_ends_the_run_after_the_update_saved_and_resumable(
     capsys.readouterr()
     assert main(["run", "--replay", str(folder)]) == 0
     assert "the same bits as recorded" in capsys.readouterr().out
+
+
+def test_a_run_under_nohup_goes_on_when_its_terminal_is_closed(runs: Path) -> None:
+    with started(runs, "--collect_ms", "1", before=["nohup"]) as process:
+        read_until(process, "] learn u=3 ")
+        process.send_signal(signal.SIGHUP)
+        read_until(process, "] learn u=")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGHUP)
+        _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, err
+    assert "SIGHUP" not in err
+
+
+def test_a_closed_terminal_ends_a_run_saved_although_nothing_can_be_printed(runs: Path) -> None:
+    ours, theirs = pty.openpty()
+    terminal = (
+        "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(1, termios.TIOCSCTTY, 0); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [sys.executable, "-m", "headway", "run", "functions", "--runs", str(runs), *LONG]
+    with subprocess.Popen(
+        [sys.executable, "-c", terminal, *command], stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        try:
+            os.close(theirs)
+            wait_until(lambda: b"learner" in os.read(ours, 10_000), what="a run that shows itself")
+            os.close(ours)
+            assert process.wait(WAIT_S) == 0
+        finally:
+            process.kill()
+    (folder,) = runs.iterdir()
+    assert summary(folder)["stop_reason"] == "interrupted by SIGHUP"
+    assert CheckpointStore(folder / "checkpoints").all()
+
+
+def test_a_run_whose_output_is_closed_trains_to_its_end(runs: Path) -> None:
+    command = [sys.executable, "-m", "headway", "run", "functions", "--runs", str(runs), *AT_ONCE, "--updates", "5"]
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh", *command], stderr=subprocess.PIPE, check=False, timeout=WAIT_S
+    )
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    (folder,) = runs.iterdir()
+    assert summary(folder)["complete"]
+    assert list(read_events(folder / "events.jsonl")), "and nothing was printed into it"
+
+
+def test_a_reader_who_goes_away_is_said_and_ends_nothing(runs: Path) -> None:
+    with started(runs, "--updates", "5", "--report", "false") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(WAIT_S) == 0
+    assert said.count("headway: standard output is closed: nothing more is printed there\n") == 1
+    (folder,) = runs.iterdir()
+    assert summary(folder)["complete"]
 
 
 def test_sigusr1_prints_who_waits_for_what_and_the_run_goes_on(runs: Path) -> None:

@@ -19,10 +19,10 @@ def begin(
 ) -> Channel:
     """The channel to the process that started this one, which from now on ends with that process.
 
-    The `ignored` signals go to the parent as well, and it decides. With a `lifeline` this process ends when the other
-    end of that pipe is closed, else when the thread that started it has ended.
+    The `ignored` signals and SIGHUP go to the parent as well, and it decides. With a `lifeline` this process ends when
+    the other end of that pipe is closed, else when the thread that started it has ended.
     """
-    for number in ignored:
+    for number in (*ignored, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if lifeline is None:
         die_with_parent()

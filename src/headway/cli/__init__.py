@@ -59,8 +59,19 @@ headway explain off_policy_degree=-1
 def main(arguments: Sequence[str] | None = None) -> int:
     """The `headway` command. 0: done; 1: the run failed, or the operating system did; 2: the input is wrong; 130: ended
     by hand."""
+    _open_standard_files()
     words = list(sys.argv[1:] if arguments is None else arguments)
     return told_in_one_line(lambda: _dispatch(words))
+
+
+def _open_standard_files() -> None:
+    """Give standard files that were closed (`>&-`) a place: else the next file that is opened would get their numbers,
+    and what is printed."""
+    while (file := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(file)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for as long as this process lives
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def told_in_one_line(work: Callable[[], int]) -> int:
@@ -70,10 +81,10 @@ def told_in_one_line(work: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except (UsageError, CheckpointError, ReplayError, ValueError) as error:
-        print(f"headway: {said(error)}", file=sys.stderr)
+        to_stderr(said(error))
         return 2
     except (RunFailed, Stalled) as error:
-        print(f"headway: {said(error)}", file=sys.stderr)
+        to_stderr(said(error))
         return 1
     except (OSError, MemoryError, RuntimeError) as error:
         what = refusal(error)
@@ -82,7 +93,7 @@ def told_in_one_line(work: Callable[[], int]) -> int:
         to_stderr(f"{'' if _is_heard() else 'standard output: '}{what}")
         return 1
     except KeyboardInterrupt:
-        print("headway: ended by hand; nothing was saved since the last checkpoint", file=sys.stderr)
+        to_stderr("ended by hand; nothing was saved since the last checkpoint")
         return 130
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
-OUT = Console(highlight=False, soft_wrap=True, emoji=False)  # `textworld:cooking:` is a name
+from headway.observe.console import Terminal
+
+OUT = Terminal(highlight=False, soft_wrap=True, emoji=False)  # `textworld:cooking:` is a name
 
 
 def say(text: str | None, style: str | None = None) -> None:

@@ -22,6 +22,15 @@ def shortened(text: object, limit: int = 120) -> str:
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
+_VISIBLE = {**{code: 0x2400 + code for code in range(32)}, 0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
+del _VISIBLE[ord("\n")], _VISIBLE[ord("\t")]
+
+
+def printable(text: str) -> str:
+    """Return the text with other signs in place of the control characters that a terminal obeys."""
+    return text.translate(_VISIBLE)
+
+
 def first_line(error: BaseException) -> str:
     """Of what an error says; the name of its class if it says nothing."""
     lines = said(error).strip().splitlines()

@@ -1,6 +1,7 @@
 """Signals of a run.
 
 SIGINT, SIGTERM   finish the update, save, end (a second one ends at once)
+SIGHUP            the same, once: a terminal that closes sends several. Ignored if it was (nohup)
 SIGUSR1           print who waits for what
 """
 
@@ -44,11 +45,15 @@ def routed_signals(coordinator: Coordinator, *, is_apart: bool) -> Iterator[None
     def say(line: str) -> None:
         try:
             print(line, file=sys.stderr, flush=True)
+        except OSError:  # the terminal is gone
+            pass
         except RuntimeError:  # the signal came in the middle of another line, which has to be whole first
             coordinator.call_soon(lambda: print(line, file=sys.stderr, flush=True))
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal asked
+        if number == signal.SIGHUP and asked:
+            return
         asked += 1
         name = signal.Signals(number).name
         if asked > 1:
@@ -69,6 +74,8 @@ def routed_signals(coordinator: Coordinator, *, is_apart: bool) -> Iterator[None
         signal.SIGTERM: stop,
         signal.SIGUSR1: explain,
     }
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = stop
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

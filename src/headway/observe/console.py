@@ -11,21 +11,27 @@ The run is looked at from its own thread, four times a second (`Status`); drawin
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from headway.core.one_line import printable
 from headway.observe.activities import WAITS, in_words, were_in_words
 from headway.observe.log_file import TextLog
+from headway.observe.messages import to_stderr
 from headway.observe.notebook_cells import replaceable_text
 from headway.observe.story_records import role_order
 
@@ -33,6 +39,31 @@ REFRESH_S = 0.25
 CELL_REFRESH_S = 1.0
 LINE_EVERY_S = 10.0
 MAX_ROWS = 12  # more collectors are counted instead of listed
+
+
+class Terminal(Console):
+    """A console whose reader may go away, which ends nobody's work, and whose text may be a stranger's, which only a
+    terminal would obey."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more, also not what is still in Python's own buffer."""
+        self.quiet = True
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+        if self.file is sys.stdout:
+            to_stderr("standard output is closed: nothing more is printed there")
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO:  # a terminal that was closed, to which rich does not attend
+                raise
+            self.on_broken_pipe()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +222,7 @@ class StatusDisplay:
         is_shown: bool = True,
     ) -> None:
         self._status = status
-        self._console = console or Console(file=sys.stderr, emoji=False)
+        self._console = console or Terminal(file=sys.stderr, emoji=False)
         self._line_every_s = LINE_EVERY_S if line_every_s is None else line_every_s
         self._log = log
         self._is_shown = is_shown

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from headway.core.one_line import printable
+
 Say = Callable[[str], None]
 
 
 def to_stderr(line: str) -> None:
     """On standard error, at once, if there is still somebody to read it."""
     try:
-        print(f"headway: {line}", file=sys.stderr, flush=True)
+        print(f"headway: {printable(line)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass

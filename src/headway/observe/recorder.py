@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -174,7 +175,8 @@ class PrintingRecorder(EventSink):
     def take(self, events: Sequence[Event]) -> None:
         for event in map(written, events):
             details = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("t", "e"))
-            print(f"[{event['t']:.3f}] {event['e']} {details}", file=sys.stderr)
+            with suppress(OSError):  # nobody reads along any more
+                print(f"[{event['t']:.3f}] {event['e']} {details}", file=sys.stderr)
         self._behind.take(events)
 
 

@@ -17,7 +17,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
 
@@ -148,12 +148,17 @@ class Scheduler:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         def stop(number: int, frame: FrameType | None) -> None:
+            if number == signal.SIGHUP and self._asked:  # a terminal that closes sends several
+                return
             self.ask()
             words = {1: "each run saves and ends after its update (again: at once)", 2: "ending now"}
-            os.write(2, f"{signal.Signals(number).name}: {words.get(self._asked, 'killing what is left')}\n".encode())
+            line = f"{signal.Signals(number).name}: {words.get(self._asked, 'killing what is left')}\n"
+            with suppress(OSError):  # the terminal is gone
+                os.write(2, line.encode())
 
+        hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # ignored: nohup
         try:
-            before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+            before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
         except ValueError:  # another thread than the main one has no signals
             yield
             return
