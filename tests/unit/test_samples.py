@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from headway.core.one_line import visible
 from headway.core.types import SAMPLES, Batch, Rollout, Score
 from headway.observe.sample_view import show
-from headway.observe.samples import EVAL, TRAIN, SampleLog, choose, in_words, read_samples, visible
+from headway.observe.samples import EVAL, TRAIN, SampleLog, choose, in_words, read_samples
 
 
 def sample(reward: float = 0.5, **more: Any) -> dict[str, Any]:

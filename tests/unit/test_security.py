@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import http.client
+import json
 import os
 import pickle
+import shutil
 import socket
 import stat
 import subprocess
@@ -16,10 +18,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 from waiting import patient, wait_until
 
+from headway.cli import main
+from headway.cli.output import say
 from headway.launching.metric_sinks import build_sinks, run_token
 from headway.observe.folder import RunFolder
+from headway.observe.messages import to_stderr
 from headway.observe.prometheus_sink import PrometheusSink
 from headway.observe.strangers import MOST_STRANGERS, Strangers
 
@@ -237,3 +243,80 @@ def test_engines_find_the_learner_through_a_crowd_of_strangers() -> None:
             assert handle.take()["w"].tolist() == [1, 1, 1]
     finally:
         source.close()
+
+
+# -- the folder of a stranger -----------------------------------------------------------------------
+
+DEEP = '{"a": ' * 100_000 + "1" + "}" * 100_000
+STEERS = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    at_once = ["--collect_ms", "0", "--train_ms", "0", "--updates", "3", "--evaluate_every", "0", "--report", "false"]
+    assert main(["run", "functions", *at_once, "--runs", str(folder), "--tensorboard", "false", "--quiet"]) == 0
+    return next(folder.iterdir())
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("command", ["status", "doctor", "report", "trace"])
+@pytest.mark.parametrize("file", ["summary.json", "environment.json", "events.jsonl"])
+def test_a_file_that_is_nested_without_end_is_refused_in_a_line(
+    folder: Path, file: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / file).write_text(f"{DEEP}\n")
+    assert main([command, str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("headway: ") and str(folder / file) in said
+    assert said.count("\n") == 1 and len(said) < 500
+
+
+@pytest.mark.parametrize("command", ["status", "doctor", "report"])
+def test_a_line_of_many_megabytes_is_refused_and_not_printed(
+    folder: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = folder / "events.jsonl"
+    log.write_text('{"t":0,"e":"' + "x" * (20 << 20) + f'"}}\n{log.read_text()}')
+    assert main([command, str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"headway: {log}, line ") and said.endswith(": longer than 16 MiB, which no event is\n")
+    assert len(said) < 500
+
+
+def test_what_a_run_ended_with_is_printed_as_far_as_anyone_reads(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(folder / "events.jsonl", "a") as log:
+        log.write(json.dumps({"t": 9.0, "e": "busy", "r": "r" * 10**6, "w": "learn"}) + "\n")
+        log.write(json.dumps({"t": 9.0, "e": "fail", "why": "x" * 10**6}) + "\n")
+    assert main(["status", str(folder)]) == 0
+    assert len(capsys.readouterr().out) < 200_000
+
+
+@pytest.mark.parametrize("command", ["status", "doctor", "report", "samples"])
+def test_a_strangers_text_cannot_steer_the_terminal(
+    folder: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "recipe": f"functions{STEERS}", "name": STEERS}))
+    told = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps({**told, "host": STEERS, "cpu": STEERS}))
+    with open(folder / "events.jsonl", "a") as log:
+        log.write(json.dumps({"t": 9.0, "e": "busy", "r": STEERS, "w": STEERS}) + "\n")
+    main([command, str(folder)])
+    output = "".join(capsys.readouterr())
+    assert not [sign for sign in STEERS if sign in output and not sign.isprintable()]
+    assert "owned" in output or command in ("report", "doctor"), "it is shown all the same"
+
+
+def test_watching_prints_nothing_that_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"you see {STEERS}")
+    to_stderr(f"no {STEERS}")
+    printed = capsys.readouterr()
+    escaped = r"\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
+    assert (printed.out, printed.err) == (f"you see {escaped}\n", f"headway: no {escaped}\n")

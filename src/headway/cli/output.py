@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from headway.core.one_line import visible
 from headway.observe.console import Terminal
 
 OUT = Terminal(highlight=False, soft_wrap=True, emoji=False)  # `textworld:cooking:` is a name
@@ -13,7 +14,7 @@ OUT = Terminal(highlight=False, soft_wrap=True, emoji=False)  # `textworld:cooki
 
 def say(text: str | None, style: str | None = None) -> None:
     """Print a text as it stands."""
-    OUT.print(text, markup=False, style=style)
+    OUT.print(None if text is None else visible(text, 100_000), markup=False, style=style)
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

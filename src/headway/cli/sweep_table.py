@@ -6,7 +6,6 @@ learning_rate=0.001,seed=1   finished   update 200   204800 steps   score 498   
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,7 @@ from rich.text import Text
 from headway.cli.output import OUT, print_table, say
 from headway.core.opaque import JsonObject
 from headway.observe.console import duration
+from headway.observe.parsed_json import parsed
 from headway.sweeping.folder import Sweep, SweepFolder, SweepRunState
 from headway.sweeping.grid import SweepRun
 from headway.sweeping.scheduler import Scheduler
@@ -110,7 +110,7 @@ def last_numbers(metrics: Path) -> JsonObject:
             file.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
             for line in file.read().splitlines():
                 try:
-                    told = json.loads(line)
+                    told = parsed(line)
                 except ValueError:
                     continue  # cut at its beginning, or not whole yet
                 where = {"update", "env_steps", "time_s"} if told.get("update", 0) < seen.get("update", 0) else set()

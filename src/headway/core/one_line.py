@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 def in_a_line(error: BaseException, limit: int = 120) -> str:
     """`KeyError: 'x'`."""
@@ -22,13 +24,17 @@ def shortened(text: object, limit: int = 120) -> str:
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
-_VISIBLE = {**{code: 0x2400 + code for code in range(32)}, 0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
-del _VISIBLE[ord("\n")], _VISIBLE[ord("\t")]
+def visible(text: str, limit: int = 1_000_000) -> str:
+    """Return the text with control characters, but for line ends and tabs, as their escapes, and cut if it is long."""
+    if len(text) > limit:
+        text = f"{text[:limit]}... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else _escaped(c) for c in text)
 
 
-def printable(text: str) -> str:
-    """Return the text with other signs in place of the control characters that a terminal obeys."""
-    return text.translate(_VISIBLE)
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def first_line(error: BaseException) -> str:

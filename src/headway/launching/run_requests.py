@@ -29,6 +29,7 @@ from headway.core.opaque import JsonObject
 from headway.observe.environment import process_is_alive
 from headway.observe.folder import RunFolder
 from headway.observe.messages import to_stderr
+from headway.observe.parsed_json import parsed
 
 LOOK_S = 0.2
 END_S = 10.0
@@ -77,7 +78,7 @@ class _Folder:
             about = os.fstat(file)
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_size > MAX_BYTES:
                 raise ValueError("it is not a small file of the user who runs this run")
-            content = json.loads(reading.read(MAX_BYTES))
+            content = parsed(reading.read(MAX_BYTES))
         if not isinstance(content, dict):
             raise ValueError("it is not an object")
         return content
@@ -218,7 +219,7 @@ def _is_running(run: RunFolder) -> bool:
     if not run.requests.exists():
         return False
     try:
-        environment = json.loads(run.environment.read_text())
+        environment = parsed(run.environment.read_text())
     except (OSError, ValueError):
         return True
     return process_is_alive(environment) is not False

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from headway.core.one_line import visible
 from headway.core.opaque import JsonObject
 from headway.observe import series
-from headway.observe.samples import Sample, visible
+from headway.observe.samples import Sample
 from headway.observe.statistics import seconds
 from headway.observe.story_records import Story
 

@@ -28,7 +28,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from headway.core.one_line import printable
+from headway.core.one_line import shortened, visible
 from headway.observe.activities import WAITS, in_words, were_in_words
 from headway.observe.log_file import TextLog
 from headway.observe.messages import to_stderr
@@ -39,6 +39,7 @@ REFRESH_S = 0.25
 CELL_REFRESH_S = 1.0
 LINE_EVERY_S = 10.0
 MAX_ROWS = 12  # more collectors are counted instead of listed
+MOST_IN_CELL = 200
 
 
 class Terminal(Console):
@@ -47,7 +48,7 @@ class Terminal(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Print nothing more, also not what is still in Python's own buffer."""
@@ -187,7 +188,7 @@ def roles_table(roles: Sequence[RoleStatus]) -> Table:
             table.add_row(f"{count} collectors", words, "", health)
     for status in ordered:
         row = (status.role, status.words, duration(status.since_s), status.health())
-        table.add_row(*(Text(cell) for cell in row), style="dim" if status.is_waiting else "")
+        table.add_row(*(Text(shortened(cell, MOST_IN_CELL)) for cell in row), style="dim" if status.is_waiting else "")
     return table
 
 

@@ -34,6 +34,7 @@ from pathlib import Path
 import yaml
 
 from headway.core.opaque import JsonObject, SettingValue
+from headway.observe.parsed_json import parsed
 from headway.observe.whole_files import flush_folder, write_whole
 
 NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
@@ -161,7 +162,7 @@ class RunFolder:
         """The weights a finished run ended with."""
         if not self.summary.is_file():
             return None
-        return str(json.loads(self.summary.read_text())["fingerprint"])
+        return str(parsed(self.summary.read_text())["fingerprint"])
 
     def recorded_winner(self) -> int | None:
         """The version that a finished run ended with because it reached the target score; others went beyond."""
@@ -170,7 +171,7 @@ class RunFolder:
 
     def recorded_lines(self) -> dict[str, str]:
         """The weights that the other lines of a finished run ended with."""
-        lines = json.loads(self.summary.read_text()).get("lines", {}) if self.summary.is_file() else {}
+        lines = parsed(self.summary.read_text()).get("lines", {}) if self.summary.is_file() else {}
         return {name: str(line["fingerprint"]) for name, line in lines.items()}
 
     def note_session(self, environment: JsonObject, clock_s: float) -> None:
@@ -178,7 +179,7 @@ class RunFolder:
         now = time.time()
         session = {"began_at": now, "clock_s": clock_s, "pid": os.getpid()}
         try:
-            known = json.loads(self.environment.read_text())
+            known = parsed(self.environment.read_text())
             sessions, began_at = [*known["sessions"], session], known["began_at"]
         except (OSError, ValueError, KeyError, TypeError):  # the first, or nothing that could be gone on with
             sessions, began_at = [session], now - clock_s
@@ -202,6 +203,7 @@ def check_name(name: str) -> str:
 
 WHOLE = '# complete: the last line is "..."\n'
 MOST_VALUES = 100_000
+MOST_BYTES = 4 << 20
 
 
 def whole_yaml(content: JsonObject) -> str:
@@ -211,6 +213,8 @@ def whole_yaml(content: JsonObject) -> str:
 
 def load_yaml(path: Path) -> SettingValue:
     """Read a YAML file, by hand or from `whole_yaml`. ValueError: it is cut off, or larger than a file of settings."""
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{path} is larger than {MOST_BYTES >> 20} MiB, which no file of settings is")
     text = path.read_text()
     if text.startswith(WHOLE) and "\n..." not in text:
         raise ValueError(
@@ -223,8 +227,6 @@ def load_yaml(path: Path) -> SettingValue:
         if _num_values(node, {}) > MOST_VALUES:
             raise ValueError(f"{path} holds more than {MOST_VALUES} values, with those that its aliases stand for")
         return None if node is None else loader.construct_document(node)
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply, or contains itself") from None
     finally:
         loader.dispose()
 
@@ -245,6 +247,8 @@ def read_config(path: Path) -> tuple[str, JsonObject]:
         config = tomllib.loads(path.read_text()) if path.suffix == ".toml" else load_yaml(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply, or contains itself") from None
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from headway.observe.metrics import Moment
+from headway.observe.parsed_json import parsed
 from headway.observe.whole_files import written_beside
 
 LIMIT_BYTES = 16 * 2**20
@@ -60,7 +61,7 @@ def _cut(path: Path, until_s: float) -> None:
 
 def _is_until(line: bytes, until_s: float) -> bool:
     try:
-        return line.endswith(b"\n") and json.loads(line)["time_s"] <= until_s + 1e-6  # as far as times are rounded
+        return line.endswith(b"\n") and parsed(line)["time_s"] <= until_s + 1e-6  # as far as times are rounded
     except (ValueError, KeyError, TypeError):
         return False
 

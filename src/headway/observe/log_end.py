@@ -19,6 +19,7 @@ import orjson
 from headway.core.naming import learner_name, seat_name
 from headway.core.opaque import JsonObject
 from headway.observe.log_parts import lines_from, log_begin
+from headway.observe.parsed_json import parsed
 from headway.observe.recorder import parse_event
 from headway.observe.run_history import tell_end
 from headway.observe.story_records import EVALUATOR, LEARNER, Story
@@ -115,7 +116,7 @@ def _last_mentions(log: mmap.mmap, run: JsonObject, since: int, until: int) -> I
     collectors, lanes = run.get("collectors", 1), run.get("lanes", 1)
     changes = list(_changes(log, since, until))
     yield from changes
-    told = [json.loads(log[_begin_of(log, at) : log.find(b"\n", at)]) for at in changes]
+    told = [parsed(log[_begin_of(log, at) : log.find(b"\n", at)]) for at in changes]
     most = max([collectors, *(change.get("collectors", 0) for change in told)])
     seats = {seat_name(seat, collectors, lanes): seat for seat in range(most * lanes)}
     learners = map(learner_name, run.get("lines", ()))
@@ -125,7 +126,7 @@ def _last_mentions(log: mmap.mmap, run: JsonObject, since: int, until: int) -> I
             at = max(at, log.rfind(f'"c":{seats[role]},"v"'.encode(), since, until))
         if at < 0:
             continue
-        ticket = json.loads(log[_begin_of(log, at) : log.find(b"\n", at)]).get("k")
+        ticket = parsed(log[_begin_of(log, at) : log.find(b"\n", at)]).get("k")
         has_landed = ticket is not None and log.find(f'"e":"land","k":{ticket},'.encode(), at, until) >= 0
         if not has_landed:
             yield at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from headway.core.one_line import printable
+from headway.core.one_line import visible
 
 Say = Callable[[str], None]
 
@@ -13,6 +13,6 @@ Say = Callable[[str], None]
 def to_stderr(line: str) -> None:
     """On standard error, at once, if there is still somebody to read it."""
     try:
-        print(f"headway: {printable(line)}", file=sys.stderr, flush=True)
+        print(f"headway: {visible(line, 10_000)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass

@@ -32,7 +32,9 @@ from headway.observe.line_metrics import as_number
 from headway.observe.log_file import PART_BYTES, Compressed, LogFile, Mark
 from headway.observe.log_parts import lines_from
 from headway.observe.messages import Say, to_stderr
+from headway.observe.parsed_json import parsed
 
+MOST_LINE_BYTES = 16 << 20
 LoggedLine = JsonObject
 """An event as it stands in the log: `t` seconds, `e` kind, and the fields of that kind."""
 Brief = tuple[float, Callable[..., Event], Sequence[object]]
@@ -332,11 +334,13 @@ def read_events(path: Path) -> Iterator[LoggedLine]:
 
 def parse_event(line: bytes, path: Path, number: int) -> LoggedLine:
     """One line of the log."""
+    if len(line) > MOST_LINE_BYTES:
+        raise ValueError(f"{path}, line {number}: longer than {MOST_LINE_BYTES >> 20} MiB, which no event is")
     try:
         event = orjson.loads(line)
     except ValueError:  # a number that is not finite, or no JSON at all
         try:
-            event = json.loads(line)
+            event = parsed(line)
         except ValueError:
             raise ValueError(f"{path}, line {number}: not an event") from None
     if not isinstance(event, dict) or "e" not in event or "t" not in event:

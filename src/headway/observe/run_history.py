@@ -23,18 +23,19 @@ several `sessions`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headway.core import events as ev
 from headway.core.history import RunHistory
+from headway.core.one_line import shortened
 from headway.core.opaque import JsonObject, SettingValue
 from headway.core.written_events import as_event, written_kind
 from headway.observe.folder import RunFolder
 from headway.observe.log_parts import crc_before, lines_from, log_size
 from headway.observe.log_window import LogWindow, find_window
+from headway.observe.parsed_json import parsed
 from headway.observe.recorder import parse_event
 from headway.observe.story_records import Story
 
@@ -154,7 +155,7 @@ def _tell_all(teller: _Teller, events: Iterable[LoggedEvent], where: str) -> Sto
 def _read_object(path: Path) -> JsonObject:
     """A JSON object; empty if there is none."""
     try:
-        value = json.loads(path.read_text())
+        value = parsed(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -179,7 +180,7 @@ class _Teller:
         """The next event of the log `where`."""
         story = self.story
         if not story.num_events and _kind(event) not in ("run", "gap", "part"):
-            raise ValueError(f"{where} is not the log of a run: it begins with {_kind(event)!r}")
+            raise ValueError(f"{where} is not the log of a run: it begins with {shortened(repr(_kind(event)))}")
         try:
             typed = as_event(event)
             self._history.apply(typed)
@@ -187,9 +188,9 @@ class _Teller:
             if keep is not None:
                 keep(story, typed)
         except ValueError as error:
-            raise ValueError(f"{where}, line {story.num_events + 1}: {error}") from None
+            raise ValueError(f"{where}, line {story.num_events + 1}: {shortened(error)}") from None
         except (KeyError, TypeError, IndexError) as error:
-            what = f"not a {_kind(event)!r} event of a run ({error!r})"
+            what = f"not a {shortened(repr(_kind(event)))} event of a run ({shortened(repr(error))})"
             raise ValueError(f"{where}, line {story.num_events + 1}: {what}") from None
         story.num_events += 1
 

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import json
 import math
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from headway.core.one_line import visible
 from headway.core.opaque import JsonObject
 from headway.core.types import SAMPLES, Batch, Score
 from headway.observe.messages import Say, to_stderr
+from headway.observe.parsed_json import parsed
 from headway.observe.whole_files import written_beside
 from headway.observe.worker import Worker
 
@@ -143,11 +144,15 @@ def read_samples(path: Path) -> Iterator[Sample]:
             if not line.endswith(b"\n"):
                 return
             try:
-                sample = json.loads(line)
+                sample = parsed(line)
             except ValueError:
                 continue
-            if isinstance(sample, dict) and "split" in sample:
+            if isinstance(sample, dict) and _has_its_place(sample):
                 yield sample
+
+
+def _has_its_place(sample: Sample) -> bool:
+    return {"split", "version"} <= set(sample) and (sample["split"] != TRAIN or "update" in sample)
 
 
 def choose(samples: Iterable[Sample], *, at_most: int, split: str | None = None, by: str = "newest") -> list[Sample]:
@@ -220,12 +225,3 @@ def _turn_in_words(turn: JsonObject) -> TurnWords:
     if turn.get("read"):
         how += f"; then {turn['read']} tokens read, not trained on"
     return TurnWords(visible(str(turn.get("reply", ""))), visible(how), visible(str(turn.get("observation", ""))))
-
-
-def visible(text: str) -> str:
-    """Control characters, but for line ends and tabs, as their escapes."""
-    return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.capacity.model_shape import FAMILY, NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
 from headway.core.opaque import JsonObject
+from headway.observe.parsed_json import parsed
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ def find_shape(name: str) -> ModelShape:
 
 def _read(file: Path) -> JsonObject:
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = parsed(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ShapeError(f"{file} could not be read: {error}") from None
     if not isinstance(config, dict):

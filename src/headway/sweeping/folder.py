@@ -27,6 +27,7 @@ import yaml
 
 from headway.core.opaque import JsonObject
 from headway.observe.folder import FolderInUse, RunFolder, load_yaml, whole_yaml
+from headway.observe.parsed_json import parsed
 from headway.observe.whole_files import write_whole
 from headway.sweeping.grid import SweepRun
 
@@ -120,7 +121,7 @@ class SweepFolder:
             told = load_yaml(self.plan)
             runs = [SweepRun(**run) for run in told.pop("runs")]
             return Sweep(runs=runs, **told)
-        except (OSError, yaml.YAMLError, TypeError, AttributeError, KeyError) as error:
+        except (OSError, ValueError, RecursionError, yaml.YAMLError, TypeError, AttributeError, KeyError) as error:
             raise ValueError(f"{self.plan} is not what a sweep wrote: {' '.join(str(error).split())}") from None
 
     def write_status(self, states: dict[str, SweepRunState], *, pid: int, workers: int) -> None:
@@ -134,7 +135,7 @@ class SweepFolder:
             with self.hold():
                 return states
         except FolderInUse:
-            told = json.loads(self.status.read_text())["runs"]
+            told = parsed(self.status.read_text())["runs"]
             return {
                 name: replace(state, state="running") if told.get(name, {}).get("state") == "running" else state
                 for name, state in states.items()
@@ -143,7 +144,7 @@ class SweepFolder:
     def read_states(self, sweep: Sweep) -> dict[str, SweepRunState]:
         """How far each run is: as status.json has it, where the run's own folder does not say otherwise."""
         try:
-            told = json.loads(self.status.read_text())["runs"]
+            told = parsed(self.status.read_text())["runs"]
         except (OSError, ValueError, KeyError):
             told = {}
         return {run.folder: self._state(run, SweepRunState(**told.get(run.folder, {}))) for run in sweep.runs}
@@ -159,7 +160,7 @@ class SweepFolder:
     def is_complete(self, run: SweepRun) -> bool:
         """Whether the run has got to its end."""
         try:
-            return bool(json.loads(self.run_folder(run).summary.read_text())["complete"])
+            return bool(parsed(self.run_folder(run).summary.read_text())["complete"])
         except (OSError, ValueError, KeyError):
             return False
 

@@ -10,13 +10,13 @@ because it reached its target stays where it was.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from headway.core.opaque import JsonObject
+from headway.observe.parsed_json import parsed
 from headway.observe.series import finite
 from headway.sweeping import aggregate
 from headway.sweeping.folder import Sweep, SweepFolder, SweepRunState
@@ -77,7 +77,7 @@ def read_run(folder: SweepFolder, run: SweepRun, state: SweepRunState) -> RunNum
         with open(place.metrics, encoding="utf-8") as lines:
             for line in lines:
                 try:
-                    told = json.loads(line)
+                    told = parsed(line)
                 except ValueError:
                     break  # the last line of a run that goes on
                 where = tuple(float(told.get(name, 0.0)) for name in AXES.values())
@@ -103,7 +103,7 @@ def read_run(folder: SweepFolder, run: SweepRun, state: SweepRunState) -> RunNum
 
 def _stop_reason(text: str) -> str:
     try:
-        return str(json.loads(text)["stop_reason"])
+        return str(parsed(text)["stop_reason"])
     except (ValueError, KeyError):
         return ""
 
