@@ -571,6 +571,39 @@ def test_values_may_refer_to_each_other_but_not_in_a_circle() -> None:
         resolve({"a.b": "${a.c}", "a.c": "${a.b}"})
 
 
+def test_values_may_refer_to_any_name_at_the_top_of_the_file() -> None:
+    text = "reply: 96\nmax_staleness_allowed: 5\ngroup: {size: 4}\nactor_rollout_ref:\n  rollout:\n"
+    text += "    {response_length: '${reply}', temperature: '${max_staleness_allowed}', n: '${group.size}'}\n"
+    config = read_values(GRPO, yaml.safe_load(text))
+    assert (config.max_tokens, config.temperature, config.group_size, config.max_staleness) == (96, 5.0, 4, 5)
+    assert read_values(GRPO, yaml.safe_load(text), {"reply": 64}).max_tokens == 64
+    assert read_values(GRPO, {"reply": 32, "max_tokens": "${reply}", "system_prompt": "${x}"}).max_tokens == 32
+    with pytest.raises(ConfigError, match=r"^unknown setting 'reply'"):
+        read_values(GRPO, {"reply": 96})
+    with pytest.raises(ConfigError, match="replay is not set in the file"):
+        read_values(GRPO, {"reply": 96, "actor_rollout_ref.rollout.response_length": "${replay}"})
+
+
+def test_groups_may_be_what_a_value_refers_to() -> None:
+    assert resolve({"a.b": "${c.d}", "c.d.e": 1, "c.d.f.g": 2})["a.b"] == {"e": 1, "f": {"g": 2}}
+
+
+def test_what_changes_a_loss_or_a_filter_is_never_called_without_effect() -> None:
+    filters = {"algorithm.filter_groups.enable": True}
+    read_values(GRPO, {**filters, "algorithm.filter_groups.metric": "seq_reward"})
+    read_values(GRPO, {"algorithm.filter_groups.metric": "acc"})  # nothing is filtered
+    with pytest.raises(ConfigError, match="metric='acc': only score or seq_reward or seq_final_reward is possible"):
+        read_values(GRPO, {**filters, "algorithm.filter_groups.metric": "acc"})
+    shaped = {**filters, "algorithm.use_kl_in_reward": True, "algorithm.filter_groups.metric": "seq_final_reward"}
+    with pytest.raises(ConfigError, match="metric='seq_final_reward': only score or seq_reward is possible"):
+        read_values(GRPO, shaped)
+    experts = "actor_rollout_ref.actor.megatron.override_transformer_config.moe"
+    read_values(GRPO, {f"{experts}_aux_loss_coeff": 0, f"{experts}_router_load_balancing_type": "none"})
+    for name, value in (("aux_loss_coeff", 0.01), ("router_load_balancing_type", "aux_loss")):
+        with pytest.raises(ConfigError, match="is possible here: nothing is added to the loss for how experts are"):
+            read_values(GRPO, {f"{experts}_{name}": value})
+
+
 def test_a_recipe_without_such_a_setting_says_so() -> None:
     with pytest.raises(ConfigError, match=r"setting 'actor_rollout_ref.rollout.n' means 'group_size', which this rec"):
         read_values(RunConfig, {"updates": 1, "actor_rollout_ref.rollout.n": 8})
@@ -665,7 +698,10 @@ def test_an_unknown_path_on_the_command_line_is_refused(capsys: pytest.CaptureFi
     error = capsys.readouterr().err
     assert "unknown setting 'actor_rollout_ref.rollout.m'; did you mean 'actor_rollout_ref.rollout.n'?" in error
     assert cli.main(["run", "functions", "n=8"]) == 2
-    assert "expected --name value, received 'n=8'" in capsys.readouterr().err
+    assert "unknown setting 'n'" in capsys.readouterr().err
+    assert cli.main(["run", "grpo", "model_engine=megatron", "trainer.epoks=3", "+max_leed=1"]) == 2
+    error = capsys.readouterr().err
+    assert all(name in error for name in ("'model_engine'", "'trainer.epoks'", "did you mean 'max_lead'"))
 
 
 @pytest.mark.usefixtures("wide")

@@ -22,13 +22,15 @@ TEXTS = ("name",)
 
 
 NESTED = re.compile(r"\+{0,2}(\w+(?:\.\w+)+)=(.*)", re.DOTALL)
+FLAT = re.compile(r"\+{0,2}(\w+=.*)", re.DOTALL)
+"""The same of a name without groups. Behind `--alarms` it is a value."""
 
 
 def read_options(words: Sequence[str], *, as_written: bool = False) -> dict[str, SettingValue]:
     """`--name value`, `--name=value` and bare `--flag`, values as YAML scalars, dashes as underscores.
 
-    Nested names need no dashes: `group.name=value`, where a value may be a list too. With `as_written` the values are
-    the texts themselves.
+    Names need no dashes before `=`: `name=value`, and `group.name=value`, whose value may be a list too. With
+    `as_written` the values are the texts themselves.
     """
     options: dict[str, SettingValue] = {}
     rest = list(words)
@@ -38,9 +40,10 @@ def read_options(words: Sequence[str], *, as_written: bool = False) -> dict[str,
         if nested is not None:
             options[nested[1]] = nested[2] if as_written else any_value(nested[2])
             continue
-        if not word.startswith("-"):
+        flat = FLAT.fullmatch(word)
+        if flat is None and not word.startswith("-"):
             raise UsageError(f"expected --name value, received {word!r}")
-        name, has_value, text = word.lstrip("-").partition("=")
+        name, has_value, text = (flat[1] if flat else word.lstrip("-")).partition("=")
         is_next = bool(rest) and (rest[0].startswith("--") or rest[0] == "-h" or NESTED.fullmatch(rest[0]) is not None)
         if not has_value and rest and not is_next:
             text, has_value = rest.pop(0), "="

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import yaml
@@ -53,7 +54,10 @@ def understand_layers(
     unknown_names: list[str] = []
     layers, systems = _systems(defaults, layers, problems)
     layers = [_with_values(_switched_off(values, defaults), defaults) for values in layers]
+    whole = {path: value for values in layers for path, value in nested_paths.flatten(values).items()}
+    layers = [_with_references(values, whole) for values in layers]
     together = {name: value for values in layers for name, value in values.items()}
+    variables = nested_paths.referred_to(whole)
     for values, names in zip(layers, systems, strict=True):
         theirs = {
             name: value
@@ -71,13 +75,16 @@ def understand_layers(
             try:
                 meaning = _flat_meaning(defaults, name, flat, nested, names, together)
             except ValueError as error:
-                problems.append(str(error))
+                if not (isinstance(value, Mapping) and name in variables):
+                    problems.append(str(error))
                 continue
+            if meaning is None and name in variables:
+                continue  # a file's own name for something that its values refer to
             if meaning is None:
                 unknown_names.append(str(name))
             elif value is not None or name in KNOWN_NAMES:
                 here.append(Said(name, value, meaning))
-        here += _translated_paths(defaults, nested, paths, problems)
+        here += _translated_paths(defaults, nested, paths, whole, problems)
         for one in here:  # what it meant before counts no more
             before = said[one.name].meaning if one.name in said else {}
             for field, value in before.items() if isinstance(before, dict) else ():
@@ -115,6 +122,18 @@ def _switched_off(values: Mapping[str, object], defaults: Defaults) -> Mapping[s
         return (rest, False) if value is True and name not in known and rest in known else (name, value)
 
     return dict(meant(name, value) for name, value in values.items())
+
+
+def _with_references(values: Mapping[str, object], whole: Mapping[str, object]) -> dict[str, object]:
+    """Texts at the top of a file that refer to other values, replaced by these."""
+
+    def meant(name: str, value: object) -> object:
+        if isinstance(value, str) and "${" in value:
+            with suppress(ValueError):  # such a text may be meant as it stands
+                return nested_paths.resolved(name, whole)
+        return value
+
+    return {name: meant(name, value) for name, value in values.items()}
 
 
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
@@ -225,16 +244,21 @@ def _flat_meaning(
 
 
 def _translated_paths(
-    defaults: Defaults, nested: Mapping[str, object], here: Mapping[str, object], problems: list[str]
+    defaults: Defaults,
+    nested: Mapping[str, object],
+    here: Mapping[str, object],
+    whole: Mapping[str, object],
+    problems: list[str],
 ) -> list[Said]:
-    """The nested names of one layer, and those of earlier ones that mean something else now."""
+    """The nested names of one layer, and those of earlier ones that mean something else now; they may refer to any name
+    of the `whole`."""
     if not here:
         return []
     theirs: dict[str, object] = {}
     unresolved: dict[str, str] = {}
     for name in nested:
         try:
-            theirs[name] = nested_paths.resolved(name, nested)
+            theirs[name] = nested_paths.resolved(name, {**whole, **nested})
         except ValueError as error:
             theirs[name], unresolved[name] = nested[name], str(error)
     said, refused = [], dict[str, str]()

@@ -16,6 +16,7 @@ from headway.core.naming import nearest
 from headway.names import lightzero, prime_rl, priorzero, rllib, roll, verl, verl_agent
 from headway.names.flat import KNOWN_NAMES
 from headway.names.rows import KnownPath, Meaning, Theirs
+from headway.names.rows import nested as as_groups
 
 T = TypeVar("T")
 
@@ -58,6 +59,12 @@ INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(,[^${}]*)?\}")
 """`${another.path}`, or `${oc.select:another.path,what it is otherwise}`; `${.name}` is in the same group."""
 
 
+def referred_to(flat: Theirs) -> set[str]:
+    """Names at the top of a file that values refer to."""
+    texts = [value for value in flat.values() if isinstance(value, str)]
+    return {match[1].partition(".")[0] for text in texts for match in INTERPOLATION.finditer(text)}
+
+
 def resolve(flat: Theirs) -> dict[str, object]:
     """Values that refer to others, replaced."""
     return {path: resolved(path, flat) for path in flat}
@@ -68,8 +75,11 @@ def resolved(path: str, flat: Theirs, seen: tuple[str, ...] = ()) -> object:
     value, first = flat[path], (*seen, path)[0]
     while isinstance(value, str) and (match := INTERPOLATION.search(value)):
         other = path.rpartition(".")[0] + match[1] if match[1].startswith(".") else match[1]
+        group = {name.removeprefix(f"{other}."): inner for name, inner in flat.items() if name.startswith(f"{other}.")}
         if other in flat and other not in (*seen, path):
             found = resolved(other, flat, (*seen, path))
+        elif group:
+            found = as_groups(group)
         elif match[2] is not None:
             found = yaml.safe_load(match[2][1:])
         else:

@@ -22,6 +22,7 @@ from headway.names.verl_corrections import CLIP, CORRECTION_PATHS, NEW
 from headway.names.verl_meanings import ROLLOUT
 
 ACTOR, MODEL, VAL = "actor_rollout_ref.actor", "actor_rollout_ref.model", f"{ROLLOUT}.val_kwargs"
+EXPERTS = f"{ACTOR}.megatron.override_transformer_config"
 CLIPS = (CLIP, f"{CLIP}_low", f"{CLIP}_high")
 ALL_BATCH_PATHS = (by.BATCH, by.FETCHES, by.REQUIRED, by.MINI)
 CORRECTION_EXAMPLES = (
@@ -133,7 +134,8 @@ PATHS = by_path(
     KnownPath(by.BY_STD, "estimator (dr_grpo when off)", by.estimator, True, (by.ESTIMATOR,)),
     KnownPath("algorithm.gamma", "gae_gamma (with gae)", by.with_gae("gae_gamma"), 1.0, (by.ESTIMATOR,)),
     KnownPath("algorithm.lam", "gae_lambda (with gae)", by.with_gae("gae_lambda"), 0.95, (by.ESTIMATOR,)),
-    row("algorithm.filter_groups.enable", "filter_silent", False),
+    row(by.FILTERS, "filter_silent", False),
+    KnownPath(by.METRIC, "(score or seq_reward)", by.metric, "seq_reward", (by.FILTERS, by.IN_REWARD)),
     KnownPath(
         "critic.optim.lr", "critic_learning_rate (with gae)", by.with_gae("critic_learning_rate"), 1e-5, (by.ESTIMATOR,)
     ),
@@ -236,6 +238,12 @@ PATHS = by_path(
             (f"{NEW}.loss_type", ("ppo_clip",), "what is kept is clipped"),
             (f"{NEW}.rollout_token_veto_threshold", ("off",), "one token does not veto its reply"),
             ("algorithm.rollout_is_veto_threshold", ("off",), "one token does not veto its reply"),
+            (f"{EXPERTS}.moe_aux_loss_coeff", (0, 0.0), "nothing is added to the loss for how experts are used"),
+            (
+                f"{EXPERTS}.moe_router_load_balancing_type",
+                ("none",),
+                "nothing is added to the loss for how experts are used",
+            ),
             (f"{VAL}.top_k", (-1, 0), "evaluation samples from all tokens"),
             ("data.shuffle", (True,), "every epoch is shuffled"),
             ("data.truncation", ("error",), "a prompt that is too long is named, never cut"),
@@ -357,7 +365,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "algorithm.kl_ctrl.*": "the weight of the penalty stays as it is",
     "algorithm.pf_ppo.*": "every reply of a batch is learned from alike",
     "algorithm.filter_groups.max_inflight_gen_batches": _STREAMED,
-    "algorithm.filter_groups.metric": "groups are filtered by their reward",
     "algorithm.filter_groups.max_num_gen_batches": "what is filtered is collected anew, under the same lead",
     "critic.*": "the critic shares the learner's settings (critic=shared), or is a second model (critic=own)",
     "data.gen_batch_size": _STREAMED,

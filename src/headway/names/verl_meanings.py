@@ -314,6 +314,19 @@ OVERLONGS = (OVERLONG, *(f"{group}.reward_kwargs.overlong_buffer_cfg" for group 
 """The same group, as it was called from version to version."""
 
 
+FILTERS, METRIC = "algorithm.filter_groups.enable", "algorithm.filter_groups.metric"
+
+
+def metric(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
+    """Groups are filtered before anything is taken off their rewards for the divergence."""
+    if not theirs.get(FILTERS):
+        return "filter_groups.enable is off"
+    allowed = ("score", "seq_reward", *(() if theirs.get(IN_REWARD) else ("seq_final_reward",)))
+    if value not in allowed:
+        raise ValueError(f"only {' or '.join(allowed)} is possible here: groups are filtered by their rewards")
+    return "groups are filtered by their rewards"
+
+
 def overlong(group: str) -> Callable[..., Meaning]:
     def translate(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
         if not theirs.get(f"{group}.enable"):
