@@ -616,6 +616,7 @@ def test_wandb_without_a_key_is_one_clear_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("headway: Weights & Biases: ") and "wandb login" in last
+    assert "--wandb_mode offline writes into the run's folder" in last
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -624,6 +625,16 @@ def test_wandb_can_be_disabled(tmp_path: Path) -> None:
     done = headway("run", "functions", *AT_ONCE, "--updates", "3", "--runs", str(tmp_path), *words)
     assert done.returncode == 0, done.stderr
     assert "Weights & Biases project headway (disabled)" in done.stdout
+
+
+def test_the_mode_of_wandb_is_what_its_variable_says_unless_it_is_set(tmp_path: Path) -> None:
+    words = ["--use_wandb", "true", "--report", "false"]
+    done = headway(
+        "run", "functions", *AT_ONCE, "--updates", "3", "--runs", str(tmp_path), *words, WANDB_MODE="offline"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Weights & Biases project headway (offline)" in done.stdout
+    assert len(list(tmp_path.glob("functions-*/wandb/offline-run-*"))) == 1
 
 
 # -- which sinks there are --------------------------------------------------------------------------

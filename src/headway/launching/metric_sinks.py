@@ -37,7 +37,7 @@ def build_sinks(
     tensorboard: bool | None = None,
     use_wandb: bool = False,
     wandb_project: str = "headway",
-    wandb_mode: Literal["online", "offline", "disabled"] = "online",
+    wandb_mode: Literal["online", "offline", "disabled"] | None = None,
     wandb_group: str | None = None,
     wandb_job_type: str | None = None,
     prometheus_port: int | None = None,

@@ -3,6 +3,7 @@ are sent (`spacing.py`)."""
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,21 +20,25 @@ Mode = Literal["online", "offline", "disabled"]
 
 
 class WandbSink:
-    """Logs to `project`. `folder` gets wandb's files, and remembers the id of the run there."""
+    """Logs to `project`. `folder` gets wandb's files, and remembers the id of the run there.
+
+    Without a `mode` it is what the variable WANDB_MODE says.
+    """
 
     def __init__(
         self,
         folder: Path,
         *,
         project: str,
-        mode: Mode = "online",
+        mode: Mode | None = None,
         config: Mapping[str, object] | None = None,
         name: str | None = None,
         group: str | None = None,
         job_type: str | None = None,
     ) -> None:
         self._spacing = Spacing()
-        self._what = f"Weights & Biases project {project} ({mode})"
+        mode_in_words = mode or os.environ.get("WANDB_MODE") or "online"
+        self._what = f"Weights & Biases project {project} ({mode_in_words})"
         files = folder / "wandb"
         files.mkdir(parents=True, exist_ok=True)
         run_id = files / "run-id"
@@ -53,7 +58,8 @@ class WandbSink:
                 settings=wandb.Settings(console="off", silent=True),
             )
         except (wandb.Error, ValueError) as error:
-            raise ValueError(f"Weights & Biases: {' '.join(str(error).split())}") from None
+            without = "--wandb_mode offline writes into the run's folder instead"
+            raise ValueError(f"Weights & Biases: {' '.join(str(error).split())} ({without})") from None
         self._run.define_metric("*", step_metric="update")
         self._run.define_metric("evaluate/*", step_metric="evaluate/version")
         self._run.define_metric(f"{BY_ENV_STEP}*", step_metric="env_steps")

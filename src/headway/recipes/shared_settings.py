@@ -194,8 +194,9 @@ class RecordingSettings(SettingsGroup):
     """Log to Weights & Biases."""
     wandb_project: str = Field("headway", min_length=1)
     """The project there."""
-    wandb_mode: Literal["online", "offline", "disabled"] = "online"
-    """offline: into the run's folder, to be sent with `wandb sync`; disabled: not at all."""
+    wandb_mode: Literal["online", "offline", "disabled"] | None = None
+    """offline: into the run's folder, to be sent with `wandb sync`; disabled: not at all. Default: what the variable
+    WANDB_MODE says, or else online."""
     wandb_group: str | None = None
     """The group of runs there that this one belongs to; `headway sweep` sets it to the name of the sweep."""
     wandb_job_type: str | None = None
