@@ -194,7 +194,7 @@ def test_collection_starts_by_itself_when_the_learner_has_drawn_enough() -> None
             {"num_iterations": None, "wall_s": 5.0},
             "replay_beta_start rises to 1 over the run: say with updates or steps",
         ),
-        ({"per_alpha": 1.5}, "replay_alpha=1.5: Input should be less than or equal to 1"),
+        ({"per_alpha": 1.5}, "per_alpha=1.5 (replay_alpha=1.5): Input should be less than or equal to 1"),
         ({"samples_per_insert": 0}, "samples_per_insert=0: Input should be greater than 0"),
         ({"replay_mode": "both"}, "replay_mode='both': Input should be 'none', 'learner' or 'shared'"),
         ({"max_staleness": 4}, "on_stale='wait' needs a fixed max_lead and a queue"),

@@ -665,6 +665,13 @@ def test_what_others_have_at_the_moment_is_a_warning() -> None:
     assert replace(taken, left_bytes=50).verdict == "fits"
 
 
+def test_a_sum_of_several_processes_adds_up() -> None:
+    learners = RoleMemory("learner", (MemoryItem("weights", 600_000_000),))
+    engine = RoleMemory("engine", (MemoryItem("weights", 1_200_000_000),))
+    shared = Place("the machine", [Tenant(learners, count=16), Tenant(engine)], 150 * 10**9, is_gpu=False)
+    assert shared.in_a_line() == "the machine: 16 x learner 0.60 GB + engine 1.2 GB = 10.8 GB of 150 GB"  # 9.6 + 1.2
+
+
 # -- the command ------------------------------------------------------------------------------------
 
 

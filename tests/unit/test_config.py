@@ -179,7 +179,9 @@ def test_with_an_engine_a_generation_ends_there_and_a_collect_call_has_room() ->
         "generation_deadline_s": 1,
         "collect_deadline_s": 32,
     }
-    with pytest.raises(ConfigError, match="generation_deadline_s='soon': Input should be a valid number"):
+    with pytest.raises(
+        ConfigError, match=r"generation_timeout=soon \(generation_deadline_s='soon'\): Input should be a valid number"
+    ):
         read_values(kind, {"generation_timeout": "soon"})
 
 
@@ -399,9 +401,12 @@ def test_a_name_like_no_other_is_told_where_all_are(name: Any) -> None:
         ({"max_lead": -1}, "max_lead must be a finite number >= 0 or 'auto', received -1"),
         ({"max_lead": "much"}, "max_lead='much': "),
         ({"off_policy_degree": -2}, "max_lead must be a finite number >= 0 or 'auto', received -2"),
-        ({"max_sync_retries": "x"}, "publish_attempts='x': Input should be a valid integer"),
-        ({"max_sync_retries": None}, "publish_attempts=None: Input should be a valid integer"),
-        ({"max_sync_retries": -1}, "publish_attempts=0: Input should be greater than or equal to 1"),
+        ({"max_sync_retries": "x"}, "max_sync_retries=x (publish_attempts='x'): Input should be a valid integer"),
+        ({"max_sync_retries": None}, "max_sync_retries=None (publish_attempts=None): Input should be a valid integer"),
+        (
+            {"max_sync_retries": -1},
+            "max_sync_retries=-1 (publish_attempts=0): Input should be greater than or equal to 1",
+        ),
         ({"order": "newest"}, "unknown order 'newest'; allowed: oldest, window(N), ready"),
         ({"order": "window(0)"}, "an order's window must be a whole number >= 1, received 0"),
         ({"on_stale": "burn"}, "on_stale='burn': Input should be 'wait', 'drop', 'requeue' or 'keep'"),

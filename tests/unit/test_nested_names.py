@@ -540,7 +540,10 @@ def test_the_estimators_are_those_that_exist() -> None:
             "actor_rollout_ref: {rollout: {name: vllm, engine_kwargs: {vllm: {max_model_len: 9}}}}",
             "vllm_options: max_model_len is decided by the engine itself; leave it out",
         ),
-        ("actor_rollout_ref: {actor: {loss_agg_mode: seq-sum}}", "loss_aggregation='seq-sum': Input should be 'token"),
+        (
+            "actor_rollout_ref: {actor: {loss_agg_mode: seq-sum}}",
+            "actor_rollout_ref.actor.loss_agg_mode=seq-sum (loss_aggregation='seq-sum'): Input should be 'token",
+        ),
         (
             "actor_rollout_ref: {actor: {policy_loss: {loss_mode: gpg}}}",
             "actor_rollout_ref.actor.policy_loss.loss_mode='gpg': the loss 'gpg' is not here; allowed: van",
@@ -553,7 +556,7 @@ def test_the_estimators_are_those_that_exist() -> None:
             "algorithm: {rollout_correction: {rollout_token_veto_threshold: 1e-4}}",
             "algorithm.rollout_correction.rollout_token_veto_threshold='1e-4': only off is possible here: one",
         ),
-        ("trainer: {device: npu}", "device='npu': Input should be 'auto', 'cpu' or 'cuda'"),
+        ("trainer: {device: npu}", "trainer.device=npu (device='npu'): Input should be 'auto', 'cpu' or 'cuda'"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(text: str, message: str) -> None:
@@ -602,6 +605,21 @@ def test_what_changes_a_loss_or_a_filter_is_never_called_without_effect() -> Non
     for name, value in (("aux_loss_coeff", 0.01), ("router_load_balancing_type", "aux_loss")):
         with pytest.raises(ConfigError, match="is possible here: nothing is added to the loss for how experts are"):
             read_values(GRPO, {f"{experts}_{name}": value})
+
+
+def test_a_refusal_shows_names_and_values_as_they_were_written() -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_values(GRPO, {"actor_rollout_ref.rollout.n": 0})
+    assert str(refused.value).startswith("actor_rollout_ref.rollout.n=0 (group_size=0): ")
+    with pytest.raises(ConfigError) as refused:  # what only several settings together cause
+        read_values(GRPO, {"actor_rollout_ref.rollout.n": 1})
+    line = "group_size must be >= 2 (estimator is adv_estimator=grpo; group_size is actor_rollout_ref.rollout.n=1)"
+    assert str(refused.value).endswith("group_size must be >= 2 (group_size is actor_rollout_ref.rollout.n=1)")
+    with pytest.raises(ConfigError) as refused:
+        read_values(GRPO, {"actor_rollout_ref.rollout.n": 1, "adv_estimator": "grpo"})
+    assert str(refused.value).endswith(line)
+    with pytest.raises(ConfigError, match=r"^group_size=0: "):
+        read_values(GRPO, {"group_size": 0})
 
 
 def test_a_recipe_without_such_a_setting_says_so() -> None:

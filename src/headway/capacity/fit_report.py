@@ -83,8 +83,8 @@ class Place:
         return f"{room} ({in_gb(self.left_bytes)} left now)"
 
     def in_a_line(self) -> str:
-        """`GPU 0: learner 2.9 GB + engine 1.2 GB = 4.7 GB of 150 GB`"""
-        parts = [f"{_named(tenant)} {in_gb(tenant.peak_bytes)}" for tenant in self.tenants]
+        """`GPU 0: 2 x learner 2.9 GB + engine 1.2 GB = 7.6 GB of 150 GB`"""
+        parts = [f"{_named(tenant)} {in_gb(tenant.peak_bytes // tenant.count)}" for tenant in self.tenants]
         room = "" if self.room_bytes is None else f" of {self.room_in_words}"
         total = f" = {in_gb(self.peak_bytes)}" if len(parts) > 1 or self.is_gpu else ""
         return f"{self.name}: {' + '.join(parts)}{total}{room}"

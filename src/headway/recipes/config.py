@@ -9,7 +9,8 @@ ones are refused with the nearest known one. What cannot be is said all at once,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import fields
 from typing import ClassVar, TypeVar, get_args, get_origin
@@ -174,7 +175,8 @@ def require_correction(correction: str, max_lead: float | str) -> None:
 
 def read_values(kind: type[RunConfig], *layers: Mapping[str, object]) -> RunConfig:
     """A configuration from names and values, later layers over earlier ones; every problem in a clear line."""
-    merged, _, problems = in_our_words(kind, *layers)
+    merged, said, problems = in_our_words(kind, *layers)
+    written = _as_written(merged, said)
     for name, value in list(merged.items()):
         annotation = kind.model_fields[name].annotation
         if isinstance(value, str) and _may_hold_several(annotation):
@@ -187,7 +189,7 @@ def read_values(kind: type[RunConfig], *layers: Mapping[str, object]) -> RunConf
     try:
         config = kind(**merged)
     except ValidationError as error:
-        problems += _lines(error, with_combinations=not problems)
+        problems += _lines(error, written, with_combinations=not problems)
     else:
         begun = {
             name: value for layer in layers if isinstance(layer, RecordedSettings) for name, value in layer.items()
@@ -253,12 +255,29 @@ SHAPES = {
 """Problems that pydantic names by types of Python, in the words of a command line."""
 
 
-def _lines(error: ValidationError, *, with_combinations: bool) -> list[str]:
-    """A line for each value that cannot be. What only several settings together cause may be due to other problems."""
+def _as_written(merged: Mapping[str, object], said: Iterable[Said]) -> dict[str, str]:
+    """What a user wrote for settings that were said in other words: `actor_rollout_ref.rollout.n=0` for group_size."""
+    written: dict[str, list[str]] = {}
+    for one in said:
+        for field, value in one.meaning.items() if isinstance(one.meaning, dict) else ():
+            if field in merged and merged[field] == value:
+                written.setdefault(field, []).append(" ".join(one.shown.split()))
+    return {field: ", ".join(names) for field, names in written.items()}
+
+
+def _lines(error: ValidationError, written: Mapping[str, str], *, with_combinations: bool) -> list[str]:
+    """A line for each value that cannot be, as it was written. What only several settings together cause may be due to
+    other problems."""
     by_name: dict[str, list[str]] = {}
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"][:1])
         message = SHAPES.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
-        if name or with_combinations:
-            by_name.setdefault(name, []).append(f"{name}={problem['input']!r}: {message}" if name else message)
+        if name:
+            ours = f"{name}={problem['input']!r}"
+            by_name.setdefault(name, []).append(
+                f"{f'{written[name]} ({ours})' if name in written else ours}: {message}"
+            )
+        elif with_combinations:
+            named = [f"{one} is {written[one]}" for one in dict.fromkeys(re.findall(r"\w+", message)) if one in written]
+            by_name.setdefault(name, []).append(f"{message} ({'; '.join(named)})" if named else message)
     return ["; ".join(dict.fromkeys(lines)) for lines in by_name.values()]
