@@ -16,6 +16,7 @@ pytest.importorskip("gymnasium")
 
 from headway import cli
 from headway.cli.lightzero import merged, read_file, recipe_of, train
+from headway.cli.lightzero_entries import train_muzero
 from headway.names.flat import KNOWN_NAMES
 from headway.names.lightzero import ALONE, PATHS, WITHOUT_EFFECT
 from headway.names.nested_paths import mean
@@ -394,6 +395,18 @@ def test_a_board_game_runs_too_with_its_configurations_side_by_side(tmp_path: Pa
     more = {**SMALL, "update_per_collect": 2}
     result = train(main, create, max_train_iter=3, runs=tmp_path, quiet=True, **more)
     assert result.updates == 3
+
+
+def test_an_entry_returns_its_own_policy_where_other_scripts_make_folders_too(tmp_path: Path) -> None:
+    (tmp_path / "others.py").write_text(
+        "from pathlib import Path\n\n\ndef look(statistics):\n"
+        f"    Path({str(tmp_path / 'runs' / 'of-another-script')!r}).mkdir(exist_ok=True)\n"
+    )
+    more = {**SMALL, "td_steps": 3, "update_per_collect": 3, "monitor": f"{tmp_path / 'others.py'}:look"}
+    configs = [Attributes(config) for config in cartpole("muzero")]
+    policy = train_muzero(configs, seed=5, max_env_step=240, runs=tmp_path / "runs", quiet=True, **more)
+    assert policy.act(policy.make_env().reset(seed=0)[0]) in (0, 1)
+    assert (tmp_path / "runs" / "of-another-script").is_dir()
 
 
 FILE = """

@@ -27,7 +27,7 @@ from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
 from headway.core.opaque import SettingValue
 from headway.names.lightzero import RECIPES
-from headway.observe.folder import read_config
+from headway.observe.folder import RunFolder, read_config
 from headway.recipes import load_recipe
 
 if TYPE_CHECKING:
@@ -53,11 +53,25 @@ def train(
         defines both
     :param settings: over those of the configuration, under our names or theirs: max_lead=2, num_simulations=50
     """
+    return run_of(input_cfg, create_config, seed, max_env_step, max_train_iter, Path(runs), quiet, settings)[1]
+
+
+def run_of(
+    input_cfg: Config | Sequence[Config] | str | Path,
+    create_config: Config | None,
+    seed: int,
+    max_env_step: int | None,
+    max_train_iter: int | None,
+    runs: Path,
+    quiet: bool,
+    settings: Mapping[str, object],
+) -> tuple[RunFolder, RunResult]:
+    """The same with the folder of the run."""
     limits = {"max_env_step": max_env_step, "num_iterations": max_train_iter}
     given = {name: value for name, value in limits.items() if value is not None}
     values = configured(input_cfg, create_config)
     recipe = load_recipe(recipe_of(values))
-    return start(recipe, values, {"seed": seed, **given, **settings}, root=Path(runs), quiet=quiet)
+    return start(recipe, values, {"seed": seed, **given, **settings}, root=runs, quiet=quiet)
 
 
 def configured(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headway.cli.lightzero import Config, train
+from headway.cli.lightzero import Config, run_of
 from headway.coordinate.best_weights import BEST, LAST, BestWeights
 from headway.recipes.loading import load
 
@@ -34,10 +34,9 @@ def train_muzero(
     if model is not None or model_path is not None:
         raise ValueError("a run begins with weights of its own: model and model_path must be None; see headway resume")
     limit = None if max_train_iter is None or max_train_iter >= 10**10 else max_train_iter  # their default: none
-    before = set(Path(runs).glob("*"))
-    train(input_cfg, seed=seed, max_env_step=max_env_step, max_train_iter=limit, runs=runs, **settings)
-    (folder,) = set(Path(runs).glob("*")) - before
-    return load(folder, LAST if BestWeights(folder / "checkpoints").version is None else BEST)
+    quiet = bool(settings.pop("quiet", False))
+    folder, _ = run_of(input_cfg, None, seed, max_env_step, limit, Path(runs), quiet, settings)
+    return load(folder.path, LAST if BestWeights(folder.checkpoints).version is None else BEST)
 
 
 train_unizero = train_muzero

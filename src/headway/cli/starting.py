@@ -32,7 +32,7 @@ from headway.recipes.config import RunConfig, read_values, understand
 
 
 @answered_without_a_coordinator()
-def start(recipe: Recipe, *layers: Mapping[str, object], root: Path, quiet: bool) -> RunResult:
+def start(recipe: Recipe, *layers: Mapping[str, object], root: Path, quiet: bool) -> tuple[RunFolder, RunResult]:
     """A new run in a folder of its own under `root`, with settings as `read_values` takes them."""
     config = read_values(recipe.config, *layers)
     for said in understand(recipe.config, *layers)[1]:
@@ -42,7 +42,7 @@ def start(recipe: Recipe, *layers: Mapping[str, object], root: Path, quiet: bool
     stations = recipe.stations(config)  # before there is a folder: what cannot be leaves nothing behind
     folder = RunFolder.create(root, recipe.title, config.name)
     try:
-        return launch_recipe(recipe, stations, config, folder, resume=False, quiet=quiet)
+        return folder, launch_recipe(recipe, stations, config, folder, resume=False, quiet=quiet)
     except FolderLost:
         raise
     except SystemFailed:
