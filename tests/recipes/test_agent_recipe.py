@@ -249,6 +249,31 @@ def test_no_game_that_begins_like_a_held_out_one_is_trained_on(model: Path) -> N
     assert all(is_held_out(0.4, text) for text in measured)
 
 
+@pytest.mark.parametrize(
+    ("game", "options", "line"),
+    [
+        ("climb", {"first": 1}, "begin in only one way, and games that begin alike are trained on\n"),
+        ("climb", {"first": 2}, "begin in only 2 ways, and games that begin alike are trained on (held_out=texts"),
+        ("climb", {"first": 900_000, "bound": 999_999}, ""),
+    ],
+)
+def test_held_out_games_that_are_trained_on_too_are_said_once(
+    model: Path, capsys: pytest.CaptureFixture[str], game: str, options: dict[str, int], line: str
+) -> None:
+    config = tiny_agent(model, env=game, env_options=options, evaluate_every=1, eval_games=16, max_turns=1)
+    made = stations(config).evaluator
+    assert made is not None
+    evaluator: Any = made()
+    try:
+        for seed in (5, 6):
+            evaluator.evaluate(Snapshot(0, None), seed)
+    finally:
+        evaluator.close()
+    said = capsys.readouterr().err
+    assert said.count("held-out games") == bool(line)
+    assert line in said
+
+
 # -- bad input --------------------------------------------------------------------------------------
 
 

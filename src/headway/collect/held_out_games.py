@@ -14,12 +14,14 @@ from headway.core.opaque import Weights
 from headway.core.types import derive_seed
 from headway.llm.engine import Sampling
 from headway.llm.transcript import Transcript
+from headway.observe.messages import to_stderr
 
 
 class HeldOutGames:
     """Plays a fixed set of game instances. What is drawn in them has another seed each time.
 
-    They are divided from those to train on by their seeds, or with `share` by their first messages.
+    They are divided from those to train on by their first messages, or with `share` 0 by their seeds; it then says
+    once if games begin alike, because those are trained on too. `share` None: by seeds, and nothing is said.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class HeldOutGames:
         episodes: int,
         sampling: Sampling,
         limits: EpisodeLimits,
-        share: float = 0.0,
+        share: float | None = None,
     ) -> None:
         self._player = make_player()
         self._threads = EpisodeThreads("game")
@@ -42,6 +44,7 @@ class HeldOutGames:
         self._sampling = sampling
         self._limits = limits
         self._accepts = partial(is_held_out, share) if share else None
+        self._looks_for_repeats = share == 0
 
     def apply(self, version: int, weights: Weights) -> None:
         """The version that plays from now on."""
@@ -63,7 +66,20 @@ class HeldOutGames:
                 found[number] = list(result)
         if failed is not None:
             raise failed
+        if self._looks_for_repeats:
+            self._looks_for_repeats = False
+            self._say_if_they_repeat(len({games[0].first for games in found.values()}))
         return [found[number] for number in sorted(found)]
+
+    def _say_if_they_repeat(self, num_ways: int) -> None:
+        count = len(self._instances)
+        if num_ways < count:
+            ways = f"{num_ways} ways" if num_ways > 1 else "one way"
+            remedy = " (held_out=texts keeps them apart)" if num_ways > 1 else ""
+            to_stderr(
+                f"the {count} held-out games of {self._name} begin in only {ways}, "
+                f"and games that begin alike are trained on{remedy}"
+            )
 
     def close(self) -> None:
         self._player.close()

@@ -193,7 +193,7 @@ def _evaluator(config: AgentConfig, played: Played) -> AgentEvaluator:
         episodes=config.eval_samples,
         sampling=sampling,
         limits=played.limits,
-        share=config.share_held_out,
+        share=None if config.agent else config.share_held_out,
     )
     return AgentEvaluator(games, num_shown=config.log_eval_samples)
 
