@@ -56,6 +56,8 @@ class Wanderer(gym.Env[Any, Any]):
         self._place = 0.9 * self._place + np.sum(action) / 5 + self.np_random.normal(size=3) / 3
         if self._flaw == "nan" and self._count == 2:
             self._place[:] = np.nan
+        if self._flaw == "narrow" and self._count == 2:
+            self._place = self._place[:1]
         fate = self.np_random.random()
         terminated, truncated = fate < 0.1, 0.1 <= fate < 0.2
         seen, info = self._look()

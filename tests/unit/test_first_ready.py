@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_walk_envs import ACTIONS, Broken, Hanging, Mortal, Unpicklable, Wanderer
@@ -275,6 +276,20 @@ def test_there_is_always_somebody_to_act_for_or_to_wait_for(num_envs: int, steps
     assert (turns.made == steps).all()
 
 
+class Numbers(gym.Env[Any, Any]):
+    """Shows as many zeros as `size` says, whatever its space says."""
+
+    def __init__(self, size: int) -> None:
+        self.observation_space, self.action_space = spaces.Box(-1, 1, (size,)), spaces.Discrete(2)
+        self.size = size
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(self.size, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.ones(self.size, np.float32), 0.0, False, False, {}
+
+
 # -- what goes wrong --------------------------------------------------------------------------------
 
 
@@ -288,6 +303,7 @@ def start(flaw: str = "", *, kind: str = "discrete", **more: Any) -> FirstReadyC
         ("nan", "discrete", r"^observation of environment 0 is not finite at step \d of ticket 0$"),
         ("empty mask", "masked", r"^environment \d has a mask with no legal action$"),
         ("raises", "discrete", r"^environment \d raised ConnectionError: the simulator hung up"),
+        ("narrow", "discrete", r"received an observation of shape \(3,\); the observation space says \(5,\)"),
     ],
 )
 def test_a_flaw_is_one_line_that_names_the_environment(flaw: str, kind: str, message: str) -> None:
@@ -297,6 +313,25 @@ def test_a_flaw_is_one_line_that_names_the_environment(flaw: str, kind: str, mes
     with pytest.raises((ValueError, EnvironmentFailed), match=message):
         collect(collector, 0, weights_for(Wanderer(kind)))
     assert not any(is_running(pid) for pid in pids)  # nothing of a failed attempt is used again
+
+
+def test_an_observation_that_became_a_single_number_is_not_stretched() -> None:
+    env = Numbers(3)
+    shape = EnvShape(1, env.observation_space, env.action_space)
+    rows = EnvRows(shape)
+    stepper = EnvStepper(0, lambda: env, shape, rows)
+    stepper.reset(0)
+    np.testing.assert_array_equal(rows.obs, [[0, 0, 0]])
+    env.size = 1
+    with pytest.raises(ValueError, match=r"received an observation of shape \(1,\); the observation space says \(3,\)"):
+        stepper.step()
+    np.testing.assert_array_equal(rows.obs, [[0, 0, 0]])
+
+
+def test_in_lock_step_an_observation_of_another_shape_names_its_environment() -> None:
+    collector = lock_step(partial(Wanderer, "discrete", "narrow"), num_envs=3, steps=6, seed=0)
+    with pytest.raises(ValueError, match=r"environment \d: received an observation of shape \(3,\); .* says \(5,\)"):
+        collect(collector, 0, weights_for(Wanderer()))
 
 
 def test_a_mask_of_another_size_is_refused_when_the_environment_starts() -> None:

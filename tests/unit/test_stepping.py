@@ -397,6 +397,23 @@ def test_the_death_of_a_worker_is_noticed_at_once_and_named(build: Build) -> Non
     assert stepping.pids != [pid]
 
 
+def test_a_worker_that_was_stopped_is_killed_by_its_deadline_and_replaced(build: Build) -> None:
+    stepping = build("processes(1)", step_s=patient(0.3), close_s=0.3)
+    for _ in range(2):  # the second one is stopped when everything is closed
+        game = stepping.begin()
+        game.reset(1)
+        (pid,) = our_children()
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(EnvironmentLost, match=r"step 1 took longer than [\d.]+ s; its worker was killed"):
+            game.step("on")
+        game.close()
+        assert not is_running(pid)
+    stepping.begin()
+    os.kill(our_children()[0], signal.SIGSTOP)
+    stepping.close()
+    assert not our_children()
+
+
 def test_an_idle_worker_that_was_killed_is_replaced_before_the_next_game(build: Build) -> None:
     stepping = build("processes(1)")
     assert isinstance(stepping, SteppingInProcesses)

@@ -19,7 +19,7 @@ from headway.collect.carried import Carried, can_be_carried, refuse_nan
 from headway.collect.reward_scale import RewardScale, RewardSigns
 from headway.core.opaque import Weights
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, to_environment
+from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, refuse_misfits, to_environment
 from headway.experience.segment import Segment
 
 
@@ -130,7 +130,11 @@ class SegmentCollector:
             actions, log_probs, after = self._policy.act_from(self._state, self._obs, noise, self._mask)
             self._state = np.where(done[:, None], np.float32(0), after)  # this step only resets: an episode begins
         taken = to_environment(actions, self._spec.action, env.single_action_space)
-        observations, rewards, terminated, truncated, info = env.step(taken)
+        try:
+            observations, rewards, terminated, truncated, info = env.step(taken)
+        except ValueError:
+            refuse_misfits(env)
+            raise
         rows["obs"].append(self._obs)
         rows["actions"].append(actions)
         rows["log_probs"].append(log_probs)

@@ -33,7 +33,7 @@ from headway.envs.gymnasium_rows import (
     EnvShape,
     MakeEnv,
 )
-from headway.envs.gymnasium_vector import Info, as_features_of_one
+from headway.envs.gymnasium_vector import Info, as_features_of_one, wrong_shape
 
 _ARRIVAL = struct.Struct("<BI")  # the kind, the environment
 
@@ -71,7 +71,10 @@ class EnvStepper:
 
     def _write(self, obs: object, reward: object, terminated: bool, truncated: bool, info: Info) -> None:
         rows, index = self._rows, self._index
-        rows.obs[index] = as_features_of_one(obs, self._shape.observation_space)
+        features = as_features_of_one(obs, self._shape.observation_space)
+        if features.shape != rows.obs.shape[1:]:  # numpy would stretch a shape that fits by chance
+            raise ValueError(wrong_shape(features.shape, rows.obs.shape[1:]))
+        rows.obs[index] = features
         rows.rewards[index], rows.terminated[index], rows.truncated[index] = reward, terminated, truncated
         mask = info.get("action_mask") if rows.masks.shape[1] else None
         rows.has_mask[index] = mask is not None

@@ -308,6 +308,20 @@ def _vector_of_one(observation: Observations, space: Space) -> Observations:
     return np.asarray(observation, dtype=space.dtype)[None]
 
 
+def wrong_shape(received: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """What is wrong with an observation that is not of its space."""
+    return f"received an observation of shape {received}; the observation space says {expected}"
+
+
+def refuse_misfits(env: EnvVector) -> None:
+    """After a step that failed: a line that names the copy whose observation is not of its space, if it is that."""
+    space, expected = env.single_observation_space, describe(env).observation
+    for index, observation in enumerate(getattr(env.unwrapped, "_env_obs", ())):
+        received = as_features_of_one(observation, space).shape
+        if received != expected:
+            raise ValueError(f"environment {index}: {wrong_shape(received, expected)}")
+
+
 def to_environment(actions: np.ndarray, action: ActionSpec, space: Space) -> np.ndarray:
     """Policy actions [N, ...] in the form the environment takes; continuous ones are clipped to its bounds."""
     if isinstance(action, Discrete):
