@@ -89,6 +89,28 @@ def learned(state: str, kind: Any, seed: int) -> float:
         return float((network(inputs.to(kind)).float() - target).square().mean())
 
 
+@pytest.mark.parametrize("share", [1e-7, 1e-6, 2e-5, 3e-3, 0.4])
+def test_moments_in_8_bit_are_right_on_average(share: float) -> None:
+    """Of a gradient that is this share of the largest one in its block."""
+    gradient = torch.full((400, BLOCK), share)
+    gradient[:, 0] = 1.0
+    parameter = torch.zeros(400, BLOCK, requires_grad=True)
+    optimizer = LeanAdamW([parameter], state="8bit", **SETTINGS | {"weight_decay": 0.0})
+    parameter.grad = gradient
+    optimizer.step()
+    state = optimizer.state[0]
+    means = (state["exp_avg"].double() / 127) ** 3 * state["exp_avg_scale"].double()
+    found = means[:, 1:]
+    error = float(found.std()) / found.numel() ** 0.5
+    assert abs(float(found.mean()) - 0.1 * share) < 4 * error + 1e-6 * share  # beta1 0.9: a tenth of the gradient
+    squares = (state["exp_avg_sq"].double() / 255) ** 4 * state["exp_avg_sq_scale"].double()
+    found, exact = squares[:, 1:], 0.05 * share**2
+    if share**2 > 255.0**-4:  # below the smallest code it is that code, never nothing
+        error = float(found.std()) / found.numel() ** 0.5
+        assert abs(float(found.mean()) - exact) < 4 * error + 1e-6 * exact
+    assert float(found.min()) > 0
+
+
 def test_in_8_bit_and_in_bfloat16_it_learns_like_in_full_within_the_spread_of_seeds() -> None:
     full = [learned("full", torch.float32, seed) for seed in range(4)]
     for state, kind in (("8bit", torch.float32), ("host", torch.float32), ("full", torch.bfloat16)):

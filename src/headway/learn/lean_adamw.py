@@ -6,7 +6,7 @@
     host         8                in the memory of the machine; a piece at a time is on the device during a step
 
 A moment in 8 bit is scale * (code / 255)^4 for the mean square, and with a sign scale * (code / 127)^3 for the mean:
-the steps between codes grow with what they stand for, as with floating-point numbers. Codes, and weights in bfloat16,
+the steps between codes grow with what they stand for, as with floating-point numbers. Moments, and weights in bfloat16,
 are rounded up or down by chance, so that many changes that are smaller than a step add up to what they are on average.
 The dice are those of the step's number: a run that goes on throws the same.
 
@@ -185,9 +185,11 @@ def _encode(values: Tensor, codes: Tensor, scale: Tensor, most: int, power: int,
     blocks = _blocks(values)
     scale.copy_(blocks.abs().amax(-1))
     share = blocks.abs() / scale.clamp_min(torch.finfo(torch.float32).tiny)[:, :, None]
-    exact = share.pow_(1 / power).mul_(most)
-    chance = torch.rand(exact.shape, generator=dice, device=exact.device)
-    found = exact.add_(chance).floor_().clamp_(max=most)
+    found = share.pow(1 / power).mul_(most).floor_().clamp_(max=most - 1)
+    below = (found / most).pow_(power)
+    gap = ((found + 1) / most).pow_(power).sub_(below)
+    chance = torch.rand(found.shape, generator=dice, device=found.device)
+    found.add_(chance.mul_(gap) < share.sub_(below))  # by chance between what the two codes stand for: right on average
     if power % 2 == 0:  # what is divided by is never rounded to nothing
         found = torch.where((blocks > 0) & (found < 1), 1.0, found)
     else:
