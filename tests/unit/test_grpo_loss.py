@@ -15,6 +15,7 @@ from torch import Tensor
 from headway.learn.corrections import Surrogate, Weighed
 from headway.learn.grpo.diagnostics import behaviour, explained_variance, mismatch, staleness
 from headway.learn.grpo.loss import LossSettings, TokenLoss, k3, measures, policy_loss, token_scale, value_loss
+from headway.learn.grpo.settings import GRPOSettings
 from headway.learn.ragged import Ragged
 
 torch.set_num_threads(1)
@@ -334,6 +335,28 @@ def test_explained_variance_is_one_zero_or_worse() -> None:
 def test_a_setting_that_cannot_work_is_refused(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LossSettings(**knobs)
+
+
+@pytest.mark.parametrize(
+    ("correction", "options", "cut"),
+    [
+        ("gspo", {}, {"top_p": 0.9}),
+        ("gspo", {"clip_low": 0.1}, {"top_k": 20}),
+        ("sequence_mask", {}, {"top_p": 0.9}),
+        ("sequence_mask", {"statistic": "product"}, {"top_k": 20}),
+    ],
+)
+def test_a_band_for_whole_replies_is_refused_where_the_tail_is_cut(
+    correction: str, options: dict[str, Any], cut: dict[str, Any]
+) -> None:
+    told = "".join(f"{name}={value}" for name, value in cut.items())
+    with pytest.raises(ValueError, match=f"correction='{correction}' with {told}: .*use top_p=1 and top_k=0, or "):
+        GRPOSettings(correction=correction, correction_options=options, **cut)
+    GRPOSettings(correction=correction, correction_options=options)
+
+
+def test_gspo_takes_a_cut_tail_with_an_anchor_of_the_trainer() -> None:
+    GRPOSettings(correction="gspo", correction_options={"proximal": "recomputed"}, top_p=0.9)
 
 
 def test_a_penalty_without_its_input_is_refused() -> None:

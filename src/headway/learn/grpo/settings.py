@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
-from headway.learn.corrections import find_correction
+from headway.learn.corrections import Correction, find_correction
 from headway.learn.grpo.advantages import ALL_ESTIMATORS, COMPARE_THE_BATCH, GAE
 from headway.learn.grpo.credit import CreditSettings
 from headway.learn.grpo.critic import CriticSettings
@@ -71,7 +71,7 @@ class GRPOSettings(OptimizerSettings, LossSettings, CreditSettings, CriticSettin
     @model_validator(mode="after")
     def _can_update(self) -> Self:
         try:
-            find_correction(self.correction, **self.correction_options)
+            self._cut_fits(find_correction(self.correction, **self.correction_options))
         except TypeError as error:
             raise ValueError(f"correction_options={self.correction_options!r}: {in_a_line(error)}") from None
         if self.estimator not in ALL_ESTIMATORS:
@@ -88,6 +88,19 @@ class GRPOSettings(OptimizerSettings, LossSettings, CreditSettings, CriticSettin
         if self.kl_in_reward and not self.kl_weight:
             raise ValueError("kl_in_reward=True needs kl_weight > 0: how much shall be taken from the rewards?")
         return self
+
+    def _cut_fits(self, correction: Correction) -> None:
+        """A cut tail makes every token likelier to the engine than to the trainer: over a reply that adds up."""
+        is_anchored = correction.name == "gspo" and correction.proximal == "recomputed"
+        if not self.sampling.is_cut or correction.name not in ("gspo", "sequence_mask") or is_anchored:
+            return
+        cut = f"top_p={self.top_p:g}" if self.top_p < 1 else f"top_k={self.top_k}"
+        another = "correction_options={proximal: recomputed}" if correction.name == "gspo" else "correction=icepop"
+        raise ValueError(
+            f"correction={correction.name!r} with {cut}: the engine gives each token a higher probability than the "
+            "trainer, so whole replies leave the band before the first step; use top_p=1 and top_k=0, or "
+            f"{another}"
+        )
 
     def _credit_fits(self) -> None:
         if self.credit != "episode" and self.has_critic:
