@@ -24,7 +24,7 @@ from functools import partial
 
 from headway.collect.episode_loop import EpisodeLimits
 from headway.collect.episode_player import GroupPlan, GroupPlayer, PlayedGroup
-from headway.collect.group_filters import SILENT, GroupFilter, is_silent, reason_of
+from headway.collect.group_filters import SILENT, Compared, GroupFilter, is_silent, reason_of
 from headway.core.types import HEALTH, MEASURES, SAMPLES, Rollout, Snapshot, Ticket
 from headway.experience.episode import Episodes
 from headway.llm.engine import Sampling
@@ -49,8 +49,8 @@ class EpisodeSettings:
     held_out: float = 0.0
     """The share of game instances, divided by their first message, that is never played: evaluations play them."""
     filter_silent: bool = False
-    compares_turns: bool = False
-    """Rewards of turns are compared, so a group whose returns are equal may have something to say."""
+    compared: Compared = "episodes"
+    """With turns or states a group whose returns are equal may have something to say."""
     filter: GroupFilter | None = None
     shown: Fraction = Fraction(0)
     """Episodes of a group whose text goes along for people to read, on average."""
@@ -140,7 +140,7 @@ class EpisodeCollector:
     def _reason(self, group: Episodes) -> str | bool:
         """Why the group is not learned from, in a word; False: it is."""
         settings = self._settings
-        if settings.filter_silent and is_silent(group, by_turn=settings.compares_turns):
+        if settings.filter_silent and is_silent(group, settings.compared):
             return SILENT
         return (settings.filter is not None and reason_of(settings.filter, group)) or False
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -69,11 +70,19 @@ def reason_of(function: GroupFilter, group: Episodes) -> str:
     return reason
 
 
-def is_silent(group: Episodes, *, by_turn: bool) -> bool:
-    """Are all returns equal, so that a comparison has nothing to say? `by_turn`: those of equal turns too."""
+Compared = Literal["episodes", "turns", "states"]
+"""What else is compared besides the returns of episodes: nothing, equal turns, or turns that began in equal states."""
+
+
+def is_silent(group: Episodes, compared: Compared) -> bool:
+    """Are all returns equal, and all rewards from a compared turn on, so that a comparison has nothing to say?"""
     if len(set(group.returns.tolist())) > 1:
         return False
-    if not by_turn:
+    if compared == "episodes":
         return True
-    rewards = np.split(group.rewards, np.cumsum(group.turns)[:-1])
-    return all(np.array_equal(one, rewards[0]) for one in rewards)
+    episodes = [rewards.tolist() for rewards in np.split(group.rewards, np.cumsum(group.turns)[:-1])]
+    if compared == "turns":
+        return all(rewards == episodes[0] for rewards in episodes)
+    earned: dict[int, list[float]] = {}
+    rest = (rewards[turn:] for rewards in episodes for turn in range(len(rewards)))
+    return all(earned.setdefault(state, rewards) == rewards for state, rewards in zip(group.states, rest, strict=True))

@@ -169,7 +169,7 @@ def _collector(config: AgentConfig, played: Played, kind: type[EpisodeCollector]
         min_group=config.min_group,
         held_out=config.share_held_out,
         filter_silent=config.filter_silent,
-        compares_turns=config.compares_turns,
+        compared=config.compared,
         filter=None if config.filter is None else load_filter(config.filter),
         shown=Fraction(config.log_samples, config.tickets_per_batch),
     )

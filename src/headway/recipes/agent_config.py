@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from headway.collect.endpoint_episodes import load_agent
 from headway.collect.episode_loop import EpisodeLimits
-from headway.collect.group_filters import load_filter
+from headway.collect.group_filters import Compared, load_filter
 from headway.core.opaque import JsonObject, SettingValue
 from headway.envs.agents.loading import env_options
 from headway.envs.agents.stepping import StepDeadlines, parse_where
@@ -233,9 +233,11 @@ class AgentConfig(GameEvaluationSettings, EpisodeLengthSettings, EnvironmentSett
         return self.held_out_share if self.held_out == "texts" else 0.0
 
     @property
-    def compares_turns(self) -> bool:
-        """May a group whose returns are all equal still have something to say?"""
-        return self.credit != "episode" or self.estimator == GAE
+    def compared(self) -> Compared:
+        """What can still tell something of a group whose returns are all equal."""
+        if self.credit == "gigpo":
+            return "states"
+        return "turns" if self.credit == "turn" or self.estimator == GAE else "episodes"
 
     @property
     def step_deadlines(self) -> StepDeadlines:
