@@ -100,7 +100,7 @@ def facts(story: Story) -> list[list[str]]:
         step = " / ".join(_seconds(mean[name]) for name in ("step_s", "step_p95_s", "step_max_s"))
         told += [["Step, mean / p95 / largest", step], ["Engine kept waiting", _share(mean["engine_idle"])]]
     if mean["episodes_abandoned"]:
-        bias = f"{100 * (mean['redundancy_bias_turns'] or 0.0):+.1f} %"
+        bias = f"{100 * (mean['redundancy_bias_turns'] or 0.0):+.1f} % or lower"
         told += [["Abandoned in a group", _number(mean["episodes_abandoned"])], ["Redundancy bias, turns", bias]]
     if mean["environments_lost"]:
         told.append(["Environments lost in a group", _number(mean["environments_lost"])])

@@ -108,7 +108,7 @@ class EpisodeLengthSettings(SettingsGroup):
     environments, and shortens what is learned from."""
     redundancy: int = Field(default=0, ge=0)
     """Episodes that begin in every group beside group_size; the last ones to end are abandoned. More wait less for
-    slow episodes, waste their work, and prefer short ones: redundancy_bias_turns says how much."""
+    slow episodes, waste their work, and prefer short ones: redundancy_bias_turns says how much at least."""
     min_group: int | None = Field(default=None, ge=1)
     """A group that lost episodes to infrastructure goes on with at least so many; default: all, else it fails."""
     reply_prefix: str | None = None
