@@ -7,8 +7,8 @@
     prompt = what all openings of the group begin with; the rest of an opening stands in its episode, untrained
 
 Every episode of a run has the return of the whole run: rewards that were given by a call stand at the reply that they
-were given for, and what the rest of the run has earned is added to the last reply of the branch. So in the comparison
-of a group, a run with forks counts once for each of its branches.
+were given for, and what the rest of the run has earned is added to the last reply of the branch. Where returns are
+compared a run counts once, however many branches it has.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def transcripts(runs: Mapping[int, EndedRun], uid: str) -> dict[int, Transcript]
 
 def _transcript(one: EndedRun, size: int, uid: str) -> Transcript:
     branches = one.branches
-    record = Episodes.join([_episode(one, branch, size, uid) for branch in branches])
+    record = Episodes.join([_episode(one, branch, size, uid) for branch in branches]).as_one_run()
     turns = [turn for branch in branches for turn in _in_words(branch)]
     earned: list[TurnText] = [
         {**turn, "reward": float(reward)} for turn, reward in zip(turns, record.rewards, strict=True)

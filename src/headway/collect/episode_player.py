@@ -86,9 +86,9 @@ class PlayedGroup:
     """The share of the group's time in which environments kept the engine waiting, that of other groups included."""
 
     def measures(self) -> dict[str, float]:
-        """What is worth knowing of how the group was played. The winners of a race are shorter than all that began:
-        abandoned episodes count with what they had come to, so the difference is the least there was."""
-        won = [Progress(len(one.turns), int(one.record.num_trained[0])) for one in self.episodes.values()]
+        """Measures how the group was played. The winners of a race are shorter than all that began. How long the others
+        would have become is not known: they count with what they had come to, so the bias is an upper bound."""
+        won = [Progress(len(one.turns), int(one.record.num_trained.sum())) for one in self.episodes.values()]
         begun = [*won, *self.abandoned.values()]
         numbers = {
             "episodes_abandoned": float(len(self.abandoned)),

@@ -24,7 +24,7 @@ REASON = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """What a filter is told of a group: a number or a word for each of its episodes."""
+    """What a filter is told of a group: a number or a word for each of its episodes, or runs where those fork."""
 
     uid: str
     returns: tuple[float, ...]
@@ -37,13 +37,14 @@ class GroupSummary:
 
     @classmethod
     def of(cls, group: Episodes) -> GroupSummary:
+        first = np.flatnonzero(~group.forks)
         return cls(
             group.uid,
-            tuple(group.returns.tolist()),
-            tuple(group.turns.tolist()),
-            tuple(group.num_trained.tolist()),
-            tuple(bool(won) for won in group.succeeded),
-            group.end,
+            tuple(group.returns[first].tolist()),
+            tuple(group.sums_of_runs(group.turns).tolist()),
+            tuple(group.sums_of_runs(group.num_trained).tolist()),
+            tuple(bool(won) for won in group.succeeded[first]),
+            tuple(group.end[place] for place in first),
         )
 
 

@@ -53,8 +53,8 @@ def _measures(games: list[list[Transcript]], episodes: list[Transcript]) -> dict
     records = [one.record for one in episodes]
     measures = {
         "success": float(np.mean([record.succeeded[0] for record in records])),
-        "turns": float(np.mean([record.turns[0] for record in records])),
-        "tokens": float(np.mean([record.num_trained[0] for record in records])),
+        "turns": float(np.mean([record.turns.sum() for record in records])),
+        "tokens": float(np.mean([record.num_trained.sum() for record in records])),
         "games": float(len({game[0].first for game in games})),
         **{f"end_{end}": float(np.mean([one.end == end for one in episodes])) for end in ENDS},
     }

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +67,7 @@ class Episodes:
     success: np.ndarray = field(default_factory=_nothing)  # [E] float32: 1, 0, or nan where the game did not say
     part_names: tuple[str, ...] = ()  # [K]: other numbers that the environment has measured
     parts: np.ndarray = field(default_factory=_no_parts)  # [K, E] float32; nan where it did not say
+    forks: np.ndarray = field(default_factory=_nothing)  # [E] bool: of the same run as the episode before it
 
     def __post_init__(self) -> None:
         count, size, turns = len(self.tokens), len(self.lengths), int(self.turns.sum())
@@ -94,6 +95,8 @@ class Episodes:
         if len(self.states) != turns or len(self.success) != size:
             told = f"{len(self.states)} states and {len(self.success)} successes"
             raise ValueError(f"{self} have {turns} turns in {size} episodes, but {told}")
+        if len(self.forks) != size or self.forks[0]:
+            raise ValueError(f"{self} have {size} episodes, and forks {self.forks.tolist()}: the first one is none")
         if self.part_names and self.parts.shape != (len(self.part_names), size):
             told = f"received {self.parts.shape} numbers"
             raise ValueError(f"{self} have {len(self.part_names)} parts of {size} episodes, {told}")
@@ -103,8 +106,10 @@ class Episodes:
         states = np.asarray(self.states, np.int64) if len(self.states) else np.full(turns, -1, np.int64)
         states = np.where(states < 0, -1 - np.arange(len(states)), states)
         success = np.asarray(self.success, np.float32) if len(self.success) else np.full(size, np.nan, np.float32)
+        forks = np.asarray(self.forks, bool) if len(self.forks) else np.zeros(size, bool)
         object.__setattr__(self, "states", states)
         object.__setattr__(self, "success", success)
+        object.__setattr__(self, "forks", forks)
 
     def __str__(self) -> str:
         return f"the episodes of {self.uid or 'a prompt'}"
@@ -121,9 +126,19 @@ class Episodes:
 
     @property
     def returns(self) -> np.ndarray:
-        """The sum of each episode's rewards, [E] float32."""
+        """The sum of each episode's rewards, [E] float32. All episodes of a run have that of its first."""
         whole = np.add.reduceat(self.rewards.astype(np.float64), np.cumsum(self.turns) - self.turns)
-        return whole.astype(np.float32)  # so that equal sums are equal, in whichever order they were earned
+        # so that equal sums are equal, in whichever order and in whichever fork they were earned
+        return whole.astype(np.float32)[~self.forks][self.run]
+
+    @property
+    def run(self) -> np.ndarray:
+        """The number of each episode's run, [E]: an agent that forks its conversation makes several episodes in one."""
+        return np.cumsum(~self.forks) - 1
+
+    def sums_of_runs(self, values: np.ndarray) -> np.ndarray:
+        """Adds up over the episodes of each run, [E] -> [runs]."""
+        return np.add.reduceat(values, np.flatnonzero(~self.forks))
 
     @property
     def succeeded(self) -> np.ndarray:
@@ -161,11 +176,17 @@ class Episodes:
             uid=first.uid,
             part_names=names,
             parts=np.concatenate([part._parts_as(names) for part in parts], 1) if names else _no_parts(),
+            forks=all_of("forks"),
         )
+
+    def as_one_run(self) -> Episodes:
+        """The same episodes, as those of one run."""
+        return replace(self, forks=np.arange(self.size) > 0)
 
     def take(self, places: Sequence[int] | np.ndarray) -> Episodes:
         """Some of the episodes, by their places and in that order, in a record of their own."""
         chosen = np.asarray(places, np.int64)
+        run = self.run[chosen]
         tokens, turns = _ranges(self.lengths, chosen), _ranges(self.turns, chosen)
         return Episodes(
             self.prompt,
@@ -176,6 +197,7 @@ class Episodes:
             uid=self.uid,
             part_names=self.part_names,
             parts=self.parts[:, chosen] if self.part_names else self.parts,
+            forks=np.diff(run, prepend=-1) == 0,
         )
 
     def _parts_as(self, names: Sequence[str]) -> np.ndarray:

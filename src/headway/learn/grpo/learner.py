@@ -213,9 +213,12 @@ class GRPOLearner(LearnsAModel):
             else:
                 advantages, targets = self._critic.advantages(rewards, penalties, look.values, sequences)
             return refine(advantages), targets
+        runs = data.runs.to(self._training.device)
         if penalties is not None:
-            rewards = rewards - sequences.sums(penalties)
-        per_reply = group_advantages(settings.estimator, rewards, data.group.to(self._training.device))
+            rewards = rewards - runs.spread(runs.sums(sequences.sums(penalties)))
+        first = data.first_of_run  # a run is compared once, however many conversations it had
+        per_run = group_advantages(settings.estimator, rewards[first], data.group[first].to(self._training.device))
+        per_reply = runs.spread(per_run)
         if settings.credit == "episode":
             return sequences.spread(refine(per_reply)), None
         turns = data.turns.to(self._training.device)

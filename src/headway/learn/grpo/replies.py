@@ -110,6 +110,7 @@ class Replies:
     rewards: Tensor  # [S]: of an episode the sum
     group: Tensor  # [S]: the group of each reply
     cut: np.ndarray  # [S] bool: a limit ended it
+    runs: Ragged  # of the S replies, those of one run; without forks each is one
     turns: Turns
     log_probs: Tensor  # [N] of the behaviour policy
     versions: Tensor  # [N]
@@ -132,6 +133,7 @@ class Replies:
             rewards=torch.from_numpy(np.concatenate([one.rewards for one in shown]).astype(np.float32)),
             group=group,
             cut=np.concatenate([one.cut for one in shown]),
+            runs=Ragged.of(torch.from_numpy(np.bincount(np.cumsum(~np.concatenate([one.forks for one in shown])) - 1))),
             turns=Turns(
                 Ragged.of(torch.from_numpy(np.concatenate([one.turn_lengths for one in shown]))),
                 sequence,
@@ -151,6 +153,11 @@ class Replies:
     @property
     def num_tokens(self) -> int:
         return self.sequences.num_values
+
+    @property
+    def first_of_run(self) -> Tensor:
+        """The number of each run's first reply."""
+        return self.runs.lengths.cumsum(0) - self.runs.lengths
 
     @property
     def has_episodes(self) -> bool:
@@ -241,6 +248,7 @@ class _Shown:
     lengths: np.ndarray  # [s]: trained tokens
     rewards: np.ndarray  # [s]
     cut: np.ndarray  # [s] bool
+    forks: np.ndarray  # [s] bool
     turns: np.ndarray  # [s]: how many
     turn_lengths: np.ndarray  # [m]: trained tokens
     turn_rewards: np.ndarray  # [m]
@@ -261,6 +269,7 @@ def _shown_group(group: Group) -> _Shown:
         lengths=lengths,
         rewards=group.rewards,
         cut=np.array([word != "stop" for word in group.finish]) if group.finish else np.zeros(size, bool),
+        forks=np.zeros(size, bool),
         turns=np.ones(size, np.int64),
         turn_lengths=lengths,
         turn_rewards=group.rewards,
@@ -283,6 +292,7 @@ def _shown_episodes(record: Episodes) -> _Shown:
         lengths=record.num_trained,
         rewards=record.returns,
         cut=np.array([word != "done" for word in record.end]),
+        forks=record.forks,
         turns=record.turns.astype(np.int64),
         turn_lengths=np.bincount(number[record.trained], minlength=len(record.rewards)),
         turn_rewards=record.rewards,

@@ -20,7 +20,8 @@ def summarize(data: Replies) -> dict[str, float]:
     episodes = [record for record in data.records if isinstance(record, Episodes)]
     replies = [record for record in data.records if not isinstance(record, Episodes)]
     found = part_means((record.part_names, record.parts) for record in replies)
-    found |= diagnostics.replies(data.rewards, data.group, data.turns.tokens.lengths)
+    first = data.first_of_run
+    found |= diagnostics.replies(data.rewards[first], data.group[first], data.turns.tokens.lengths)
     finish = [word for record in replies for word in record.finish]
     if finish and len(finish) == len(data.starts):
         found["cut_off"] = sum(word != "stop" for word in finish) / len(finish)
@@ -31,14 +32,14 @@ def summarize(data: Replies) -> dict[str, float]:
 
 
 def _of_episodes(episodes: list[Episodes]) -> dict[str, float]:
-    turns = np.concatenate([record.turns for record in episodes])
+    turns = np.concatenate([record.sums_of_runs(record.turns) for record in episodes])
     rewards = np.concatenate([record.rewards for record in episodes])
-    tokens = np.concatenate([record.num_trained for record in episodes])
-    ends = [word for record in episodes for word in record.end]
-    parts = part_means((record.part_names, record.parts) for record in episodes)
+    tokens = np.concatenate([record.sums_of_runs(record.num_trained) for record in episodes])
+    ends = [record.end[place] for record in episodes for place in np.flatnonzero(~record.forks)]
+    parts = part_means((record.part_names, record.parts[:, ~record.forks]) for record in episodes if record.part_names)
     return {
         **{GAME + name.removeprefix(PART): mean for name, mean in parts.items()},
-        "success": float(np.concatenate([record.succeeded for record in episodes]).mean()),
+        "success": float(np.concatenate([record.succeeded[~record.forks] for record in episodes]).mean()),
         "turns": float(turns.mean()),
         "turns_max": float(turns.max()),
         "turn_reward": float(rewards.mean()),
