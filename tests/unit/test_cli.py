@@ -151,6 +151,20 @@ def test_options_override_the_config_file_also_under_known_names(runs: Path) -> 
     assert (config["updates"], config["seed"], config["max_lead"], config["collect_ms"]) == (4, 9, 0, 0)
 
 
+def test_threads_that_an_environment_has_left_behind_do_not_keep_the_command() -> None:
+    script = (
+        "import sys, threading, headway.cli as cli\n"
+        "cli.GRACE_S = 0.1\n"
+        "threading.Thread(target=threading.Event().wait, name='stray').start()\n"
+        "sys.argv = ['headway', '--version']\n"
+        "sys.exit(cli.main() + 3)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=patient(30))
+    assert done.stderr == "headway: ended without threads that a user's code has left behind: stray\n"
+    assert done.returncode == 0, "that of the command"
+    assert done.stdout.startswith("headway ")
+
+
 def test_debug_prints_every_event(runs: Path, capsys: Output) -> None:
     folder = tiny_run(runs, "--enable_async_debug_log", "true")
     err = capsys.readouterr().err
