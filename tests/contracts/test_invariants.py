@@ -481,6 +481,19 @@ def test_warm_up_pacing_and_wall_time_are_kept() -> None:
     assert result.wall_s == pytest.approx(50.5, abs=0.5)
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_a_run_that_ends_by_the_clock_has_time_for_its_last_evaluation(background: bool) -> None:
+    place = Virtual(SteadyWorkload(Constant(1.0), Constant(1.0), Constant(37.0)))
+    plan = Plan(wall_s=150, evaluate_every=20)
+    settings = Settings(plan=plan, max_lead=1, evaluate_in_background=background)
+    recorder = MemoryRecorder()
+    result = place.run(Coordinator(toy_stations(), settings, place, recorder=recorder).run())
+    assert not audit_log(recorder.events, result={"version": result.version, "stop_reason": result.stop_reason})
+    assert result.stop_reason == "reached 150 seconds"
+    assert result.scores[-1].version == result.version and len(result.scores) > 1
+    assert 100 < result.wall_s < 155
+
+
 def test_steps_end_a_run_and_capacity_bounds_the_buffer() -> None:
     result, log = run(
         Settings(plan=Plan(steps=100), max_lead=8, queue_capacity=3, dispatch="free", collectors=4), "virtual"

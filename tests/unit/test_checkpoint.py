@@ -94,11 +94,13 @@ def test_the_turn_counts_on_after_the_oldest_have_gone(store: CheckpointStore) -
     assert again.save(state(5)).name == "000005-v5"
 
 
-def test_the_same_version_can_be_saved_twice(store: CheckpointStore) -> None:
+def test_a_version_that_is_saved_again_replaces_what_was_saved_of_it(store: CheckpointStore) -> None:
     store.save(state(3))
     store.save(state(3, wall_s=20.0))
-    assert names(store) == ["000000-v3", "000001-v3"]
+    assert names(store) == ["000001-v3"]
     assert store.load().wall_s == 20.0
+    store.save(state(3, updates=7))  # in the middle of the next version
+    assert names(store) == ["000001-v3", "000002-v3"]
 
 
 # -- how many ---------------------------------------------------------------------------------------
@@ -237,7 +239,7 @@ def test_what_no_longer_unpickles_is_refused_in_one_line(store: CheckpointStore)
 
 def test_a_checkpoint_is_found_by_its_name_or_its_version(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=9)
-    first, again, newest = (store.save(state(version)) for version in (3, 3, 13))
+    first, again, newest = (store.save(state(version, updates=n)) for n, version in ((6, 3), (7, 3), (26, 13)))
     assert [store.find(which) for which in (first.name, 3, 13, "last")] == [first, again, newest, newest]
 
 

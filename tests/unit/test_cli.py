@@ -193,13 +193,25 @@ def test_a_finished_run_goes_on_with_a_longer_plan(runs: Path, capsys: Output) -
     assert yaml.safe_load((part / "config.yaml").read_text())["updates"] == 10  # the next resume knows the plan
 
 
-def test_a_finished_run_resumed_as_it_is_stays_as_it_is(runs: Path) -> None:
+def test_a_finished_run_resumed_as_it_is_says_in_one_line_that_it_is_complete(runs: Path, capsys: Output) -> None:
     folder = tiny_run(runs)
-    before = summary(folder)
-    assert main(["resume", str(folder), "--quiet"]) == 0
-    after = summary(folder)
-    same = ("fingerprint", "updates", "version", "scores", "tickets", "stop_reason")
-    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "run.lock"}
+    updates = summary(folder)["updates"]
+    for words in ([], ["--updates", str(updates - 1)]):
+        capsys.readouterr()
+        assert main(["resume", str(folder), *words, "--quiet"]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(
+            f"{folder} is complete: reached {updates} updates, version {updates}; with a longer plan it goes on: "
+        )
+        assert said.count("\n") == 1 and f"headway resume {folder} --updates N" in said
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_run_keeps_one_checkpoint_of_the_version_it_ends_with(runs: Path) -> None:
+    folder = tiny_run(runs, "--updates", "4", "--save_every", "2")
+    assert [path.name for path in CheckpointStore(folder / "checkpoints").all()] == ["000000-v2", "000002-v4"]
+    assert CheckpointStore(folder / "checkpoints").load().scores[-1].version == 4
 
 
 def test_resume_knows_the_known_names(runs: Path) -> None:
@@ -525,9 +537,9 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(runs: Pat
     folder = tiny_run(runs, "--save_every", "3", "--keep_checkpoints", "9")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     line = refused(capsys, "resume", str(folder), "--checkpoint", "000000-v30")
-    assert line.startswith("unknown checkpoint '000000-v30'; did you mean '000000-v3'? allowed: 000000-v3, 000001-v6")
+    assert line.startswith("unknown checkpoint '000000-v30'; did you mean '000000-v3'? allowed: 000000-v3, 000002-v6")
     line = refused(capsys, "resume", str(folder), "--checkpoint")
-    assert line == "--checkpoint needs a name or a version; there: 000000-v3, 000001-v6, 000002-v6"
+    assert line == "--checkpoint needs a name or a version; there: 000000-v3, 000002-v6"
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -535,7 +547,7 @@ def test_a_refused_change_sets_nothing_aside(runs: Path, capsys: Output) -> None
     folder = tiny_run(runs, "--save_every", "3", "--keep_checkpoints", "9")
     line = refused(capsys, "resume", str(folder), "--checkpoint", "3", "--seed", "5", "--quiet")
     assert line == "the checkpoint was written with seed=0; it cannot be resumed with seed=5"
-    assert len(CheckpointStore(folder / "checkpoints").all()) == 3
+    assert len(CheckpointStore(folder / "checkpoints").all()) == 2
     assert not list((folder / "checkpoints").glob("discarded-*"))
 
 

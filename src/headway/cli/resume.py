@@ -6,17 +6,23 @@ resume only runs you trust."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+from headway.cli.output import say
 from headway.cli.starting import launch_recipe, show_memory
 from headway.cli.sweep import resume as resume_sweep
 from headway.cli.words import UsageError, read_options
 from headway.coordinate.checkpoint import CheckpointStore
+from headway.core.opaque import JsonObject
 from headway.launching.signals import answered_without_a_coordinator
 from headway.observe.folder import RunFolder
 from headway.recipes import load_recipe
-from headway.recipes.config import read_values
+from headway.recipes.config import RunConfig, read_values, understand
 from headway.sweeping.folder import SweepFolder
+
+PLAN = {"updates", "steps", "wall_s", "target_score"}
+"""Settings that say when a run is over."""
 
 
 @answered_without_a_coordinator()
@@ -40,6 +46,27 @@ def command(words: list[str]) -> int:
         name, values = folder.read_config()
         recipe = load_recipe(name)
         config = read_values(recipe.config, values, options)
+        is_as_it_was = begin is None and set(understand(recipe.config, options)[0]) <= PLAN
+        if is_as_it_was and (end := folder.read_end()) is not None and _is_reached(config, end):
+            CheckpointStore(folder.checkpoints).load()  # whole, or it says how to go on
+            what = "target_score" if end["stop_reason"].startswith("reached a score") else "updates"
+            say(
+                f"{folder} is complete: {end['stop_reason']}, version {end['version']}; with a longer plan it goes on: "
+                f"headway resume {folder} --{what} N"
+            )
+            return 0
         show_memory(recipe, config)
         launch_recipe(recipe, recipe.stations(config), config, folder, resume=True, checkpoint=begin, quiet=quiet)
     return 0
+
+
+def _is_reached(config: RunConfig, end: JsonObject) -> bool:
+    """Whether a run that ended like this has reached the plan that it has now, with nothing to make up for."""
+    if not end["complete"] or end.get("evaluations_abandoned"):
+        return False
+    values = [score["value"] for score in end["scores"] if score["value"] is not None]
+    return (
+        (config.updates is not None and end["updates"] >= config.updates)
+        or end["stop_reason"] in (f"reached {config.steps} steps", f"reached {config.wall_s or 0:g} seconds")
+        or (config.target_score is not None and max(values, default=-math.inf) >= config.target_score)
+    )

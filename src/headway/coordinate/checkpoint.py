@@ -132,6 +132,9 @@ class CheckpointStore:
             (beside / "manifest.json").write_text(json.dumps(manifest, indent=1))
             for name, saved in folders.items():
                 Path(saved.folder).rename(beside / name)
+        for same in self.all()[:-1]:
+            if same.name[6:] == final.name[6:] and _updates(same) == state.updates:
+                shutil.rmtree(same)  # the same learner, before the run knew its last scores
         for old in self.all()[: -self.keep]:
             shutil.rmtree(old)
         return final
@@ -249,6 +252,15 @@ def _with_folders(state: RunState, within: Path | None = None) -> tuple[RunState
 
     lines = state.lines and {name: of_line(part, name) for name, part in state.lines.items()}
     return replace(of_line(state, ""), lines=lines), found
+
+
+def _updates(path: Path) -> int | None:
+    """The updates that a checkpoint was made after; None where that cannot be read."""
+    try:
+        found = json.loads((path / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found.get("updates") if isinstance(found, dict) else None
 
 
 def _number(path: Path) -> int:

@@ -54,6 +54,9 @@ from headway.observe.activities import WAITS
 from headway.observe.recorder import Recorder
 from headway.observe.samples import SampleLog
 
+CLOCK_S = 1.0
+"""Between two looks whether a run that ends by the clock has enough time left for its last evaluation."""
+
 
 class Coordinator:
     """Runs the loops. Give it stations, settings and a runtime, then `runtime.run(coordinator.run())`."""
@@ -349,8 +352,16 @@ class Coordinator:
                 self.board.wake(publisher_name(number))
 
     async def _watch_the_clock(self, wall_s: float) -> None:
-        await asyncio.sleep(max(0.0, wall_s - self.wall_s))
+        """Stop learning so early that the last evaluation ends in time, if it takes no longer than those before."""
+        while True:
+            needed_s = self._evaluating.seconds_to_the_last() if self._evaluates_last else 0.0
+            left_s = wall_s - min(needed_s, wall_s / 2) - self.wall_s
+            if left_s <= 0:
+                break
+            await asyncio.sleep(min(left_s, CLOCK_S))  # an evaluation that ends meanwhile may have taken longer
         self.request_stop(f"reached {wall_s:g} seconds")
+        if self._evaluating.has_loop and self.version not in self.evaluations.waiting:
+            self._evaluating.skip_waiting()
 
     # -- the end ------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class Evaluating:
         self._samples = samples
         self._in_background = calls.settings.evaluate_in_background
         self._under_way: asyncio.Task[Score] | None = None
+        self._began_s = self._longest_s = 0.0  # the last evaluation's beginning, the longest one of this session
         self.is_shared = False
         """Does the first collector evaluate, in place of a role of its own?"""
         self.is_asked_for = False
@@ -173,6 +174,7 @@ class Evaluating:
         others = {name: part.version for name, part in snapshot.others.items()}
         self._calls.journal.write(EvaluationBegan, version, others)
         shared = self._collectors if self.is_shared else None
+        self._began_s = self._calls.runtime.now()
         self._under_way = asyncio.create_task(self._calls.evaluate(snapshot, shared))
         try:
             score = await self._under_way
@@ -183,6 +185,7 @@ class Evaluating:
             return  # it stays unfinished: a checkpoint remembers it
         finally:
             self._under_way = None
+        self._longest_s = max(self._longest_s, self._calls.runtime.now() - self._began_s)
         if score.samples:
             if self._samples is not None:
                 self._samples.evaluated(score)
@@ -195,14 +198,17 @@ class Evaluating:
         self._calls.journal.write(EvaluationEnded, version, score.value, dict(score.metrics), score.error)
         # Whatever else is reached, the learn loop finds out between two updates.
         if not self._ending.defers_target and self._ending.look_at_score():
-            for later in self.evaluations.waiting:
-                self._let_go(later)
-                self._skip(later)
-            self.evaluations.waiting.clear()
+            self.skip_waiting()
         self._board.wake(LEARNER)
 
+    def skip_waiting(self) -> None:
+        """The run ends: with the version that reached the target, or with a newer one than waits."""
+        for version in self.evaluations.waiting:
+            self._let_go(version)
+            self._skip(version)
+        self.evaluations.waiting.clear()
+
     def _skip(self, version: int) -> None:
-        """The run ends with the version that reached the target: no later one is evaluated."""
         self.evaluations.skipped += 1
         self._calls.journal.write(EvaluationSkipped, version)
 
@@ -234,6 +240,14 @@ class Evaluating:
         if not self.evaluations.has_seen(self._first.version):
             self.hold(is_last=True)
         await self.evaluate_meanwhile()
+
+    def seconds_to_the_last(self) -> float:
+        """What a run that stops soon still needs for evaluations, by the longest so far: for the one under way, the one
+        that is about to begin and the last one."""
+        version, running = self._first.version, self.evaluations.running
+        left_s = 0.0 if running is None else self._longest_s - (self._calls.runtime.now() - self._began_s)
+        is_known = version == running or self.evaluations.has_seen(version)
+        return max(0.0, left_s) + self._longest_s * (len(self.evaluations.waiting) + (not is_known))
 
     async def winning_weights(self) -> dict[str, Snapshot]:
         """Line -> the version that reached the target, if that is why the run is over, and its weights."""

@@ -86,7 +86,8 @@ class Plan:
     steps: int | None = None
     """Stop once this many environment steps have been trained on."""
     wall_s: float | None = None
-    """Stop after this many seconds (those of earlier sessions of a resumed run included)."""
+    """Stop after this many seconds (those of earlier sessions of a resumed run included). The last evaluation is given
+    as many of them as the longest one before took."""
     target_score: float | None = None
     """Stop when an evaluation reaches this value, with the weights that did."""
     evaluate_every: int = 0

@@ -129,6 +129,7 @@ def summary_of(result: RunResult) -> JsonObject:
         **({"lines": lines} if lines else {}),
         "wall_s": result.wall_s,
         "scores": [{"version": s.version, "value": s.value, "error": s.error} for s in result.scores],
+        "evaluations_abandoned": list(result.evaluations_abandoned),
         "tickets": _tickets(ledger),
         "staleness": ledger.staleness,
         "age_s": {"mean": ledger.mean_age_s, "max": ledger.max_age_s, "kept_expired": ledger.kept_expired},

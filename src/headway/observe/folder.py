@@ -158,20 +158,24 @@ class RunFolder:
         name, values = read_config(self.config)
         return name, RecordedSettings(values)
 
+    def read_end(self) -> JsonObject | None:
+        """The summary of a run that ended."""
+        end: JsonObject | None = parsed(self.summary.read_text()) if self.summary.is_file() else None
+        return end
+
     def recorded_fingerprint(self) -> str | None:
         """The weights a finished run ended with."""
-        if not self.summary.is_file():
-            return None
-        return str(parsed(self.summary.read_text())["fingerprint"])
+        end = self.read_end()
+        return None if end is None else str(end["fingerprint"])
 
     def recorded_winner(self) -> int | None:
         """The version that a finished run ended with because it reached the target score; others went beyond."""
-        end = json.loads(self.summary.read_text()) if self.summary.is_file() else {}
+        end = self.read_end() or {}
         return int(end["version"]) if str(end.get("stop_reason", "")).startswith("reached a score") else None
 
     def recorded_lines(self) -> dict[str, str]:
         """The weights that the other lines of a finished run ended with."""
-        lines = parsed(self.summary.read_text()).get("lines", {}) if self.summary.is_file() else {}
+        lines = (self.read_end() or {}).get("lines", {})
         return {name: str(line["fingerprint"]) for name, line in lines.items()}
 
     def note_session(self, environment: JsonObject, clock_s: float) -> None:

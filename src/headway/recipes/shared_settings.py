@@ -134,7 +134,7 @@ class PlanSettings(SettingsGroup):
     steps: int | None = Field(None, ge=1)
     """Stop once this many environment steps have been trained on."""
     wall_s: float | None = Field(None, gt=0)
-    """Stop after this many seconds."""
+    """Stop after this many seconds, of which the last evaluation may take as many as the longest one before."""
     target_score: float | None = None
     """Stop when an evaluation reaches this, with the weights that did."""
     evaluate_every: int = Field(0, ge=0)
