@@ -190,6 +190,10 @@ class MemoryCheckpoints(CheckpointStore):
         self._saved = [*self._saved[1 - self.keep :], pickle.dumps(state, protocol=5)]
         return self.folder / f"v{state.version}"
 
+    def beside(self, line: str = "", version: int | None = None) -> str:
+        """No station of these runs writes files."""
+        return str(self.folder / "beside")
+
     def all(self) -> list[Path]:
         return [self.folder / str(number) for number in range(len(self._saved))]
 
