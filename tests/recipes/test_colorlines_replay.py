@@ -22,6 +22,7 @@ from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 from headway.recipes.colorlines import ColorLinesConfig, stations
 from headway.recipes.config import ConfigError, read_values
+from headway.testing.auditor import audit
 
 TINY: dict[str, Any] = {
     "replay_mode": "shared",
@@ -91,6 +92,15 @@ def test_a_free_run_replays_to_the_same_bits(tmp_path: Path) -> None:
     result = run(config, tmp_path)
     again = replay(stations(config), read_events(tmp_path / "events.jsonl"))
     assert fingerprint(again.weights) == fingerprint(result.weights)
+
+
+@pytest.mark.parametrize("dispatch", ["pinned", "free"])
+def test_the_log_of_a_run_whose_draws_differ_in_size_breaks_no_rule(tmp_path: Path, dispatch: str) -> None:
+    """A draw has fewer steps where a segment in it ended early: the log says how many."""
+    run(tiny(dispatch=dispatch), tmp_path)
+    events = list(read_events(tmp_path / "events.jsonl"))
+    assert len({event["n"] for event in events if event["e"] == "learn"}) > 1
+    assert audit(events) == []
 
 
 # -- learning -----------------------------------------------------------------------------------------

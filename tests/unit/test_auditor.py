@@ -96,6 +96,12 @@ def test_a_log_that_nobody_touched_breaks_no_rule(name: str) -> None:
     assert audit(events) == []
 
 
+def test_a_log_from_before_updates_said_how_much_they_drew_breaks_no_rule() -> None:
+    events = [{name: value for name, value in event.items() if name != "n"} for event in log("replay")[0]]
+    events = [{**event, "n": 1} if event["e"] == "land" else event for event in events]
+    assert audit(events, TERMS) == []
+
+
 # -- changes ------------------------------------------------------------------------------------------
 
 
@@ -256,6 +262,8 @@ CHANGES: list[tuple[str, str, Callable[[list[Event]], None]]] = [
     ("replay ratio", "replay", lambda events: events[0]["replay"].update(samples_per_insert=1.9)),
     ("replay ratio", "replay", lambda events: events[0]["replay"].update(min_size=4)),
     ("replay ratio", "pinned replay", lambda events: events[0]["replay"].update(samples_per_insert=2.1)),
+    ("replay ratio", "pinned replay", changed("learn", 3, n=lambda n: n + 3)),
+    ("replay ratio", "pinned replay", changed("learn", 3, n=lambda n: n - 3)),
     ("evaluations", "free", without("evaluate", 1)),
     ("evaluations", "free", again("evaluate", 1)),
     ("evaluations", "free", without("score", 1)),

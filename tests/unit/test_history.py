@@ -63,7 +63,7 @@ def update(at: float, number: int, version: int, tickets: list[int], line: str =
     """An update of half a second, its version and its tickets' end."""
     return [
         UpdateBegan(at, number, version, tickets, line),
-        Updated(at + 0.5, number, version, tickets, 0.5, {"loss": 1.0}, line),
+        Updated(at + 0.5, number, version, tickets, 0.5, {"loss": 1.0}, 3.0, line),
         Published(at + 0.5, version + 1, line),
         Settled(at + 0.5, tickets, line),
     ]

@@ -155,11 +155,12 @@ class QueueFeed(Feed):
     def tickets_of(self, batch: Batch) -> list[int]:
         return [rollout.ticket for rollout in batch.rollouts]
 
-    def account(self, batch: Batch, report: LearnReport) -> JsonObject:
-        """Count what an update trained on; the metrics it is shown with."""
-        self._ledger.count_samples(float(len(batch.rollouts) if report.samples is None else report.samples))
+    def account(self, batch: Batch, report: LearnReport) -> tuple[JsonObject, float]:
+        """Count what an update trained on; the metrics it is shown with, and that count."""
+        samples = float(len(batch.rollouts) if report.samples is None else report.samples)
+        self._ledger.count_samples(samples)
         measured = [rollout.info[MEASURES] for rollout in batch.rollouts if MEASURES in rollout.info]
-        return {**report.metrics, **_means(measured)} if measured else dict(report.metrics)
+        return {**report.metrics, **_means(measured)}, samples
 
     def take_back(self, batch: Batch, report: LearnReport) -> None:
         """The update is done and recorded."""
@@ -265,7 +266,7 @@ class ReplayFeed(Feed):
         """A draw has none, and what the learner draws by itself is not in the batch."""
         return [] if self.draws.is_shared else [rollout.ticket for rollout in batch.rollouts]
 
-    def account(self, batch: Batch, report: LearnReport) -> JsonObject:
+    def account(self, batch: Batch, report: LearnReport) -> tuple[JsonObject, float]:
         samples, draws = report.samples, batch.rollouts if self.draws.is_shared else ()
         if samples is None:
             if not draws:
@@ -275,7 +276,7 @@ class ReplayFeed(Feed):
         metrics: JsonObject = dict(report.metrics)
         for draw in draws:
             metrics.update(draw.info[STATISTICS])
-        return metrics
+        return metrics, float(samples)
 
     def take_back(self, batch: Batch, report: LearnReport) -> None:
         """Its draw is not needed any more, its feedback is for the replay."""

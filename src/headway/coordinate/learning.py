@@ -87,13 +87,13 @@ class Learning:
         line.updates += 1
         line.updates_in_version += 1
         ended = now()
-        line.metrics = self._feed.account(batch, report)
+        line.metrics, samples = self._feed.account(batch, report)
         line.lead.note(report.effective_sample_size)
         if self._samples is not None:
             self._samples.learned(line.updates, batch)
         if journal.is_on:
             seconds, metrics = round(ended - began, 6), settled(line.metrics)
-            journal.write_at(ended, Updated, line.updates, batch.version, tickets, seconds, metrics, line.name)
+            journal.write_at(ended, Updated, line.updates, batch.version, tickets, seconds, metrics, samples, line.name)
         self._feed.take_back(batch, report)
         if completes and snapshot is None:  # not before the update is recorded: others may ask for these weights
             snapshot = await line.learner.stage_again(line.version + 1, problem)

@@ -135,6 +135,8 @@ class Updated(NamedTuple):
     tickets: Sequence[int]
     seconds: float
     metrics: Metrics
+    samples: float | None = None
+    """It trained on so many; logs of earlier versions do not say."""
     line: str = ""
 
 

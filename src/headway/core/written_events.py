@@ -69,7 +69,7 @@ WRITTEN: dict[type[Event], tuple[str, ...]] = {
     BegunAnew: ("anew", "k", "c", "a"),
     Settled: ("settle", "k"),
     UpdateBegan: ("update", "u", "v", "k"),
-    Updated: ("learn", "u", "v", "k", "d", "m"),
+    Updated: ("learn", "u", "v", "k", "d", "m", "n"),
     Inserted: ("insert", "k", "v", "d"),
     Drawn: ("draw", "v"),
     WorkGiven: ("work", "v", "n", "f"),

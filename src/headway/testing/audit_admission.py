@@ -74,7 +74,7 @@ class Admission:
         waiting = [ticket.size for ticket in untaken if ticket.phase == "ready"]
         return bool(sum(waiting) + (len(untaken) - len(waiting) + 1) * mean <= max_bytes + 1e-9 * max_bytes)
 
-    def fits_ratio(self, updates: int) -> bool:
+    def fits_ratio(self) -> bool:
         ratio = self.terms.replay
         if ratio is None or self.uneven_steps:
             return True
@@ -82,17 +82,20 @@ class Admission:
         coming = self._recount.steps + untaken * ratio["steps_per_ticket"]
         if coming < ratio["min_size"]:
             return True
-        error = (
-            ratio["samples_per_insert"] * (coming + ratio["steps_per_ticket"]) - updates * ratio["samples_per_update"]
-        )
-        return bool(error <= ratio["samples_per_insert"] * ratio["min_size"] + ratio["slack"] + 1e-6 * (1 + abs(error)))
+        error = ratio["samples_per_insert"] * (coming + ratio["steps_per_ticket"]) - self._recount.sampled
+        most = ratio["samples_per_insert"] * ratio["min_size"] + ratio["slack"] + 1e-6 * (1 + abs(error))
+        return not error > most
 
-    def may_learn(self, updates: int) -> bool:
+    def may_learn(self) -> bool | None:
+        """None: the log does not say how much its updates have drawn."""
         ratio = self.terms.replay
         assert ratio is not None
         if self._recount.steps < ratio["min_size"]:
             return False
-        error = ratio["samples_per_insert"] * self._recount.steps - (updates + 1) * ratio["samples_per_update"]
+        sampled = self._recount.sampled + ratio["samples_per_update"]
+        if math.isnan(sampled):
+            return None
+        error = ratio["samples_per_insert"] * self._recount.steps - sampled
         return bool(error >= ratio["samples_per_insert"] * ratio["min_size"] - ratio["slack"] - 1e-6)
 
 

@@ -98,6 +98,8 @@ class Recount:
     """Kept with an age that is max_age_s as far as numbers can tell: counted as expired or not."""
     staleness: Counter[int] = field(default_factory=Counter)
     steps: int = 0
+    sampled: float = 0.0
+    """By the updates, from the replay; nan once an update has not said how many."""
     ages_s: list[float] = field(default_factory=list)
     offered: list[float] = field(default_factory=list)
     trained: list[float] = field(default_factory=list)

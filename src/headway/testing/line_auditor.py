@@ -8,6 +8,7 @@ open --start--> flying --land--> ready --update, insert--> taken --settle--> lea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from headway.core import events as ev
@@ -88,7 +89,7 @@ class LineAuditor:
             self._wrong("budget", f"ticket {index} opens, and nothing can be learned from it any more")
         if not self._admission.fits_room() and not self._admission.fits_room(self._taken_at_once()):
             self._wrong("room", f"ticket {index} opens, and there is no room for it")
-        if not self._admission.fits_ratio(self.at.updates):
+        if not self._admission.fits_ratio():
             self._wrong("replay ratio", f"ticket {index} opens, and the learner is behind")
         self.opened_last = index
         self.live[index] = AuditedTicket(frozenset([self.at.newest]))
@@ -302,7 +303,7 @@ class LineAuditor:
                 self._wrong("settles when published", f"tickets {late} are published and not settled")
             for line in out_of_order(batch, self.live, list(self._arrived), self.terms):
                 self._wrong("order", line)
-        elif not self._admission.may_learn(self.at.updates):
+        elif self._admission.may_learn() is False:
             self._wrong("replay ratio", f"update {number} begins, and too little was inserted for it")
         self._take(batch, version, event.time_s)
         self._current = number, version, batch
@@ -316,6 +317,7 @@ class LineAuditor:
         self._current = None
         self._trained.update(event.tickets)
         self._unsettled += event.tickets
+        self.recount.sampled += math.nan if event.samples is None else event.samples
         at.count_update(self.terms["publish_every"])
 
     def insert(self, event: ev.Inserted) -> None:
@@ -347,7 +349,7 @@ class LineAuditor:
         if self.terms.replay is None:
             if not self.at.is_published:
                 self._wrong("settles when published", f"tickets {indices} settle before they are published")
-        elif self._admission.may_learn(self.at.updates):
+        elif self._admission.may_learn():
             self._wrong("replay ratio", f"tickets {indices} settle before their credit is spent")
         if sorted(indices) != sorted(self._unsettled):
             self._wrong("settles when published", f"tickets {indices} settle, {self._unsettled} are trained on")
