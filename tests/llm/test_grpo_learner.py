@@ -111,6 +111,37 @@ def test_the_norm_of_the_weights_is_measured_after_the_update() -> None:
     assert report.metrics["weight_norm"] == pytest.approx(squares**0.5, rel=1e-6)
 
 
+# -- prompts that cannot be read -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["tree", "rows"])
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (0, "the group of games/7: the prompt is empty, so nothing predicts the first token of a reply"),
+        (
+            127,
+            "the group of games/7: a prompt of 127 tokens with 3 behind it goes beyond the 128 positions of the model",
+        ),
+    ],
+)
+def test_a_prompt_that_cannot_be_read_is_named_in_one_line(layout: str, size: int, message: str) -> None:
+    prompt, tokens = np.full(size, 5, np.int32), np.full(5, 7, np.int32)
+    logs, rewards = np.full(5, -1, np.float32), np.array([0, 1], np.float32)
+    record = Group(prompt, tokens, np.array([2, 3]), logs, np.zeros(5, np.int32), rewards, ("stop",) * 2, uid="games/7")
+    with pytest.raises(ValueError) as refused:
+        learner("gpt2", layout=layout).learn(Batch(0, (Rollout(record),)))
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "opt"])
+def test_a_conversation_may_fill_all_positions(kind: str) -> None:
+    prompt, tokens = np.full(126, 5, np.int32), np.full(4, 7, np.int32)
+    logs, rewards = np.full(4, -1, np.float32), np.array([0, 1], np.float32)
+    record = Group(prompt, tokens, np.array([1, 3]), logs, np.zeros(4, np.int32), rewards, ("stop",) * 2)
+    assert np.isfinite(learner(kind).learn(Batch(0, (Rollout(record),))).metrics["policy_loss"])
+
+
 # -- layout ---------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ With it go the number of updates and the dice of the learner, so that its state 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.children.shard_files import Rows, SavedShards
 from headway.core.saved_beside import SavedBeside, SavedSoon
@@ -34,6 +35,7 @@ from headway.llm.gpu_share import GpuShare
 from headway.llm.kernels import choose_kernels
 from headway.llm.layouts import choose_layout
 from headway.llm.model_types import CausalModel
+from headway.llm.models import context_length
 from headway.llm.trees import pair_price
 from headway.llm.without_dropout import without_dropout
 
@@ -62,7 +64,9 @@ class ModelInTraining:
         apart, windows = found == "rows", self.kernels.windows
         device = next(self.model.parameters()).device
         price = 0.0 if apart or windows is not None else pair_price(self.model)
-        self.sizes = MicrobatchSizes(microbatch_tokens, price, device, apart, windows)
+        tables = [m for m in self.model.modules() if isinstance(m, nn.Embedding)]  # of tokens, and perhaps of positions
+        positions = context_length(self.model.config) if len(tables) > 1 else sys.maxsize
+        self.sizes = MicrobatchSizes(microbatch_tokens, price, device, apart, windows, positions)
         self.gpu = GpuShare(device, kernels.trainer_gpu_share)
         if self.shards is not None:
             self.shards.forget_gathered()  # or what it read for the layout would be taken for its weights

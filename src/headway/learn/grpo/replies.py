@@ -15,6 +15,7 @@ there and writes what was found. So nothing that is known of a token depends on 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -86,6 +87,8 @@ class MicrobatchSizes:
     device: torch.device
     apart: bool = False
     windows: Windows | None = None
+    positions: int = sys.maxsize
+    """The longest conversation that the model can read."""
 
     @property
     def can_join(self) -> bool:
@@ -208,6 +211,8 @@ class Replies:
         groups = list(dict.fromkeys(of_group.tolist()))
         chosen = [numbers[of_group == g] for g in groups]
         branches = [[self._branch(number, with_ends) for number in some] for some in chosen]
+        for g, some in zip(groups, branches, strict=True):
+            self._check_readable(g, max(len(branch.tokens) for branch in some), sizes.positions)
         packed = pack_trees(
             [self.prompts[g] for g in groups],
             [[branch.tokens for branch in some] for some in branches],
@@ -227,6 +232,16 @@ class Replies:
                 replace(here, replies=tuple(mine)).to(sizes.device),
                 send(torch.from_numpy(np.concatenate(places)), sizes.device),
                 Ragged.of([len(some) for some in places]).to(sizes.device),
+            )
+
+    def _check_readable(self, group: int, longest: int, positions: int) -> None:
+        record, prompt = self.records[group], len(self.prompts[group])
+        if not prompt:
+            raise ValueError(f"{record}: the prompt is empty, so nothing predicts the first token of a reply")
+        if prompt + longest - 1 > positions:  # the last token is not read
+            raise ValueError(
+                f"{record}: a prompt of {prompt} tokens with {longest} behind it goes beyond the {positions} positions "
+                "of the model"
             )
 
     def _branch(self, number: int, with_ends: bool) -> Branch:
