@@ -46,6 +46,8 @@ def test_a_quick_test_of_a_story_file_ends_with_the_statistics_of_both_lines(
     for row in ("Async Training Statistics:", "Collect iterations", "Train iterations", "Final lag", "Avg eval time"):
         assert row in said
     assert re.search(r"Mode:? +(\w+)", said)[1] == ("ASYNCHRONOUS" if degree else "SYNCHRONOUS")  # type: ignore[index]
+    if not degree:
+        assert re.findall(r"[Ff]inal lag: +(\d+)", said) == ["0", "0"]
     (folder,) = (tmp_path / "runs").iterdir()
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["run/updates"] == 8
@@ -129,3 +131,16 @@ def test_what_cannot_be_is_one_clear_line_and_leaves_no_folder(
     assert said[0].startswith("headway: ")
     assert line in said[0]
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_statistics_name_the_replay_ratio_where_it_is_the_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = set()
+    for degree, words in ((5, "5 (the replay ratio allows 2 rollouts ahead)"), (1, "1")):
+        config = ["--quick_test", "--off_policy_degree", str(degree), "--runtime", "inline", "--report", "false"]
+        assert main(["run", "priorzero", *config, "--runs", str(tmp_path), "--quiet"]) == 0
+        said = capsys.readouterr().out
+        assert f"Lead / order / dispatch: {words} / oldest" in said
+        weights.add(re.search(r"weights (\w+)", said)[1])  # type: ignore[index]
+    assert len(weights) == 1

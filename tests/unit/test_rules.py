@@ -171,6 +171,32 @@ def test_the_learner_waits_for_the_smallest_replay_and_says_so() -> None:
     assert rule.may_learn(Tally(inserted=10))
 
 
+def test_a_replay_ratio_bounds_the_tickets_ahead_whatever_the_lead() -> None:
+    # an update draws 32 of 2 * 16 samples that a ticket pays for: 2 + 2 * 32 / 32 tickets
+    assert ReplayRatio(2, samples_per_update=32, steps_per_ticket=16).max_tickets_ahead == 4
+    # 8 updates a ticket: 2 + 2 / 8
+    assert ReplayRatio(2, samples_per_update=4, steps_per_ticket=16).max_tickets_ahead == 2
+    # an update for 4 tickets: 2 + 2 * 4
+    assert ReplayRatio(2, samples_per_update=128, steps_per_ticket=16).max_tickets_ahead == 10
+
+
+@stable
+@given(replay_ratios(), st.data())
+def test_no_run_has_more_tickets_ahead_than_the_replay_ratio_allows(rule: ReplayRatio, data: st.DataObject) -> None:
+    tally = Tally()
+    for _ in range(data.draw(st.integers(0, 80))):
+        doings = ["open"] * rule.may_open(tally) + ["land"] * (tally.live > 0) + ["learn"] * rule.may_learn(tally)
+        doing = data.draw(st.sampled_from(doings))
+        if doing == "open":
+            tally.live += 1
+        elif doing == "land":
+            tally.live -= 1
+            tally.inserted += rule.steps_per_ticket
+        else:
+            tally.sampled += rule.samples_per_update
+        assert tally.live <= rule.max_tickets_ahead or not tally.sampled
+
+
 def test_collection_waits_for_a_learner_that_lags_and_says_so() -> None:
     rule = ReplayRatio(1, min_size=10, slack=3)
     assert rule.may_open(Tally(inserted=12))

@@ -44,6 +44,13 @@ class LedgerStatistics:
         return self.opened == self.learned + sum(self.dropped.values()) + self.returned + self.live
 
     @property
+    def waiting(self) -> int:
+        """Rollouts that came in and were neither taken by the learner nor dropped."""
+        taken, dropped = sum(self.staleness.values()), sum(self.dropped.values())
+        came_in = self.landed - self.requeued - self.lost + self.dropped.get(DropReason.FAILED.value, 0)
+        return max(0, min(came_in, self.opened) - taken - dropped)
+
+    @property
     def mean_staleness(self) -> float:
         total = sum(self.staleness.values())
         return sum(age * n for age, n in self.staleness.items()) / total if total else 0.0

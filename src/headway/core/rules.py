@@ -200,6 +200,11 @@ class ReplayRatio:
         """Between two tickets that open: the error falls from one end of the slack to the other."""
         return 2 * self.slack / self.samples_per_update + 1
 
+    @property
+    def max_tickets_ahead(self) -> int:
+        """Open tickets that the learner does not have yet, once it has begun: the same from the other end."""
+        return math.floor(2 * self.slack / (self.samples_per_insert * self.steps_per_ticket) + 1e-9)
+
     def _error(self, inserted: float, sampled: float) -> float:
         return self.samples_per_insert * inserted - sampled
 

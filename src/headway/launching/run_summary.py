@@ -7,6 +7,7 @@ from headway.coordinate.run_result import LineResult, RunResult
 from headway.core.ledger_counts import LedgerStatistics
 from headway.core.naming import learner_name
 from headway.core.opaque import JsonObject
+from headway.core.rules import slots_for
 from headway.core.types import CUT_EPISODES
 from headway.observe.fingerprint import fingerprint
 from headway.observe.statistics import seconds
@@ -24,14 +25,14 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
         "Mode": mode,
         "Collect iterations": str(ledger.landed),
         "Train iterations": str(result.updates),
-        "Final lag": str(ledger.opened - ledger.learned - sum(ledger.dropped.values())),
+        "Final lag": str(ledger.waiting),
         "Avg collect time": seconds(spent.mean("collector", "collect")),
         "Avg train time": seconds(spent.mean(LEARNER, "learn")),
         "Avg eval time": seconds(spent.mean("evaluator", "evaluate")),
         "Evaluations": _evaluations(result),
         "Wall time": seconds(result.wall_s),
         "Updates per second": f"{spent.count(LEARNER, 'learn') / wall:.2f}",  # of this session, as the time is
-        "Lead / order / dispatch": f"{result.lead:g} / {settings.effective_order} / "
+        "Lead / order / dispatch": f"{_lead(result)} / {settings.effective_order} / "
         + ("pinned" if settings.is_pinned else "free"),
         "Staleness mean / max": f"{ledger.mean_staleness:.2f} / {ledger.max_staleness}",
         **({"Age mean / max": _ages(ledger)} if settings.max_age_s is not None else {}),
@@ -47,6 +48,16 @@ def statistics_rows(result: RunResult) -> dict[str, str]:
     return rows
 
 
+def _lead(result: RunResult) -> str:
+    """How far collection may be ahead; where the replay ratio is the stricter limit, that too."""
+    ratio = result.settings.replay
+    slots = slots_for(result.lead, result.settings.tickets_per_version)
+    if ratio is None or slots <= ratio.max_tickets_ahead + 1:
+        return f"{result.lead:g}"
+    rollouts = "1 rollout" if ratio.max_tickets_ahead == 1 else f"{ratio.max_tickets_ahead} rollouts"
+    return f"{result.lead:g} (the replay ratio allows {rollouts} ahead)"
+
+
 def _rows_of_line(name: str, result: RunResult) -> dict[str, str]:
     """The familiar numbers of another line than the first, under its name."""
     line, settings, spent = result.lines[name], result.settings.lines[name], result.time_spent
@@ -54,7 +65,7 @@ def _rows_of_line(name: str, result: RunResult) -> dict[str, str]:
     taken = "" if settings.every == 1 else f", of one in {settings.every} rollouts"
     rows = {
         "train iterations": f"{line.updates} (version {line.version}{taken})",
-        "final lag": str(ledger.opened - ledger.learned - sum(ledger.dropped.values())),
+        "final lag": str(ledger.waiting),
         "avg train time": seconds(spent.mean(learner, "learn")),
         "lead / order": f"{line.lead:g} / {settings.effective_order}",
         "staleness mean / max": f"{ledger.mean_staleness:.2f} / {ledger.max_staleness}",

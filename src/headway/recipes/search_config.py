@@ -84,8 +84,8 @@ class ReplaySettings(SettingsGroup):
     replay_min_size: int = Field(default=1000, ge=1)
     """Steps that must be there before the learner begins."""
     replay_ratio: float = Field(default=0.05, gt=0)
-    """Updates per step collected. Raising it learns more from each step. Collection may lead by max_lead; learning
-    never outruns this."""
+    """Updates per step collected. Raising it learns more from each step. Learning never
+    outruns this, nor does collection by more than a few tickets: often a stricter limit than max_lead."""
     update_per_collect: float | None = Field(default=None, gt=0)
     """The same as updates per ticket (num_envs * segment_steps steps), instead of replay_ratio."""
     batch_size: int = Field(default=128, ge=1)
