@@ -15,12 +15,14 @@ from search_runs import read, run, tiny
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import Snapshot, Ticket
+from headway.envs.board_games import GAMES, Game
 from headway.experience.game_segment import GameSegment
 from headway.experience.records import record_of
 from headway.learn.rank import device_for
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError
+from headway.recipes.search_config import BOARD_GAMES
 from headway.testing.replay_fakes import plain_replay_loop
 
 every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])
@@ -134,6 +136,20 @@ def test_board_games_have_defaults_of_their_own_that_the_user_may_change(recipe:
     assert (config.gamma, config.replay_alpha, config.value_weight) == (1.0, 0.0, 1.0)
     assert config.opponents == ("random", "depth_2")
     assert read(recipe, wall_s=1, env="connect_four", gamma=0.9).gamma == 0.9
+
+
+@every_recipe
+def test_a_board_game_that_has_only_a_row_is_played_and_evaluated(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    game = Game("six_by_six", rows=6, columns=6, run=4, drops=False)
+    monkeypatch.setitem(GAMES, game.name, game)
+    monkeypatch.setitem(BOARD_GAMES, game.name, game.name)
+    config = read(recipe, wall_s=1, env=game.name)
+    assert (config.gamma, config.td_steps, config.opponents) == (1.0, 36, ("random", "depth_2"))
+    assert config.replay_min_size > config.collectors * config.num_envs * (config.num_unroll_steps + 36)
+    small = {"env": game.name, "opponents": "random", "eval_episodes": 2, "eval_simulations": 2, "evaluate_every": 3}
+    result = run(recipe, tiny(recipe, **small, updates=3, td_steps=3))
+    assert result.updates == 3
+    assert result.scores[-1].value is not None
 
 
 @every_recipe

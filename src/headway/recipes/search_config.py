@@ -66,6 +66,14 @@ BOARD_DEFAULTS: dict[str, dict[str, SettingValue]] = {
 """Where a board game wants other defaults."""
 
 
+def _any_board(game: str) -> dict[str, SettingValue]:
+    """For a game that is not in the table: rewards to the end, and twice as much before the first update as has
+    incomplete targets."""
+    cells = GAMES[game].num_cells
+    replay = {"replay_min_size": max(1000, 2 * ANY_BOARD["num_envs"] * (5 + cells)), "td_steps": cells}
+    return {**ANY_BOARD, **replay, "opponents": ("random", "depth_2")}
+
+
 ONLY_FOR_ROOT = {
     "puct": ("temperature", "final_temperature", "temperature_versions", "temperature_moves", "root_noise_weight"),
     "gumbel": ("max_considered_actions", "gumbel_scale", "gumbel_c_visit", "gumbel_c_scale"),
@@ -266,7 +274,7 @@ class SearchConfig(EnvSettings, PlayedBySearchConfig):
         game = BOARD_GAMES.get(values.get("env", "")) if isinstance(values, dict) else None
         if game is None:
             return values
-        every = {**BOARD_DEFAULTS[game], **cls.own_board_defaults.get(game, {})}
+        every = {**(BOARD_DEFAULTS.get(game) or _any_board(game)), **cls.own_board_defaults.get(game, {})}
         defaults = {name: value for name, value in every.items() if name in cls.model_fields}
         if values.get("update_per_collect") is not None:
             del defaults["replay_ratio"]
