@@ -278,6 +278,8 @@ def test_a_board_game_is_watched_move_by_move(tmp_path: Path, capsys: Output) ->
     assert any(line.startswith("the policy plays") for line in lines)
     assert lines[-1].split()[0] in ("won", "lost", "drawn") and lines[-1].endswith("as o, seed 1")
     assert "is shown in characters, received --video" in refused(capsys, "watch", str(folder.path), "--video", "a.mp4")
+    who = refused(capsys, "watch", str(folder.path), "--opponent", "me")
+    assert "unknown opponent 'me'; allowed: depth_2, perfect, random" in who
 
 
 def test_what_cannot_be_watched_is_one_line(runs: dict[str, RunFolder], capsys: Output) -> None:

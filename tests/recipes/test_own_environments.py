@@ -68,6 +68,9 @@ class Refusing(gym.Wrapper):
 def no_environment():
     return 3
 
+class Spaceless(gym.Env):
+    pass
+
 gym.register("OwnLine-v0", entry_point=Line, max_episode_steps=7)
 """
 TINY_PPO = {"num_envs": 2, "segment_steps": 8, "updates": 2, "evaluate_every": 2, "eval_episodes": 1, "hidden": [4]}
@@ -140,6 +143,7 @@ def test_what_cannot_be_made_is_one_line(here: Path, capsys: pytest.CaptureFixtu
         ("--env", "no_lines.py:Line"): "environment file no_lines.py does not exist",
         ("--env", "no_lines:Line"): "cannot be registered: No module named 'no_lines'",
         ("--env", "own_lines.py:no_environment"): "makes a int; allowed: a gymnasium.Env",
+        ("--env", "own_lines.py:Spaceless"): "own_lines.py:Spaceless' has no observation_space: set it in __init__",
         ("--env", "own_lines.py:Line", "--env_kwargs", "{lenght: 3}"): "did you mean 'length'?",
         (
             "--env",

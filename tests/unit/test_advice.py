@@ -15,7 +15,7 @@ from headway.coordinate.settings import Retries
 from headway.core.history_records import FinishedUpdate
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
-from headway.observe.advice import Finding, advise, bottleneck
+from headway.observe.advice import Finding, advise, bottleneck, without_findings
 from headway.observe.run_history import tell
 from headway.observe.story_records import LEARNER, Story
 from headway.observe.time_report import account
@@ -55,10 +55,26 @@ def test_a_healthy_run_needs_no_change(times: tuple[float, float]) -> None:
     assert findings(story_of(*times, max_lead=1)) == {}
 
 
+def test_where_no_rule_helps_a_learner_that_waits_it_is_not_said_that_all_is_well() -> None:
+    story = story_of(0.5, 1.0, max_lead=1)
+    well = account(story)
+    assert without_findings(story, well)[0] == "Nothing to change"
+    learner = well.roles[LEARNER]
+    waited = replace(learner, blocked={**learner.blocked, "data": 0.67 * learner.wall_s})
+    title, why = without_findings(story, replace(well, roles={**well.roles, LEARNER: waited}))
+    assert title == "No option is known to help"
+    assert "waited 67 % for rollouts" in why
+
+
 def test_a_run_that_has_only_begun_gets_no_advice() -> None:
     story = story_of(1.0, 1.0, updates=3, max_lead=0)
     assert findings(story) == {}
-    assert bottleneck(story, account(story)) == "too early to tell: 3 updates so far"
+    half = "too early to tell: 3 updates so far, and the learner waited 50 % of the time"  # each takes 1 s in turn
+    assert bottleneck(story, account(story)) == half
+    assert without_findings(story, account(story)) == (
+        "Too early to tell",
+        "Advice begins with 5 updates; 3 so far.",
+    )
     empty = tell([])
     assert advise(empty, account(empty)) == []
 

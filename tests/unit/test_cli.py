@@ -686,6 +686,8 @@ def test_every_command_has_a_help_and_a_line_that_says_what_it_does(command: str
         (["run"], "run needs a recipe: agent, functions"),
         (["run", "--updates", "3"], "run needs a recipe: agent, functions"),
         (["run", "function"], "unknown recipe 'function'; did you mean 'functions'? allowed: "),
+        (["run", "sac"], "recipe 'sac' is not here: ppo, muzero and unizero learn from environments"),
+        (["run", "dpo"], "recipe 'dpo' is not here: grpo learns from rewards, sft from examples"),
         (["run", "functions", "--max_led", "1"], "unknown setting 'max_led'; did you mean 'max_lead'?"),
         (["run", "functions", "max_lead", "1"], "expected --name value, received 'max_lead'"),
         (["run", "functions", "--updates", "[1"], "updates='[1': Input should be a valid integer"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from headway.cli.output import say
 from headway.cli.report_page import look
 from headway.cli.words import UsageError
-from headway.observe.advice import MIN_UPDATES, Finding
+from headway.observe.advice import MIN_UPDATES, Finding, without_findings
 from headway.observe.run_history import read_story
 
 
@@ -32,7 +32,8 @@ def examine(folder: Path) -> str:
     if run.simulated.recommendation:
         lines.append(f"simulated: {run.simulated.recommendation[0].lower()}{run.simulated.recommendation[1:]}")
     if not run.findings and len(run.story.updates) >= MIN_UPDATES:
-        lines.append("nothing to change")
+        title = without_findings(run.story, run.accounts)[0]
+        lines.append(f"{title[0].lower()}{title[1:]}")
     for number, found in numbered:
         if not found.stops_learning:
             lines += ["", *_in_lines(number, found)]

@@ -177,6 +177,9 @@ class EnvSource:
                 raise EnvRefused(f"{self.env} makes a {type(env).__name__}; allowed: a gymnasium.Env")
             if self.time_limit is not None:
                 env = gym.wrappers.TimeLimit(env, self.time_limit)
+        for space in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, space, None), gym.spaces.Space):
+                raise EnvRefused(f"environment {self.env!r} has no {space}: set it in __init__ (gymnasium.spaces)")
         if self.frame_skip > 1:
             env = FrameSkip(env, self.frame_skip)
         if self.atari != "no":

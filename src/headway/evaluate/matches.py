@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from headway.core.naming import unknown
 from headway.core.types import Score, Snapshot, derive_seed
 from headway.envs.board_games import BoardGames, Game, ScriptedPlayer, minimax_player, play_match, random_player
 from headway.evaluate.policies import BestActions
@@ -13,11 +14,18 @@ from headway.evaluate.policies import BestActions
 
 def opponent(name: str, num_games: int, game: Game, seed: int) -> ScriptedPlayer:
     """random, depth_N (looks N moves ahead) or perfect (looks to the end)."""
-    if name == "random":
-        return random_player(num_games, seed)
-    if name == "perfect":
-        return minimax_player(num_games, game.num_cells, seed)
-    return minimax_player(num_games, int(name.removeprefix("depth_")), seed)
+    ahead = moves_ahead(name, game)
+    return minimax_player(num_games, ahead, seed) if ahead else random_player(num_games, seed)
+
+
+def moves_ahead(name: str, game: Game) -> int:
+    """How far an opponent of this name looks ahead; refuses a name that is none."""
+    if name in ("random", "perfect"):
+        return 0 if name == "random" else game.num_cells
+    depth = name.removeprefix("depth_")
+    if depth == name or not depth.isdecimal() or int(depth) < 1:
+        raise ValueError(unknown("opponent", name, ("random", "perfect", "depth_2")))
+    return int(depth)
 
 
 class MatchEvaluator:

@@ -35,9 +35,12 @@ def advise(story: Story, accounts: Accounts, *, recommended_lead: float | None =
 
 def bottleneck(story: Story, accounts: Accounts) -> str:
     """Which side decides how fast the run is, in one sentence."""
-    if len(story.updates) < MIN_UPDATES or LEARNER not in accounts.roles:
-        return f"too early to tell: {len(story.updates)} updates so far"
+    if LEARNER not in accounts.roles or not story.updates:
+        return "too early to tell: 0 updates so far"
     signs = read_signs(story, accounts, None)
+    if len(story.updates) < MIN_UPDATES:
+        waited = f", and the learner waited {percent(signs.idle)} of the time" if signs.idle > NOTICEABLE else ""
+        return f"too early to tell: {len(story.updates)} updates so far{waited}"
     shares = (
         f"the learner worked {percent(signs.learning)} of the time and waited {percent(signs.idle)} for rollouts; "
         f"collectors worked {percent(signs.collecting)} and stood before occupied slots {percent(signs.blocked)}"
@@ -50,6 +53,16 @@ def bottleneck(story: Story, accounts: Accounts) -> str:
     if signs.blocked <= NEGLIGIBLE:
         return f"collection is the bottleneck: {shares}"
     return f"neither side: they wait for each other; {shares}"
+
+
+def without_findings(story: Story, accounts: Accounts) -> tuple[str, str]:
+    """What stands where there is no finding: a title and its evidence. That nothing need be changed is one answer."""
+    if len(story.updates) < MIN_UPDATES or LEARNER not in accounts.roles:
+        return "Too early to tell", f"Advice begins with {MIN_UPDATES} updates; {len(story.updates)} so far."
+    if read_signs(story, accounts, None).idle > NOTICEABLE:
+        why = bottleneck(story, accounts)
+        return "No option is known to help", f"{why[0].upper()}{why[1:]}."
+    return "Nothing to change", "No side waits long enough, and nothing is lost."
 
 
 RULES: tuple[Callable[[Signs], Finding | None], ...] = (

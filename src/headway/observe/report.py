@@ -18,7 +18,7 @@ from importlib.resources import files
 
 from headway.core.opaque import JsonObject
 from headway.observe import series
-from headway.observe.advice import Finding
+from headway.observe.advice import Finding, without_findings
 from headway.observe.agent_report import agents
 from headway.observe.line_report import age_step_of, histogram, lines_of
 from headway.observe.notable_moments import notices
@@ -99,6 +99,7 @@ def run_data(run: Seen, palette: Palette, label: str, age_step: int = 1) -> Json
         "comparison": comparison(run),
         "facts": facts(run),
         "findings": [_finding(one) for one in run.findings],
+        "without_findings": without_findings(story, accounts),
         "scores": series.scores(curves),
         "score_lengths": series.score_lengths(curves),
         "failures": series.failures(curves),

@@ -31,6 +31,13 @@ RECIPES = {
     "unizero": "UniZero, MuZero with a transformer as its model, on the same games (needs headway[games])",
 }
 
+ELSEWHERE = {
+    **dict.fromkeys(("a2c", "ddpg", "dqn", "sac", "td3"), "ppo, muzero and unizero learn from environments"),
+    **dict.fromkeys(("dpo", "kto"), "grpo learns from rewards, sft from examples"),
+    **dict.fromkeys(("dr_grpo", "reinforce", "rloo"), "grpo with --estimator is what there is of its kind"),
+}
+"""Algorithms of other libraries that are no recipe, and what there is instead."""
+
 EXPORTED = ("agent", "grpo", "gsm8k", "sft")
 """Those whose runs can be exported."""
 
@@ -80,6 +87,8 @@ def load_recipe(name: str) -> Recipe:
         path = Path(name).expanduser().resolve()
         module = _module_of(path)
         return _recipe(str(path), module)
+    if name in ELSEWHERE:
+        raise ValueError(f"recipe {name!r} is not here: {ELSEWHERE[name]}")
     if name not in RECIPES:
         raise ValueError(f"{unknown('recipe', name, RECIPES)}, or a file of your own that ends in .py")
     return _recipe(name, import_module(f"headway.recipes.{name}"))

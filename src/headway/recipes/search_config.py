@@ -12,11 +12,11 @@ from pydantic import Field, field_validator, model_validator
 
 from headway.buffer.game_segments import Windows, segments_per_stream
 from headway.coordinate.settings import Settings
-from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
 from headway.core.protocols import Placement
 from headway.core.rules import ReplayRatio
 from headway.envs.board_games import GAMES
+from headway.evaluate.matches import moves_ahead
 from headway.learn.model_learner import ModelSettings
 from headway.learn.two_hot import Support
 from headway.observe.user_functions import load_function
@@ -289,11 +289,8 @@ class SearchConfig(EnvSettings, PlayedBySearchConfig):
     @model_validator(mode="after")
     def _the_game_is_known(self) -> SearchConfig:
         if self.is_board_game:
-            allowed = ("random", "perfect")
             for name in self.opponents:
-                depth = name.removeprefix("depth_")
-                if name not in allowed and not (name.startswith("depth_") and depth.isdigit() and int(depth) > 0):
-                    raise ValueError(unknown("opponent", name, (*allowed, "depth_2")))
+                moves_ahead(name, GAMES[BOARD_GAMES[self.env]])
             if self.eval_episodes < 2:
                 raise ValueError(f"eval_episodes={self.eval_episodes}: a match needs 2 games, one begun by each side")
             plain = EnvSettings()

@@ -322,7 +322,7 @@ const fullName = (run) => (run.label === run.name || run.label.includes(`(${run.
 function adviceSection() {
   return section("advice", "What to change", ...shown().flatMap(({ run }) => [
     data.runs.length > 1 ? make("h3", {}, run.label) : null,
-    ...(run.findings.length ? run.findings : [{ title: "Nothing to change", evidence: "No side waits long enough, and nothing is lost.", change: "", calm: true }])
+    ...(run.findings.length ? run.findings : [{ title: run.without_findings[0], evidence: run.without_findings[1], change: "", calm: true }])
       .map((found) => make("div", { class: found.calm ? "finding calm" : "finding" }, make("h4", {}, found.title), make("p", {}, found.evidence),
         found.change ? make("p", {}, "Try ", make("code", {}, found.change), found.gain ? ` (${found.gain})` : null) : null)),
   ]));
