@@ -53,8 +53,8 @@ class Scripted:
 class Served:
     """A server with a tiny model, and the runs that were begun on it."""
 
-    def __init__(self, client_s: float = 20.0) -> None:
-        tokenizer = tiny_tokenizer()
+    def __init__(self, client_s: float = 20.0, tokenizer: Any = None) -> None:
+        tokenizer = tokenizer or tiny_tokenizer()
         engine = TransformersEngine(
             build_decoder(tiny_model(context=CONTEXT), rows=8, context=CONTEXT), tokenizer, (0,)
         )
@@ -365,6 +365,110 @@ def test_another_host_path_method_or_body_is_refused(served: Served) -> None:
     assert status == 400 and "at least one message" in answer["error"]["message"]
 
 
+def asked(content: str = "x", **more: Any) -> str:
+    return json.dumps({"messages": [user(content)], **more})
+
+
+def deeply(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "line"),
+    [
+        ("[" * 100_000, {}, 400, "nested too deeply"),
+        (deeply(50_000), {}, 400, "nested too deeply"),
+        ('{"messages": [' + deeply(20_000) + "]}", {}, 400, "nested too deeply"),
+        ("{}", {"Content-Length": "9" * 5_000}, 413, "999... (5000 digits)"),
+        ("{}", {"Content-Length": "²"}, 411, "needs a Content-Length"),
+        (asked(max_tokens=10**400), {}, 400, "max_tokens"),
+        (asked(temperature=10**400), {}, 400, "temperature"),
+        (asked(content="\ud800"), {}, 400, ""),
+        ("{}", {"X-Stainless-Retry-Count": "9" * 5_000}, 400, "messages must be a list"),
+    ],
+)
+def test_a_body_that_no_parser_can_take_is_answered_in_one_line(
+    served: Served, capfd: pytest.CaptureFixture[str], body: str, headers: dict[str, str], status: int, line: str
+) -> None:
+    key, _ = served.begin()
+    connection = http.client.HTTPConnection("127.0.0.1", served.server.server_address[1], timeout=patient(30))
+    try:
+        connection.putrequest("POST", "/v1/chat/completions")
+        sent = {"Authorization": f"Bearer {key}", "Content-Length": str(len(body)), **headers}
+        for name, value in sent.items():
+            connection.putheader(name, value.encode("latin-1"))
+        connection.endheaders(body.encode())
+        answer = connection.getresponse()
+        told = json.loads(answer.read())["error"]["message"]
+    finally:
+        connection.close()
+    assert answer.status == status and line in told and "\n" not in told and len(told) < 200
+    assert capfd.readouterr().err == ""
+
+
+def test_calls_with_arguments_too_deep_to_read_stay_text(served: Served) -> None:
+    assert served.ask(served.begin()[0], "/v1/models", method="GET")[0] == 200
+    text = '<tool_call>{"name": "add", "arguments": {"a": ' + deeply(20_000) + "}}</tool_call>"
+    assert read_reply(text, may_call=True).text == text
+    called = {"id": "c", "type": "function", "function": {"name": "add", "arguments": deeply(20_000)}}
+    request = read_request({"messages": [{"role": "assistant", "content": "", "tool_calls": [called]}, user("x")]})
+    assert request.messages[0].calls[0].arguments == deeply(20_000)
+
+
+class Watched(type(tiny_tokenizer())):  # type: ignore[misc]
+    """Says how long the longest text was that it made tokens of, and waits before long ones."""
+
+    longest = 0
+    held: threading.Event | None = None
+    go_on: threading.Event | None = None
+
+    def apply_chat_template(self, conversation: Chat, **options: Any) -> Any:
+        size = sum(len(one["content"]) for one in conversation)
+        Watched.longest = max(Watched.longest, size)
+        if Watched.held is not None and size > 20_000:
+            Watched.held.set()
+            assert Watched.go_on is not None and Watched.go_on.wait(patient(30))
+        return super().apply_chat_template(conversation, **options)
+
+
+@pytest.fixture
+def watched() -> Iterator[Served]:
+    tokenizer = tiny_tokenizer()
+    tokenizer.__class__ = Watched
+    Watched.longest, Watched.held, Watched.go_on = 0, None, None
+    made = Served(tokenizer=tokenizer)
+    yield made
+    if Watched.go_on is not None:
+        Watched.go_on.set()
+    made.close()
+
+
+def test_a_request_too_large_for_the_conversation_is_refused_before_tokens_are_made_of_it(watched: Served) -> None:
+    """A token has at most some tens of bytes, so a megabyte cannot fit into 2,048 of them."""
+    key, run = watched.begin()
+    status, answer = watched.ask(key, body={"messages": [user("word " * 200_000)]})
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
+    assert "1000" in answer["error"]["message"] and run.refused == "tokens"
+    assert 0 < Watched.longest < 1000
+    told = watched.ask(key, body={"messages": [user("word " * 9_000)]})[1]["error"]["message"]
+    assert told.startswith("the conversation has 450"), "what may fit is counted in tokens"
+    assert message(watched.chat(key, [user("short")])) and not run.refused
+
+
+def test_agents_are_served_while_another_one_waits_for_the_tokens_of_a_long_message(watched: Served) -> None:
+    Watched.held, Watched.go_on = threading.Event(), threading.Event()
+    long, short = watched.begin()[0], watched.begin()[0]
+    found: list[int] = []
+    body = {"messages": [user("x" * 30_000)]}
+    thread = threading.Thread(target=lambda: found.append(watched.ask(long, body=body)[0]))
+    thread.start()
+    assert Watched.held.wait(patient(30))
+    assert watched.chat(short, [user("hello")]) and not found
+    Watched.go_on.set()
+    thread.join(patient(30))
+    assert found == [400]
+
+
 def test_rewards_go_to_the_reply_that_was_last(served: Served) -> None:
     key, run = served.begin()
     path = f"/v1/sessions/{key}/reward"
@@ -374,6 +478,7 @@ def test_rewards_go_to_the_reply_that_was_last(served: Served) -> None:
     served.chat(key, [user("a"), first, user("b")])
     assert served.ask(key, path, {"reward": 0.5})[0] == 200
     assert served.ask(key, path, {"reward": float("nan")})[0] == 400
+    assert served.ask(key, path, {"reward": 10**400})[0] == 400
     assert served.ask(key, path, {"reward": 0.25, "done": True})[0] == 200
     assert [turn.reward for turn in run.branches[0].turns] == [0.25, 0.75]
     status, answer = served.ask(key, body={"messages": [user("c")]})

@@ -36,6 +36,9 @@ AGAIN_S = 60.0
 """How long a client that asks the same again waits for the answer that is under way."""
 MAX_REPLIES = 2**15 - 1
 """Of one run: a record counts its turns in 16 bits."""
+ROOM_FOR_ALL, BYTES_A_TOKEN = 2**16, 64
+"""A request of more bytes than the first is refused unread if its conversation would not even fit with so many bytes
+in each token: several times what they have in texts, with JSON around them."""
 REMEMBERED = 1024
 """Closed sessions whose key is told to be one; older ones are unknown."""
 
@@ -128,6 +131,13 @@ class AgentRun:
     @property
     def num_turns(self) -> int:
         return sum(len(branch.turns) for branch in self.branches)
+
+    def check_size(self, num_bytes: int) -> None:
+        """Raises Refused if a request of so many bytes cannot fit."""
+        if num_bytes > ROOM_FOR_ALL and self._rules.room(num_bytes // BYTES_A_TOKEN, 0) < 1:
+            with self._changed:
+                self._need_open()
+                raise self._out_of("tokens", f"the request has {num_bytes} bytes: no room for a reply is left")
 
     def complete(self, request: ChatRequest) -> Completion:
         """Replies to a conversation. Raises Refused."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -70,7 +71,7 @@ class FunctionCall:
     def for_templates(self) -> JsonObject:
         try:
             arguments = json.loads(self.arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = self.arguments
         return {"id": self.uid, "type": "function", "function": {"name": self.name, "arguments": arguments}}
 
@@ -167,7 +168,7 @@ def read_reply(text: str, *, may_call: bool, number: int = 0) -> ChatMessage:
     def taken(found: re.Match[str]) -> str:
         try:
             call = json.loads(found[1])
-        except ValueError:
+        except (ValueError, RecursionError):
             return found[0]
         name, arguments = call.get("name"), call.get("arguments", {})
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
@@ -217,7 +218,7 @@ def _call(value: object, where: str) -> FunctionCall:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return FunctionCall(function["name"], arguments, uid)
     return FunctionCall(function["name"], _sorted(arguments), uid)
 
@@ -246,7 +247,7 @@ def _number(body: JsonObject, name: str, least: float, most: float = math.inf, *
     if value is None:
         return None
     is_number = isinstance(value, int) if whole else isinstance(value, int | float)
-    if isinstance(value, bool) or not is_number or not least <= value <= most or value == math.inf:
+    if isinstance(value, bool) or not is_number or not least <= value <= min(most, sys.float_info.max):
         bounds = f">= {least:g}" if most == math.inf else f"in [{least:g}, {most:g}]"
         raise Refused(f"{name} must be a {'whole ' * whole}number {bounds}, received {_short(value)}")
     return float(value)

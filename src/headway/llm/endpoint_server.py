@@ -14,8 +14,8 @@ client has a deadline. Nothing of a request is logged.
 from __future__ import annotations
 
 import json
-import math
 import socket
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -110,10 +110,15 @@ class _Exchange(BaseHTTPRequestHandler):
             try:
                 self._serve(method)
             except Refused as refused:
-                self.close_connection = True  # its body may not have been read
-                self._send(refused.status, refused.body())
+                self._refuse(refused)
+            except RecursionError:
+                self._refuse(Refused("the body is nested too deeply"))
         except (ConnectionError, TimeoutError):  # the client is gone, or too slow; its run goes on without it
             self.close_connection = True
+
+    def _refuse(self, refused: Refused) -> None:
+        self.close_connection = True  # its body may not have been read
+        self._send(refused.status, refused.body())
 
     def _serve(self, method: str) -> None:
         if not self.server.is_for_us(self.headers.get("Host", "")):
@@ -154,7 +159,7 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def _complete(self, run: AgentRun) -> None:
         again = self.headers.get("X-Stainless-Retry-Count", "0")  # as clients made from OpenAI's description say it
-        request = read_request(self._body(), is_again=again.isdigit() and int(again) > 0)
+        request = read_request(self._body(run), is_again=again.isdigit() and again.strip("0") != "")
         found = run.complete(request)
         model, created, log_probs = self.server.endpoint.model, int(time.time()), request.wants_log_probs
         if not request.is_streamed:
@@ -169,23 +174,27 @@ class _Exchange(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def _reward(self, run: AgentRun) -> None:
-        body = self._body()
+        body = self._body(run)
         told: JsonObject = body if isinstance(body, dict) else {}
         value, done = told.get("reward"), told.get("done", False)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise Refused(f"the body must be an object with a finite number 'reward', received {str(body)[:80]}")
         if not isinstance(done, bool):
             raise Refused(f"done must be true or false, received {done!r}")
         run.reward(float(value), done=done)
         self._send(200, {"reward": value, "done": done, "turns": run.num_turns})
 
-    def _body(self) -> object:
-        size = self.headers.get("Content-Length", "")
-        if not size.isdigit():
+    def _body(self, run: AgentRun) -> object:
+        """The body, if it may fit into the run's conversation: reading JSON and making tokens takes time of others."""
+        given = self.headers.get("Content-Length", "")
+        if not (given.isascii() and given.isdigit()):
             raise Refused("a body needs a Content-Length", status=411, code="length_required")
-        if int(size) > MAX_BODY:
-            raise Refused(f"a body may have {MAX_BODY} bytes, received {size}", status=413, code="too_large")
-        parts, left, ends_at = list[bytes](), int(size), time.monotonic() + self.server.client_s
+        if len(given) > 20:
+            given = f"{given[:3]}... ({len(given)} digits)"
+        if "." in given or int(given) > MAX_BODY:
+            raise Refused(f"a body may have {MAX_BODY} bytes, received {given}", status=413, code="too_large")
+        size = left = int(given)
+        parts, ends_at = list[bytes](), time.monotonic() + self.server.client_s
         while left:
             if time.monotonic() > ends_at:
                 raise TimeoutError
@@ -194,6 +203,7 @@ class _Exchange(BaseHTTPRequestHandler):
                 raise ConnectionResetError
             parts.append(part)
             left -= len(part)
+        run.check_size(size)
         try:
             return json.loads(b"".join(parts))
         except ValueError as error:

@@ -7,12 +7,14 @@ messages of the user in `<tool_response>`: in the words of the templates that ha
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from headway.core.opaque import JsonObject, SettingValue
 from headway.llm.conversation import Chat, Conversation
@@ -22,6 +24,8 @@ from headway.llm.models import find_template
 
 KEPT = 32
 """Lists of tools whose conversations are kept; others are tried out again when they come back."""
+LONG = 2**14
+"""Characters; making tokens of fewer takes some hundredths of a second."""
 TOLD = """# Tools
 
 You may call one or more functions. Their signatures are within <tools></tools>:
@@ -36,7 +40,10 @@ To call a function, write a JSON object with its name and arguments within <tool
 
 
 class ChatTokens:
-    """Makes tokens of messages, for many threads: one at a time, because tokenizers are not made for more."""
+    """Makes tokens of messages, for many threads: one at a time, because tokenizers are not made for more.
+
+    Long messages have a tokenizer of their own, so that short ones do not wait for them.
+    """
 
     def __init__(
         self,
@@ -47,7 +54,12 @@ class ChatTokens:
         chat_template_options: Mapping[str, SettingValue] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._given = {"name": name, "chat_template": chat_template, "chat_template_options": chat_template_options}
+        self._for_long: ChatTokens | None = None
+        self._given: dict[str, Any] = {
+            "name": name,
+            "chat_template": chat_template,
+            "chat_template_options": chat_template_options,
+        }
         template = find_template(tokenizer, chat_template, chat_template_options) or ""
         self._reads_tools = re.search(r"\btools\b", template) is not None
         self._lock = threading.Lock()
@@ -58,23 +70,33 @@ class ChatTokens:
 
     def opening(self, messages: Sequence[ChatMessage], tools: Sequence[JsonObject]) -> tuple[int, ...]:
         """A whole conversation, up to where the model speaks."""
-        with self._lock:
-            return self._said(lambda: self._conversation(tools).opening(self._chat(messages, tools)))
+        one = self._for(messages)
+        with one._lock:
+            return one._said(lambda: one._conversation(tools).opening(one._chat(messages, tools)))
 
     def following(
         self, messages: Sequence[ChatMessage], tools: Sequence[JsonObject], *, ended: bool
     ) -> tuple[int, ...]:
         """What stands between a reply and the next one, where these messages are said."""
-        with self._lock:
-            chat = self._chat(messages, ())
+        one = self._for(messages)
+        with one._lock:
+            chat = one._chat(messages, ())
             for role in dict.fromkeys(message["role"] for message in chat):
-                self._need(role, tools)
-            return self._said(lambda: self._conversation(tools).following_messages(chat, ended=ended))
+                one._need(role, tools)
+            return one._said(lambda: one._conversation(tools).following_messages(chat, ended=ended))
 
     def texts_of(self, tokens: Sequence[int]) -> tuple[str, ...]:
         """Each token by itself."""
         with self._lock:
             return tuple(self._tokenizer.decode([int(token)]) for token in tokens)
+
+    def _for(self, messages: Sequence[ChatMessage]) -> ChatTokens:
+        if sum(len(message.text) for message in messages) < LONG:
+            return self
+        with self._lock:
+            if self._for_long is None:
+                self._for_long = ChatTokens(copy.deepcopy(self._tokenizer), **self._given)
+        return self._for_long
 
     def _need(self, role: str, tools: Sequence[JsonObject]) -> None:
         """Refuses a role whose messages the template leaves out."""
@@ -100,7 +122,7 @@ class ChatTokens:
         told = tuple(tools) if self._reads_tools else ()
         key = json.dumps(told, sort_keys=True)
         if key not in self._conversations:
-            self._conversations[key] = Conversation(self._tokenizer, tools=told, **self._given)  # type: ignore[arg-type]
+            self._conversations[key] = Conversation(self._tokenizer, tools=told, **self._given)
         self._conversations.move_to_end(key)
         while len(self._conversations) > KEPT:
             self._conversations.popitem(last=False)
