@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +118,28 @@ def test_cartpole_is_solved_with_the_settings_of_the_zoo_too(seed: int) -> None:
     recorder = MemoryRecorder()
     run(CartPoleConfig(**zoo, max_lead=0, runtime="inline", seed=seed, evaluate_every=0, target_score=None), recorder)
     assert max(event["m"].get("return", 0.0) for event in recorder.events if event["e"] == "learn") >= 475
+
+
+# -- how often it is evaluated ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "every"),
+    [
+        ({"env": "CartPole-v1"}, 49),  # 20 episodes of 500 are a tenth of 49 updates of 16 x 128
+        ({"env": "CartPole-v1", "num_envs": 1, "segment_steps": 32}, 3125),
+        ({"env": "CartPole-v1", "num_envs": 1, "segment_steps": 32, "tickets_per_batch": 5}, 625),
+        ({"env": "CartPole-v1", "eval_episodes": 5, "eval_max_steps": 100}, 10),
+        ({"env": "CartPole-v1", "time_limit": 50}, 10),
+        ({"env": "Pendulum-v1"}, 20),  # 200 steps
+        ({"env": "random_walk_envs.py:Wanderer"}, 98),  # 1,000, as nobody says how many
+        ({"env": "CartPole-v1", "num_envs": 1, "segment_steps": 32, "evaluate_every": 10}, 10),
+        ({"env": "CartPole-v1", "evaluate_every": 0}, 0),
+        ({"env": "CartPole-v1", "evaluate_in_background": True}, 10),  # they hold up nobody
+    ],
+)
+def test_evaluations_take_a_tenth_of_the_steps_where_nothing_is_said(
+    settings: dict[str, Any], every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    assert read_values(PPOConfig, settings).evaluate_every == every

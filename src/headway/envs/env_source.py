@@ -78,6 +78,13 @@ class EnvSource:
         """Whether it is a class of the user's own rather than a registered name."""
         return ":" in self.env and isinstance(find(self.env), EnvSpec) is False
 
+    @property
+    def longest_episode(self) -> int | None:
+        """Steps after which an episode is cut, where that is known without making one."""
+        found = gym.registry.get(self.env)
+        limit = found.max_episode_steps if self.time_limit is None and found is not None else self.time_limit
+        return None if limit is None else -(-limit // self.frame_skip)
+
     def choose_backend(self) -> Backend:
         """What suits this environment on this machine: EnvPool knows neither wrappers nor our options."""
         if self.atari != "no" or self.env.startswith(ATARI_NAMES):

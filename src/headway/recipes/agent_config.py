@@ -189,6 +189,8 @@ class AgentConfig(GameEvaluationSettings, EpisodeLengthSettings, EnvironmentSett
             raise ValueError("eval_samples > 1 needs eval_temperature > 0: the most likely episode is always the same")
         if self.eval_top_p < 1 and self.eval_temperature == 0:
             raise ValueError("eval_top_p < 1 needs eval_temperature > 0: the most likely token is always among them")
+        version = self.tickets_per_batch * self.group_size * self.publish_every
+        self.evaluate_rarely(self.eval_games * self.eval_samples, version)
         return self
 
     @model_validator(mode="after")

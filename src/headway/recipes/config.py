@@ -98,6 +98,13 @@ class RunConfig(FaultSettings, RecordingSettings, PlanSettings, PlacementSetting
         own = {name: prefix + name for name in names if prefix + name in type(self).model_fields and name not in more}
         return make(**{name: getattr(self, setting) for name, setting in own.items()}, **more)
 
+    def evaluate_rarely(self, evaluation: int, version: int) -> None:
+        """Spaces evaluations that pause the run, unless it was said how often: one takes at most `evaluation` steps (or
+        replies), and a tenth of what is collected meanwhile, of which each version brings `version`."""
+        if "evaluate_every" not in self.model_fields_set and self.evaluate_every and not self.evaluate_in_background:
+            every = max(self.evaluate_every, -(-10 * evaluation // version))
+            object.__setattr__(self, "evaluate_every", every)  # before anybody has seen it
+
     def build_runtime(self) -> Runtime:
         """Where this run takes place."""
         if self.runtime != "ray":

@@ -114,6 +114,8 @@ class GRPOConfig(AnswerSettings, PromptSettings, ReplySettings, RewardSettings, 
                 )
         if self.overlong_tokens > self.max_tokens:
             raise ValueError(f"overlong_tokens={self.overlong_tokens} must not exceed max_tokens={self.max_tokens}")
+        version = self.tickets_per_batch * self.group_size * self.publish_every
+        self.evaluate_rarely(self.eval_prompts * self.eval_samples, version)
         return self
 
     @model_validator(mode="after")

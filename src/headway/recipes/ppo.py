@@ -52,6 +52,8 @@ from headway.trained.network_files import Deployable
 GPU_PAYS_FROM = 50_000
 """Weights. On an H200 an update of a network of 9,000 took 68 ms and 18 ms on one core; of 200,000, 78 and 364 ms."""
 
+USUAL_LONGEST = 1000
+"""Steps of an episode where the environment does not say how long one may be: MuJoCo's."""
 USUAL_FOR_ATARI = {"frame_skip": 4, "frame_stack": 4, "grey": True, "resize": (84, 84)}
 
 
@@ -137,6 +139,9 @@ class PPOConfig(PPOSettings, EnvSettings, RankedConfig):
         if self.stepping != "vector" and self.env_backend == "envpool":
             raise ValueError("env_backend='envpool' steps its copies itself: use stepping='vector' with it")
         self.source.check(self.backend, one_by_one=self.stepping != "vector")
+        longest = min(self.eval_max_steps, self.source.longest_episode or USUAL_LONGEST)
+        version = self.num_envs * self.segment_steps * self.tickets_per_batch * self.publish_every
+        self.evaluate_rarely(self.eval_episodes * longest, version)
         return self
 
     @classmethod

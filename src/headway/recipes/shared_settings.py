@@ -138,7 +138,8 @@ class PlanSettings(SettingsGroup):
     target_score: float | None = None
     """Stop when an evaluation reaches this, with the weights that did."""
     evaluate_every: int = Field(0, ge=0)
-    """Evaluate every n versions and at the end; 0: never."""
+    """Evaluate every n versions and at the end; 0: never. Where nothing is said, evaluations that pause the run are so
+    rare that they take at most about a tenth of the steps (or replies) that it collects."""
     evaluate_first: bool = False
     """Evaluate the initial weights too, before anything is collected."""
     evaluate_in_background: bool = False
