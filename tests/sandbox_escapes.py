@@ -559,7 +559,11 @@ while True: os.fork()
 # starts threads without end
 import threading, time
 threading.stack_size(32768)
-while True: threading.Thread(target=time.sleep, args=(99,), daemon=True).start()
+while True:
+    try:
+        threading.Thread(target=time.sleep, args=(99,), daemon=True).start()
+    except (RuntimeError, MemoryError):
+        time.sleep(0.01)
 # takes memory without end
 x = [b'x' * 1000000]
 while True: x += x
@@ -631,7 +635,8 @@ def programs(table: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-ALL = {name: text for table in (CHANGES, READS, REFUSED, BOMBS, WAITING) for name, text in programs(table).items()}
+ATTACKS = {name: text for table in (CHANGES, READS, REFUSED) for name, text in programs(table).items()}
+ALL = {**ATTACKS, **programs(BOMBS), **programs(WAITING)}
 
 
 class World:

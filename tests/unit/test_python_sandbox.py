@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sandbox_escapes as escapes
@@ -72,24 +74,35 @@ def test_a_flood_of_output_is_stopped_and_cut() -> None:
     assert ended.end == "output" and ended.text == "x" * 999 + "\n(stopped: it printed more than 1000 bytes)"
 
 
-@pytest.mark.parametrize("user", ["root", "nobody"])
-@pytest.mark.timeout(240)
-def test_nothing_outside_is_read_changed_or_reached_by_programs_that_try(user: str) -> None:
-    """`root`: whoever runs this test. Each program attacks the process that runs it, a sibling, and a folder."""
-    command = [sys.executable, str(TESTS / "sandbox_escapes.py"), "kernel", user]
+def tried(user: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What became of these programs. Each attacks the process that runs it, its other child, and a folder."""
+    command = [sys.executable, str(TESTS / "sandbox_escapes.py"), "kernel", user, *names]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=patient(100))
     if "no user namespace" in ran.stderr:
         pytest.skip("this machine gives no user namespace to be an ordinary user in")
-    found = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [one["name"] for one in found] == list(escapes.ALL), ran.stderr
-    assert {one["name"]: one["harm"] for one in found if one["harm"]} == {}
-    refused, waiting = escapes.programs(escapes.REFUSED), escapes.programs(escapes.WAITING)
-    assert [one for one in found if one["name"] in refused and one["end"] != "error"] == []
-    assert {one["end"] for one in found if one["name"] in waiting} == {"time"}
-    ends = {one["name"]: one["end"] for one in found}
+    found = {one["name"]: one for one in map(json.loads, ran.stdout.splitlines())}
+    assert list(found) == list(names), ran.stderr
+    assert {name: one["harm"] for name, one in found.items() if one["harm"]} == {}
+    return found
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.timeout(240)
+def test_nothing_outside_is_read_changed_or_reached_by_programs_that_try(user: str) -> None:
+    """`root`: the user who runs this test."""
+    found = tried(user, escapes.ATTACKS)
+    assert [found[name] for name in escapes.programs(escapes.REFUSED) if found[name]["end"] != "error"] == []
+
+
+@pytest.mark.timeout(240)
+def test_programs_that_take_all_they_can_get_are_stopped_and_leave_nothing() -> None:
+    waiting = escapes.programs(escapes.WAITING)
+    ends = {name: one["end"] for name, one in tried("root", [*escapes.programs(escapes.BOMBS), *waiting]).items()}
+    assert {ends[name] for name in waiting} == {"time"}
     assert ends["starts threads without end"] == "threads"
     assert ends["writes files without end"] == ends["makes files without end"] == "files"
     assert ends["closes what it prints to and writes files without end"] == "files"
+    assert ends["prints without end"] == ends["prints errors without end"] == "output"
 
 
 @pytest.mark.parametrize(
