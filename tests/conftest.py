@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 from waiting import patient
 
-pytest_plugins = ["skip_rules"]
+pytest_plugins = ["skip_rules", *(["file_scheduling"] if find_spec("xdist") else [])]
 
 
 @pytest.fixture
