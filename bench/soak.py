@@ -9,8 +9,8 @@
          '--> one table: start, quarters, end, slope with its uncertainty, a verdict for each resource
          '--> the log, all parts of it, through the auditor
 
-An interrupted run goes on in the same process, so what a session leaves behind there is seen as well. Parts of the
-event log are linked aside as they are closed: the run lets them go, the audit has them all. The limits of its files are
+An interrupted run goes on in the same process, so what a session leaves behind there is seen as well; `--without
+interrupt` shows one session alone. Parts of the event log are linked aside as they are closed: the run lets them go, the audit has them all. The limits of its files are
 64 times smaller than they are (`--shrink`), so that what a run of weeks comes to is reached in minutes. Exits with 1 if
 something grows, or if a rule was broken. What was measured stays beside the folder (FOLDER.measured.json). Linux only.
 """
@@ -76,6 +76,8 @@ class Soak:
     random: random.Random
     measured: dict[str, Series] = field(default_factory=dict)
     done: Counter[str] = field(default_factory=Counter)
+    without: tuple[str, ...] = ()
+    """Faults that are left out."""
     asleep: dict[int, float] = field(default_factory=dict)
     """Processes that are to be woken, and when."""
 
@@ -100,6 +102,8 @@ class Soak:
         if not self.is_up():
             return
         what = self.random.choices(list(FAULTS), list(FAULTS.values()))[0]
+        if what in self.without:
+            return
         pid = self.run.pid
         if what != "interrupt":
             pids = self.pids_of("evaluator" if "evaluator" in what else "collector")
@@ -166,7 +170,8 @@ def soak(given: argparse.Namespace, folder: Path) -> Soak:
     with open(folder.with_name(f"{folder.name}.out"), "wb") as out:
         options = [f"--{name}={getattr(given, name)}" for name in ("seconds", "runtime", "per_s", "shrink")]
         command = [sys.executable, __file__, "--inside", f"--folder={folder}", *options]
-        one = Soak(folder, subprocess.Popen(command, stdout=out, stderr=out), random.Random(given.seed))
+        run = subprocess.Popen(command, stdout=out, stderr=out)
+        one = Soak(folder, run, random.Random(given.seed), without=tuple(given.without))
     try:
         wait_until(lambda: one.pids_of("collector") or one.run.poll() is not None, BEGINS_WITHIN_S, "a collector")
         began = time.monotonic()
@@ -239,6 +244,9 @@ def report(one: Soak, given: argparse.Namespace) -> int:
     grow = [name for name, series in one.measured.items() if is_bad(verdict(series, bounds.get(name)))]
     code = one.run.returncode
     print(f"the run ended with {code}, {len(grow)} resources grow{': ' if grow else ''}{', '.join(grow)}")
+    if grow and one.done["interrupt"]:
+        resumed = f"{one.done['interrupt']} times in the same process, where the allocator keeps some of each session"
+        print(f"the run was resumed {resumed}; to see one session alone: --without interrupt")
     return 1 if violations or grow or code else 0
 
 
@@ -249,6 +257,7 @@ def main() -> int:
     parser.add_argument("--per_s", type=float, default=20.0, help="tickets a second at most")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     parser.add_argument("--shrink", type=int, default=64, help="make the limits of files so many times smaller")
+    parser.add_argument("--without", choices=tuple(FAULTS), action="append", default=[], help="leave this fault out")
     parser.add_argument("--folder", type=Path, help="of the run, kept; one that is thrown away unless it is said")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -4,6 +4,9 @@
 
 The slope is that of the last three quarters: the first is for warming up. Its uncertainty comes from the means of
 `BLOCKS` stretches, so that what swings slowly does not pass for many independent measurements.
+
+What warms up for longer than a quarter grows less and less. Of the three thirds of the blocks the last must have grown
+by less than `SETTLES` of what the one before did, by more than chance: neither a line nor a flight of stairs does that.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ BLOCKS = 12
 T_95 = 2.23
 """Of Student's distribution with BLOCKS - 2 degrees of freedom, both sides."""
 WARM_UP = 0.25
+SETTLES = 0.6
+LEAST = 0.05
+"""MiB or things: what has grown by less has not grown."""
 
 
 def family(pid: int) -> list[int]:
@@ -136,16 +142,30 @@ class Series:
         near = max(1, len(self.values) // 20)
         return statistics.median(self.values[max(0, place - near) : place + near + 1])
 
-    def slope(self) -> tuple[float, float]:
-        """A second, and half of its 95 % interval, after warming up."""
+    def blocks(self) -> tuple[list[float], list[float]]:
+        """The mean times and values of the blocks after warming up; fewer than BLOCKS of too few samples."""
         begin = int(WARM_UP * len(self.values))
         times, values = self.times[begin:], self.values[begin:]
         cuts = [round(place * len(times) / BLOCKS) for place in range(BLOCKS + 1)]
         blocks = [slice(first, last) for first, last in itertools.pairwise(cuts) if last > first]
-        if len(blocks) < BLOCKS:
+        return [statistics.mean(times[block]) for block in blocks], [statistics.mean(values[block]) for block in blocks]
+
+    def settles(self) -> bool:
+        """Whether it grows less and less, so much so that it is about to end."""
+        _, y = self.blocks()
+        third = BLOCKS // 3
+        one, two, three = (statistics.mean(y[place : place + third]) for place in range(0, BLOCKS, third))
+        bends = [abs(a - 2 * b + c) for a, b, c in zip(y, y[1:], y[2:], strict=False)]
+        noise = statistics.median(bends) / (0.6745 * 6**0.5)  # of a block, as normal noise would bend them
+        weights = SETTLES, -1 - SETTLES, 1.0  # of the three means: what the last third grew, less what it may
+        by_chance = noise * (sum(weight**2 for weight in weights) / third) ** 0.5
+        return (three - two) - SETTLES * (two - one) < -T_95 * by_chance
+
+    def slope(self) -> tuple[float, float]:
+        """A second, and half of its 95 % interval, after warming up."""
+        x, y = self.blocks()
+        if len(y) < BLOCKS:
             return 0.0, float("inf")
-        x = [statistics.mean(times[block]) for block in blocks]
-        y = [statistics.mean(values[block]) for block in blocks]
         slope, level = statistics.linear_regression(x, y)
         rest = sum((b - level - slope * a) ** 2 for a, b in zip(x, y, strict=True)) / (BLOCKS - 2)
         spread = sum((a - statistics.mean(x)) ** 2 for a in x)
@@ -160,8 +180,8 @@ def verdict(series: Series, bound: float | None = None) -> str:
     slope, half = series.slope()
     if half == float("inf"):
         return "too few samples"
-    if slope - half > 0:
-        return "GROWS"
+    if slope - half > 0 and slope * (series.times[-1] - series.times[0]) > LEAST:
+        return "settles" if series.settles() else "GROWS"
     return "falls" if slope + half < 0 else "flat"
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,38 @@ def test_what_settles_in_its_first_quarter_is_flat() -> None:
     warming = series(0.0, 0.5)
     warming.values[:150] = [value - 40 + 40 * place / 150 for place, value in enumerate(warming.values[:150])]
     assert verdict(warming) == "flat"
+
+
+def over_ten_minutes(value: Callable[[float], float], seed: int) -> Series:
+    """Samples of it, from 0 to 1, with noise of a hundredth."""
+    drawn, found = random.Random(seed), Series()
+    for second in range(0, 600, 5):
+        found.add(second, value(second / 600) + drawn.gauss(0, 0.01))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [
+        (lambda t: 57.7 + 5.1 * (1 - math.exp(-t / 0.25)), "settles"),
+        (lambda t: 57.7 + 5.1 * (1 - math.exp(-t / 0.4)), "settles"),
+        (lambda t: 60 + (t > 0.4), "settles"),  # once, and long ago
+        (lambda t: 60 + 5 * t, "GROWS"),
+        (lambda t: 60 + 0.2 * t, "GROWS"),
+        (lambda t: 60 + 5 * (1 - math.exp(-t / 0.2)) + 4 * t, "GROWS"),  # warms up and leaks
+        (lambda t: 60 + 5 * t**2, "GROWS"),
+        (lambda t: 60 + math.floor(8 * t), "GROWS"),  # with every session
+        (lambda t: 60 + (t > 0.9), "GROWS"),  # the first of who knows how many
+    ],
+)
+def test_what_flattens_is_told_from_what_grows_on(shape: Callable[[float], float], found: str) -> None:
+    assert {verdict(over_ten_minutes(shape, seed)) for seed in range(20)} == {found}
+
+
+def test_a_file_that_grows_by_some_bytes_is_flat() -> None:
+    grown = Series([float(second) for second in range(600)], [0.0009 + 1e-7 * second for second in range(600)])
+    assert grown.slope() == (pytest.approx(1e-7), pytest.approx(0.0, abs=1e-12))
+    assert verdict(grown) == "flat"
 
 
 def test_what_has_a_bound_may_grow_up_to_it() -> None:
