@@ -100,6 +100,15 @@ def test_an_update_that_is_not_finite_ends_the_run_with_the_last_checkpoint_kept
     assert fingerprint(resumed.weights) == fingerprint(undisturbed.weights)
 
 
+def test_an_update_that_is_not_finite_before_the_first_checkpoint_begins_the_run_again(tmp_path: Path) -> None:
+    settings = Settings(plan=Plan(updates=8), max_lead=1, tickets_per_batch=2)
+    folder, healthy = RunFolder(tmp_path / "run"), Stations(ToyCollector, ToyLearner)
+    with pytest.raises(RunFailed, match=r"tickets 4, 5 at version 2 .*; no checkpoint was saved yet$"):
+        launch(Stations(ToyCollector, Diverges), settings, runtime="inline", folder=folder)
+    resumed = launch(healthy, settings, runtime="inline", folder=folder, resume=True)
+    assert fingerprint(resumed.weights) == fingerprint(launch(healthy, settings, runtime="inline").weights)
+
+
 def test_many_tickets_of_an_update_that_is_not_finite_are_cut_short() -> None:
     settings = Settings(plan=Plan(updates=2), max_lead=1, tickets_per_batch=20)
     with pytest.raises(RunFailed, match=r"the update on tickets 0, 1, 2, 3, 4, 5, 6, 7 and 12 more at version 0 is"):

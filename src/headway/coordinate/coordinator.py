@@ -415,7 +415,7 @@ class Coordinator:
         """What to do about a role that took with it what nobody else has, or about an update that failed."""
         way_back = self._checkpointing.way_back()
         if error.method == "learn":
-            return f"; {way_back}" if way_back else ""
+            return f"; {way_back or 'no checkpoint was saved yet'}" if self._checkpointing.store else ""
         if error.role not in self._stations.replay_names or error.method == "start" or isinstance(error, RoleRaised):
             return ""
         if way_back is None:
