@@ -10,9 +10,10 @@
          '--> the log, all parts of it, through the auditor
 
 An interrupted run goes on in the same process, so what a session leaves behind there is seen as well; `--without
-interrupt` shows one session alone. Parts of the event log are linked aside as they are closed: the run lets them go, the audit has them all. The limits of its files are
-64 times smaller than they are (`--shrink`), so that what a run of weeks comes to is reached in minutes. Exits with 1 if
-something grows, or if a rule was broken. What was measured stays beside the folder (FOLDER.measured.json). Linux only.
+interrupt` shows one session alone. Parts of the event log are linked aside as they are closed: the run lets them go,
+the audit has them all. The limits of its files are 64 times smaller than they are (`--shrink`), so that what a run of
+weeks comes to is reached in minutes. Exits with 1 if something grows, or if a rule was broken. What was measured stays
+beside the folder (FOLDER.measured.json). Linux only.
 """
 
 from __future__ import annotations
