@@ -48,7 +48,13 @@ def run(monitor: Any = None, **more: Any) -> Any:
 
 KNOWN = {
     "trainer": {"global_steps", "processed_samples", "current_param_version", "param_sync_count"},
-    "rollouter": {"total_generated_samples", "dropped_stale_samples", "generation_errors", "param_sync_requests"},
+    "rollouter": {
+        "total_generated_samples",
+        "dropped_stale_samples",
+        "generation_errors",
+        "param_sync_requests",
+        "sync_failures",
+    },
     "freshness": {"avg_sample_age", "max_sample_age", "stale_samples_ratio", "avg_sample_age_s", "max_sample_age_s"},
     "queue": {"queue_size", "queue_bytes", "total_produced", "total_consumed", "dropped_samples"},
 }
@@ -216,6 +222,7 @@ def test_the_log_has_a_block_of_statistics_at_intervals_and_at_the_end(tmp_path:
     assert len(heads) >= 3
     assert heads[0] == "running" and heads[-1] == "ended"
     assert re.search(r"  trainer: global_steps 60, processed_samples 60, current_param_version 60", log)
+    assert re.search(r"  Parameter sync: 60 versions, 0 failed attempts$", log, re.MULTILINE)
     assert re.search(r"  queue: queue_size 0, queue_bytes 0, total_produced 60, total_consumed 60, dropped_sa", log)
     assert re.search(r"  learn: error ", log)
     assert re.search(r"  learner (is|waits)", log)

@@ -366,6 +366,12 @@ def test_a_status_line_says_how_far_at_which_version_and_how_stale() -> None:
     assert status(total=None, score=None).line() == "update 3, version 2, lead 1, mean staleness 0.50, 12.3 updates/s"
 
 
+def test_a_status_line_says_that_an_evaluation_is_what_goes_on() -> None:
+    paused = (RoleStatus("learner", "evaluation", "waits for an evaluation", 250.0),)
+    line = "update 10/10, evaluating for 4 min, version 2, lead 1, mean staleness 0.50, 0.0042 updates/s, score 0.75"
+    assert status(done=10.0, updates_per_s=0.0042, roles=paused).line() == line
+
+
 class Asked:
     """A status that tells the test when it was asked for the nth time."""
 

@@ -1,7 +1,7 @@
 """What the components of a run have done, under the names that users of message-queue trainers know.
 
     trainer     global_steps  processed_samples  current_param_version  param_sync_count
-    rollouter   total_generated_samples  dropped_stale_samples  generation_errors  param_sync_requests
+    rollouter   total_generated_samples  dropped_stale_samples  generation_errors  param_sync_requests  sync_failures
     freshness   avg_sample_age  max_sample_age  stale_samples_ratio, in versions; avg_ and max_sample_age_s, in seconds
     queue       queue_size  queue_bytes  total_produced  total_consumed  dropped_samples
     learn       what the learner reported about its last update
@@ -47,6 +47,7 @@ def component_statistics(coordinator: Coordinator, state: str = RUNNING) -> dict
             "dropped_stale_samples": dropped.get("stale", 0) + dropped.get("expired", 0),
             "generation_errors": ledger.reissued + ledger.lost + dropped.get("failed", 0),
             "param_sync_requests": coordinator.version + coordinator.publish_retries,
+            "sync_failures": coordinator.publish_retries,
         },
         "freshness": {
             "avg_sample_age": ledger.mean_staleness,
@@ -85,6 +86,10 @@ def statistics_lines(statistics: Statistics) -> list[str]:
         f"Component Statistics ({run['state']} for {run['wall_s']:.1f} s, update {trainer['global_steps']}, "
         f"version {trainer['current_param_version']}):"
     ]
+    rollouter = statistics["rollouter"]
+    lines.append(
+        f"  Parameter sync: {trainer['param_sync_count']} versions, {rollouter['sync_failures']} failed attempts"
+    )
     for group in ("trainer", "rollouter", "freshness", "queue", "learn"):
         if statistics[group]:
             lines.append(f"  {group}: {_in_a_row(statistics[group])}")

@@ -147,9 +147,13 @@ class Status:
         return "\n".join([first, *(line.line() for line in self.lines)])
 
     def _numbers(self, staleness: str) -> str:
-        parts = [f"version {self.version}", f"lead {self.lead:g}", staleness, f"{self.updates_per_s:.1f} updates/s"]
+        paused_s = next(
+            (one.since_s for one in self.roles if (one.role, one.activity) == ("learner", "evaluation")), None
+        )
+        parts = [] if paused_s is None else [f"evaluating for {duration(paused_s)}"]
+        parts += [f"version {self.version}", f"lead {self.lead:g}", staleness, f"{_rate(self.updates_per_s)} updates/s"]
         if self.rollouts_per_s:
-            parts.append(f"{self.rollouts_per_s:.1f} rollouts/s")
+            parts.append(f"{_rate(self.rollouts_per_s)} rollouts/s")
         if self.steps_per_s:
             parts.append(f"{self.steps_per_s:.0f} steps/s")
         if self.score is not None:
@@ -170,6 +174,11 @@ class Status:
 
     def block_of_roles(self) -> RenderableType:
         return Group(roles_table(self.roles), *(Text(line, style="bold red") for line in self.alarms))
+
+
+def _rate(per_s: float) -> str:
+    """`12.3`; what is slow keeps two digits: `0.0042`."""
+    return f"{per_s:.1f}" if per_s >= 0.1 or not per_s else f"{per_s:.2g}"
 
 
 def roles_table(roles: Sequence[RoleStatus]) -> Table:

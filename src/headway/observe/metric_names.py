@@ -94,6 +94,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "current_param_version": ("run/version",),
     "param_sync_count": ("run/version",),
     "param_sync_requests": ("run/version", "run/publish_retries"),
+    "sync_failures": ("run/publish_retries",),
     "total_generated_samples": ("tickets/landed",),
     "generation_errors": ("tickets/reissued", "tickets/lost", "drops/failed"),
     "dropped_stale_samples": ("drops/stale", "drops/expired"),
