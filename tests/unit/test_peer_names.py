@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 import yaml
 
 from headway.cli import main
-from headway.names.peers import TABLES
+from headway.names.nested_paths import ALL_PATHS, mean
+from headway.names.peers import TABLES, meaning_in
 from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError, read_values, understand
+from headway.recipes.config import ConfigError, defaults_of, read_values, understand
 
 PPO, GRPO = load_recipe("ppo").config, load_recipe("grpo").config
+MUZERO = load_recipe("muzero").config
 OF_TEXT = ("trl", "prime_rl")
 
 ZOO = {"n_envs": 16, "n_timesteps": 1e6, "n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999}
@@ -393,6 +396,18 @@ def test_every_name_sets_what_exists_or_says_why_not(system: str, name: str) -> 
     else:
         assert isinstance(mine.meaning, dict)
         assert set(mine.meaning) <= set(values)
+
+
+@pytest.mark.parametrize("value", [{"type": "x"}, ["x"], "x", -3, True])
+def test_a_value_of_the_wrong_kind_is_refused_under_every_name(value: Any) -> None:
+    for system, names in TABLES.items():
+        for name in names:
+            with suppress(ValueError):
+                meaning_in(system, name, value, {name: value}, defaults_of(GRPO if system in OF_TEXT else PPO))
+    for path in (path.replace(".*", ".some") for path in ALL_PATHS):
+        for fields in (GRPO.model_fields, MUZERO.model_fields):
+            with suppress(ValueError):
+                mean(path, {path: value}, fields)
 
 
 def test_a_name_that_one_library_has_or_all_mean_alike_needs_no_system() -> None:

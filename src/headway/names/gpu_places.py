@@ -82,7 +82,7 @@ def places(group: str, ours: str, parts_path: str = "", engine: str = "") -> Cal
 
 def strategy(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
     """Over several ranks weights, gradients and optimizer are cut, as FSDP does."""
-    if value not in SHARDED:
+    if str(value) not in SHARDED:
         raise ValueError(f"only {' or '.join(SHARDED)} is possible here: a layer is not cut over GPUs")
     return fsdp_size(theirs.get(FSDP_SIZE, ALL_RANKS), theirs, fields)
 
@@ -115,7 +115,7 @@ def on_host(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
 
 
 def parameter_dtype(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    if value not in DTYPES:
+    if str(value) not in DTYPES:
         raise ValueError(f"only {' or '.join(DTYPES)} is possible here")
     ours = DTYPES[str(value)]
     return {"parameter_dtype": ours} if "parameter_dtype" in fields else f"weights here are in {ours}"
@@ -174,7 +174,7 @@ def infer_devices(value: object, theirs: Theirs, fields: Collection[str]) -> Mea
 
 
 def train_strategy(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    if value not in SHARDED_IN_ROLL:
+    if str(value) not in SHARDED_IN_ROLL:
         raise ValueError(f"only {', '.join(SHARDED_IN_ROLL)} are understood")
     return train_fsdp_size(theirs.get(ROLL_FSDP_SIZE, ALL_RANKS), theirs, fields)
 

@@ -102,6 +102,8 @@ def mean(path: str, theirs: Theirs, fields: Collection[str]) -> Meaning:
         meaning = known.mean(path, theirs, fields)
     except ValueError as error:
         raise ValueError(f"{path}={theirs[path]!r}: {error}") from None
+    except TypeError:  # a group where a number is meant, and the like
+        raise ValueError(f"{path}={theirs[path]!r}: a value like {known.example!r} is wanted") from None
     if isinstance(meaning, dict):
         for field in meaning:
             if field not in fields:

@@ -154,7 +154,7 @@ def evaluations(name: str, size: Callable[[Beside], int], ours: str = "evaluate_
 def device(value: SettingValue, beside: Beside) -> Meaning:
     """Where the learner of a game computes, by the name of a device."""
     places = {"auto": "auto", "cpu": 0, "cuda": 1, "gpu": 1, "cuda:0": 1}
-    if value not in places:
+    if str(value) not in places:
         raise ValueError(f"device={value!r}: allowed are {', '.join(places)} (learner_gpus)")
     return {"learner_gpus": places[str(value)]}
 

@@ -46,7 +46,7 @@ def _vtrace(value: SettingValue, beside: Beside) -> Meaning:
 
 def _filter(value: SettingValue, beside: Beside) -> Meaning:
     kinds = {"NoFilter": False, "MeanStdFilter": True}
-    if value not in kinds:
+    if str(value) not in kinds:
         raise ValueError(f"observation_filter={value!r}: allowed are {', '.join(kinds)} (normalise)")
     return {"normalise": kinds[str(value)]}
 

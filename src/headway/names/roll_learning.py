@@ -128,7 +128,7 @@ def _is_vllm(theirs: Theirs) -> bool:
 
 
 def engine(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    if value not in ENGINES:
+    if str(value) not in ENGINES:
         raise ValueError(unknown("engine", str(value), ENGINES))
     if "engine" in theirs:
         return f"engine={theirs['engine']} is said instead"
@@ -170,7 +170,7 @@ TRACKERS: dict[str, dict[str, object]] = {
 
 
 def tracker(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    if value not in TRACKERS:
+    if str(value) not in TRACKERS:
         raise ValueError(unknown("tracker", str(value), TRACKERS))
     return TRACKERS[str(value)] or "the console and metrics.jsonl are always written"
 

@@ -54,7 +54,7 @@ def _remembers(value: SettingValue, beside: Beside) -> Meaning:
 
 def _encoder(value: SettingValue, beside: Beside) -> Meaning:
     kinds = {"convnet_atari": "nature", "resnet_impala": "impala"}
-    if value not in kinds:
+    if str(value) not in kinds:
         raise ValueError(f"encoder_conv_architecture={value!r}: allowed are {', '.join(kinds)} (network)")
     return {"network": kinds[str(value)]}
 

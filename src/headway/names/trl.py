@@ -103,7 +103,7 @@ def _loss(value: SettingValue, beside: Beside) -> Meaning:
     modes["dr_grpo"] = "seq-mean-token-sum-norm"
     if value == "cispo":
         return {"correction": "cispo"}
-    if value not in modes:
+    if str(value) not in modes:
         raise ValueError(
             f"loss_type={value!r}: allowed are {', '.join(modes)} (loss_aggregation) and cispo (correction)"
         )
@@ -137,7 +137,7 @@ def _epochs(value: SettingValue, beside: Beside) -> Meaning:
 
 def _schedule(value: SettingValue, beside: Beside) -> Meaning:
     kinds = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
-    if value not in kinds:
+    if str(value) not in kinds:
         raise ValueError(f"lr_scheduler_type={value!r}: allowed are {', '.join(kinds)}")
     return {"lr_schedule": kinds[str(value)]}
 
@@ -181,7 +181,7 @@ def _dtype(value: SettingValue, beside: Beside) -> Meaning:
 
 
 def _optimizer(value: SettingValue, beside: Beside) -> Meaning:
-    if value not in OPTIMIZERS:
+    if str(value) not in OPTIMIZERS:
         raise ValueError(f"optim={value!r}: allowed are {', '.join(OPTIMIZERS)} (optimizer_state)")
     return {"optimizer_state": OPTIMIZERS[str(value)]}
 

@@ -134,9 +134,9 @@ ENGINES = {"hf": "transformers", "transformers": "transformers", "vllm": "vllm"}
 
 
 def engine(value: object, theirs: Theirs, fields: Collection[str]) -> Meaning:
-    if value not in ENGINES:
+    if str(value) not in ENGINES:
         raise ValueError(unknown("engine", str(value), ENGINES))
-    return {"engine": ENGINES[value]}
+    return {"engine": ENGINES[str(value)]}
 
 
 ROLLOUT = "actor_rollout_ref.rollout"
