@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,12 +14,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running_processes import all_children, is_running, title, wait_until_gone
-from waiting import patient
+from waiting import patient, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
@@ -130,6 +133,43 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     assert '"fail"' in next(tmp_path.glob("*/events.jsonl")).read_text()
 
 
+def test_of_two_runs_on_one_cluster_one_is_killed_and_the_other_keeps_its_bits(head: Head, tmp_path: Path) -> None:
+    env, words = clean_environment(**TOKEN), ["--seed", "7", "--collectors", "2", "--collect_ms", "20"]
+    there = ["--ray_address", head.address]
+    with headway(*there, "--updates", "100000", runs=tmp_path / "killed", env=env) as killed:
+        try:
+            wait_until(partial(has_learned, tmp_path / "killed", killed), 100, "the first run's first update")
+            with headway(*words, *there, "--updates", "300", runs=tmp_path / "kept", env=env) as kept:
+                try:
+                    wait_until(partial(has_learned, tmp_path / "kept", kept), 100, "the second run's first update")
+                    both = head.actors()
+                    killed.kill()
+                finally:
+                    code, out, err = finish(kept)
+        finally:
+            killed.kill()
+    assert code == 0, err
+    assert len(both) == 4 + 3, "learner, evaluator and collectors of each"
+    wait_until_gone(both)
+    alone = [sys.executable, "-m", "headway.cli", "run", "functions", "--runs", str(tmp_path), "--quiet", *words]
+    undisturbed = subprocess.run(
+        [*alone, "--updates", "300"], capture_output=True, text=True, check=True, env=env
+    ).stdout
+    assert weights(out) == weights(undisturbed)
+
+
+def has_learned(runs: Path, run: subprocess.Popen[Any]) -> bool:
+    assert run.poll() is None, "the run ended early"
+    return any('"e":"learn"' in log.read_text() for log in runs.glob("*/events.jsonl"))
+
+
+def weights(out: str) -> str:
+    """Their hash, as the last lines of a run say it."""
+    found = re.search(r"weights (\w+)", out)
+    assert found, out
+    return found[1]
+
+
 @pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGKILL], ids=lambda what: what.name)
 def test_a_driver_that_is_interrupted_or_killed_leaves_no_actor_in_the_cluster(
     head: Head, what: signal.Signals, tmp_path: Path
@@ -153,3 +193,20 @@ def test_a_driver_that_is_interrupted_or_killed_leaves_no_actor_in_the_cluster(
     assert code == (0 if what is signal.SIGINT else -signal.SIGKILL)
     assert not head.actors()
     assert is_running(head.process.pid)
+
+
+def test_a_cluster_that_is_killed_in_the_middle_of_a_run_ends_it_with_one_line(head: Head, tmp_path: Path) -> None:
+    """As `ray stop --force` does. The last test of this cluster."""
+    env = clean_environment(**TOKEN)
+    run = headway("--updates", "100000", "--ray_address", head.address, runs=tmp_path, env=env)
+    try:
+        wait_until(partial(has_learned, tmp_path, run), 100, "the first update")
+        for pid in (head.process.pid, *all_children(head.process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        code, _, err = finish(run)
+    finally:
+        run.kill()
+        run.wait()
+    assert code == 1
+    assert re.fullmatch(r"headway: the raylet of the driver's node, \S+:\d+, has ended", err.splitlines()[-1])

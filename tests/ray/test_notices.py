@@ -75,6 +75,10 @@ def kill_the_control_store() -> None:
     os.kill(control_store(), signal.SIGKILL)
 
 
+def stop_the_control_store() -> None:
+    os.kill(control_store(), signal.SIGSTOP)
+
+
 @pytest.mark.parametrize(
     ("what", "why"),
     [
@@ -83,8 +87,9 @@ def kill_the_control_store() -> None:
             r"interrupted: node 127\.0\.0\.1 is drained and goes in \d+ s, and learner cannot go elsewhere",
         ),
         (kill_the_control_store, r"interrupted: the control store of the Ray cluster .* has not answered for 30 s"),
+        (stop_the_control_store, r"interrupted: the control store of the Ray cluster .* has not answered for 30 s"),
     ],
-    ids=["drained", "control store gone"],
+    ids=["drained", "control store gone", "control store stopped"],
 )
 def test_a_learner_that_must_go_is_saved_before_it_does_and_the_run_goes_on_with_the_same_bits(
     tmp_path: Path, what: Callable[[], None], why: str

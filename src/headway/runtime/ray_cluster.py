@@ -40,15 +40,17 @@ class Connection:
         self.node: str = here
         self.raylet = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
         self._sockets = (node["RayletSocketName"], node["ObjectStoreSocketName"])
+        self._control_store: str = ray.get_runtime_context().gcs_address
 
     def end(self) -> None:
         """Also the cluster, if it was started here. A Ray that was there before is left alone."""
         if not self._is_ours:
             return
-        try:
-            greet(self.raylet, GREETING_S)
-        except OSError:
-            _hang_up(self._sockets)  # or `ray.shutdown` waits for a raylet that is stopped, for as long as it is
+        # `ray.shutdown` waits without a limit for what does not answer, a process that is stopped.
+        if is_silent(self.raylet):
+            _hang_up(self._sockets)
+        if is_silent(self._control_store):
+            _stop_listening()
         ray.shutdown()
         if self._agents_end is not None:
             self._agents_end.communicate()
@@ -138,6 +140,24 @@ def greet(address: str, timeout_s: float) -> None:
             answer = connection.recv(9)
             if len(answer) < 4 or answer[3] != 4:  # a gRPC server begins with a SETTINGS frame
                 raise ConnectionError("what listens there is not Ray")
+
+
+def is_silent(address: str) -> bool:
+    """Whether a process of Ray is there and says nothing."""
+    try:
+        greet(address, GREETING_S)
+    except OSError as error:
+        return isinstance(error, TimeoutError)
+    return False
+
+
+def _stop_listening() -> None:
+    """Ask the control store for errors and logs no more, without a goodbye."""
+    worker = ray._private.worker.global_worker
+    worker.threads_stopped.set()
+    worker.threads_stopped = threading.Event()  # the threads keep theirs, which `ray.shutdown` would clear again
+    for name in ("gcs_error_subscriber", "gcs_log_subscriber", "listener_thread", "logger_thread"):
+        vars(worker).pop(name, None)
 
 
 def _hang_up(names: Collection[str]) -> None:
