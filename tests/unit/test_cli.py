@@ -101,7 +101,7 @@ def test_a_run_leaves_a_folder_whose_files_can_be_read(runs: Path, capsys: Outpu
     kinds = [event["e"] for event in read_events(folder / "events.jsonl")]
     assert (kinds[0], kinds[-1], kinds.count("learn"), kinds.count("publish")) == ("run", "end", 6, 7)
     kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    assert kept == ["000001-v4", "000002-v6", "best.weights"]
+    assert kept == ["000001-v4", "000003-v6", "best.weights"]
     ended = summary(folder)
     assert (ended["complete"], ended["updates"], ended["version"]) == (True, 6, 6)
     assert [score["version"] for score in ended["scores"]] == [3, 6]
