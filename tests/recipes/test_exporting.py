@@ -171,6 +171,7 @@ def test_the_page_says_where_the_weights_come_from(full: RunFolder, material: Pa
     _, head, body = (done.folder / "README.md").read_text().split("---\n", 2)
     assert yaml.safe_load(head)["library_name"] == "transformers"
     assert f"# {full.path.name}, version {done.kept.version}\n" in body
+    assert "\nTrained with the recipe grpo of Headway.\n" in body
     assert f"| score | {done.kept.score:.6g} |" in body
     assert f"| model it began with | {material / 'model'} |" in body
     settings = yaml.safe_load(body.partition("```yaml\n")[2].partition("```")[0])

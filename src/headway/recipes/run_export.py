@@ -71,7 +71,7 @@ def card(run: RunFolder, recipe: Recipe, config: RunConfig, kept: Kept, about: E
     rows |= {"version": kept.version, "score": score}
     lines = ["---", yaml.safe_dump(dict(about.metadata), sort_keys=False).strip(), "---", ""]
     lines += [f"# {run.path.resolve().name}, version {kept.version}", ""]
-    lines += [f"Trained with Headway: {recipe.what}.", ""]
+    lines += [f"Trained with the recipe {recipe.title} of Headway.", ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items()), ""]
     lines += ["```python", about.usage, "```", "", "Settings that differ from the recipe's defaults:", ""]
     return "\n".join([*lines, "```yaml", yaml.safe_dump(_changed(config), sort_keys=False).strip(), "```", ""])
