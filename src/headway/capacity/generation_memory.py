@@ -16,8 +16,8 @@ from headway.core.naming import unknown
 ENGINES = ("transformers", "vllm")
 BURST = 16
 """Places behind a row's end, on a GPU."""
-PREFILL_TOKENS = 32768
-"""Padded tokens of prompts that the engine of ours reads at once, on a GPU."""
+PREFILL_TOKENS = 4096
+"""Tokens of prompts that the engine of ours reads at once, on a GPU."""
 VLLM_PREFILL_TOKENS = 8192
 VLLM_SHARE = 0.3
 """gpu_memory_utilization where nothing is said of it."""

@@ -12,6 +12,8 @@ What is drawn then has the probability p(token) / (sum of p over the kept), and 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -42,7 +44,7 @@ def draw(logits: Tensor, numbers: Tensor, sampling: Sampling) -> tuple[Tensor, T
     scaled = logits if sampling.temperature == 1 else logits / sampling.temperature
     log_probs = torch.log_softmax(scaled, -1)
     weights = _cut_tail(log_probs.exp(), sampling)
-    sums = weights.cumsum(-1)
+    sums = _cumulative(weights)
     tokens = torch.searchsorted(sums, (numbers * sums[:, -1]).unsqueeze(1), right=True).squeeze(1)
     tokens = tokens.clamp_max(logits.shape[1] - 1)
     chosen = log_probs.gather(1, tokens.unsqueeze(1)).squeeze(1)
@@ -60,10 +62,24 @@ def _cut_tail(probs: Tensor, sampling: Sampling) -> Tensor:
         probs = torch.where(probs < least, 0.0, probs)
     if sampling.top_p < 1:
         ordered, places = probs.sort(-1, descending=True)
-        before = ordered.cumsum(-1) - ordered
-        kept = torch.where(before >= sampling.top_p * ordered.sum(-1, keepdim=True), 0.0, ordered)
+        sums = _cumulative(ordered)
+        kept = torch.where(sums - ordered >= sampling.top_p * _total(ordered, sums), 0.0, ordered)
         probs = torch.zeros_like(probs).scatter_(1, places, kept)
     return probs
+
+
+def _cumulative(weights: Tensor) -> Tensor:
+    """Returns the sums up to each place. On a GPU torch's own would depend on the number of rows."""
+    if not weights.is_cuda or find_spec("triton") is None:
+        return weights.cumsum(-1)
+    from headway.llm.triton_kernels import cumulative
+
+    return cumulative(weights)
+
+
+def _total(weights: Tensor, sums: Tensor) -> Tensor:
+    """Returns the sum of each row [R, 1], from the sums up to each place where torch's own depends on the rows."""
+    return sums[:, -1:] if weights.is_cuda else weights.sum(-1, keepdim=True)
 
 
 def _mix(bits: Tensor) -> Tensor:

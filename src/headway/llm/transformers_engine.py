@@ -10,6 +10,7 @@ closed are laid down in `_closing` likewise, so that hundreds of callers do not 
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -38,6 +39,7 @@ from headway.llm.engine import (
     check_scorable,
 )
 from headway.llm.gpu_share import generating
+from headway.llm.layouts import first_line, name_of
 from headway.llm.llama_decoder import LlamaDecoder
 from headway.llm.llama_weights import why_not
 from headway.llm.model_types import CausalModel, Detokenizer
@@ -302,11 +304,20 @@ def build_decoder(model: CausalModel, *, rows: int, context: int, burst: int = 1
             f"prompts and replies of {context} tokens do not fit the model's {context_length(model.config)}; "
             "lower max_prompt_tokens or max_tokens"
         )
-    if why_not(model.config):
-        general = PaddedDecoder if remembers_by_attention(model) else RereadingDecoder
-        return general(model, rows, context)
-    if next(model.parameters()).is_cuda:
-        from headway.llm.triton_llama_decoder import TritonLlamaDecoder
+    if not why_not(model.config):
+        if not next(model.parameters()).is_cuda:
+            return LlamaDecoder(model, rows, context)
+        try:
+            from triton.errors import TritonError
 
-        return TritonLlamaDecoder(model, rows, context, burst=burst)
-    return LlamaDecoder(model, rows, context)
+            from headway.llm.triton_llama_decoder import TritonLlamaDecoder
+        except ImportError as error:
+            why = first_line(error)
+        else:
+            try:
+                return TritonLlamaDecoder(model, rows, context, burst=burst)
+            except TritonError as error:  # the kernels do not fit this device, or this model
+                why = first_line(error)
+        print(f"headway: {name_of(model)} is decoded by transformers, more slowly: {why}", file=sys.stderr, flush=True)
+    general = PaddedDecoder if remembers_by_attention(model) else RereadingDecoder
+    return general(model, rows, context)

@@ -1,9 +1,18 @@
-"""Llama-shaped models token by token on a GPU: fused kernels, replayed as CUDA graphs.
+"""Llama-shaped models on a GPU: one pass over any tokens of any rows, whose bits depend on nothing else in the pass.
 
-    advance(R rows, n steps)     one graph a step, captured once for each number of rows (rounded up) and sampling
+    advance(R rows, n steps)     one token a row; a step is a CUDA graph, captured for each number of rows (rounded up)
+    prefill, extend              all tokens of prompts and turns end to end, at most PASS_TOKENS at once
+    score                        prompts, and branches that continue them, end to end
 
         embed -> [ norm -> qkv -> attend (rotate, append, attend) -> out -> norm -> gate, up -> silu -> down ] x L
-              -> norm -> head -> draw -> next tokens, places + 1
+              -> norm -> head
+
+A token's numbers are the same whether it is read with its prompt, in a later piece, or drawn in a step; alone or with a
+thousand others. So a conversation gets the same replies whoever else is generating, and whether its cache was kept or
+had to be read again. Three things make it so: products have one order of summation per row (triton_kernels.py); norms
+work row by row; a token attends to the places before it block by block in ascending order, and to itself first.
+
+    tile       up to 4 consecutive places of one row (as many as fit into 16 queries of a key head), in one program
 
 The numbers a step needs (tokens, places, seeds, counts) stay on the device and are moved on by the graph itself, so
 a burst of steps needs no word from the host; what was drawn is fetched once at its end. Decoding a small model is
@@ -13,39 +22,73 @@ bound by launches otherwise: 30 layers of a dozen kernels each cost a hundred ti
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import linear, scaled_dot_product_attention
 
 from headway.llm.decoder import Drawn, Prompts, Reads, TreeLimits, room_for_rows
 from headway.llm.engine import Sampling
-from headway.llm.llama_scores import branch_price, score_branches
-from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotate, rotation
+from headway.llm.llama_scores import branch_price
+from headway.llm.llama_weights import LlamaShape, LlamaWeights, rotation
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.llm.sampling import draw, uniform
 from headway.llm.trees import ReplyTree
+from headway.llm.triton_kernels import APPEND, ATTEND, Products, add_norm, attend_kernel, silu_times
 
 GRANULES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
-"""Numbers of rows that graphs are captured for; more are rounded up to a multiple of 256."""
-PREFILL_TOKENS = 32768
-"""Padded tokens that are read at once."""
+"""Numbers of rows that graphs are captured for, and of tokens in a pass; more are rounded up to a multiple of 256."""
+PASS_TOKENS = 4096
+"""Tokens that are read at once."""
+SCORED_TOKENS = 32768
+"""Tokens of trees that are scored in one pass."""
+HEAD_ROWS = 256
+"""Rows of logits that are made at once when trees are scored: they are by far the largest thing there."""
 NOWHERE = -(1 << 30)
 """The place of a row that only fills a graph up: it stays below 0 over a burst, and nothing is written there."""
+QUERIES = 16
+"""Queries of one tile: the smallest number of rows that a tensor core multiplies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens at consecutive places of one sequence, and where the cache holds what they attend to.
+
+    Place t of the sequence is cached in slot `prefix_slot + t` if t < prefix, else in slot `slot + t - prefix`.
+    """
+
+    tokens: Tensor  # [T] int64
+    place: int
+    slot: int
+    prefix: int = 0
+    prefix_slot: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Says which tokens are attended for together: M tiles, [M] int64 each, on the device."""
+
+    first: Tensor  # the number of its first token
+    count: Tensor
+    place: Tensor  # of its first token; below 0 if it only fills up
+    slot: Tensor
+    prefix: Tensor
+    prefix_slot: Tensor
 
 
 class _DeviceRows:
     """Holds what a step reads and makes of `width` rows, on the device, where the graph itself moves it on."""
 
-    def __init__(self, width: int, burst: int, device: torch.device) -> None:
+    def __init__(self, width: int, burst: int, room: int, device: torch.device) -> None:
         self.tokens = torch.zeros(width, dtype=torch.int64, device=device)
         self.places, self.seeds, self.counts = (torch.zeros_like(self.tokens) for _ in range(3))
-        self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.drawn = torch.zeros(burst, width, dtype=torch.int64, device=device)
         self.log_probs = torch.zeros(burst, width, device=device)
+        numbers, zeros = torch.arange(width, device=device), torch.zeros_like(self.tokens)
+        self._fixed = numbers, torch.ones_like(self.tokens), numbers * room, zeros
 
     def begin(self, width: int, tokens: Tensor, places: Tensor, seeds: Tensor, counts: Tensor) -> None:
         """Begins a burst of the first rows, [R] each; those up to `width` only fill the graph up."""
@@ -54,16 +97,19 @@ class _DeviceRows:
             place[: len(given)].copy_(given, non_blocking=True)
             place[len(given) : width].zero_()
         self.places[len(tokens) : width].fill_(NOWHERE)  # somebody may be parked in these rows
-        self.step.zero_()
+
+    def tiles(self, width: int) -> Tiles:
+        """Returns one tile a row."""
+        numbers, ones, slots, zeros = (tensor[:width] for tensor in self._fixed)
+        return Tiles(numbers, ones, self.places[:width], slots, zeros, zeros)
 
     def write(self, width: int, tokens: Tensor, log_probs: Tensor) -> None:
-        """Takes what a step has drawn, [width] each."""
-        self.drawn[:, :width].index_copy_(0, self.step, tokens[None])
-        self.log_probs[:, :width].index_copy_(0, self.step, log_probs[None])
+        """Takes what a step has drawn, [width] each, behind what the steps before it have."""
+        for kept, new in ((self.drawn, tokens), (self.log_probs, log_probs)):
+            kept[:, :width].copy_(torch.cat([kept[1:, :width], new[None]]))
         self.tokens[:width].copy_(tokens)
         self.places[:width].add_(1)
         self.counts[:width].add_(1)
-        self.step.add_(1)
 
 
 class TritonLlamaDecoder:
@@ -71,96 +117,105 @@ class TritonLlamaDecoder:
 
     def __init__(self, model: CausalModel, rows: int, context: int, *, burst: int = 16) -> None:
         shape = LlamaShape.of(model.config)
-        if shape.dim & (shape.dim - 1):
-            raise ValueError(f"heads of {shape.dim} dimensions are not supported: it must be a power of two")
         parameter = next(model.parameters())
         self.rows, self.context, self.burst = rows, context, burst
         self.device, dtype = parameter.device, parameter.dtype
         self.weights = LlamaWeights(shape, dtype, self.device)
         self.weights.load(model.state_dict())
-        room = context + burst  # a row may run past its end within a burst
-        self._cos, self._sin = (table.float().contiguous() for table in rotation(model, room, torch.float32))
-        size = (shape.layers, _rounded(rows), shape.kv_heads, room, shape.dim)
+        self._room = -(-(context + burst) // 16) * 16  # a row may run past its end within a burst
+        self._cos, self._sin = (table.float().contiguous() for table in rotation(model, self._room, torch.float32))
+        size = (shape.layers, shape.kv_heads, _rounded(rows), self._room, shape.dim)
         self.keys, self.values = room_for_rows(size, dtype, self.device, rows=rows, context=context)
-        self._rows = _DeviceRows(_rounded(rows), burst, self.device)
+        self._tile = max(1, QUERIES // triton.next_power_of_2(shape.heads // shape.kv_heads))
+        self._rows = _DeviceRows(_rounded(rows), burst, self._room, self.device)
         self._graphs: dict[tuple[int, tuple[float, int, float]], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
+        self._products = self._choose_products()
+        self.extend([(torch.zeros(1, dtype=torch.int64), 0, 0)])  # where the kernels do not fit, it shows here
 
     def load(self, weights: NamedWeights) -> None:
         self.weights.load(weights)
 
-    # -- reading prompts ----------------------------------------------------------------------------
+    def _choose_products(self) -> Products:
+        layer, most = self.weights.layers[0], _sizes(PASS_TOKENS)
+        given = [
+            *((one, most) for one in (layer.qkv, layer.out, layer.gate_up, layer.down)),
+            (self.weights.head, _sizes(max(HEAD_ROWS, _rounded(self.rows)))),
+        ]
+        return Products(given, self.device)
+
+    # -- reading ------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def prefill(self, prompts: Prompts) -> Tensor:
-        lengths = [len(tokens) for tokens, _ in prompts]
-        return torch.cat([self._read(prompts[some]) for some in _side_by_side(lengths)])
+        """Reads each prompt into the first of its rows, and copies it to the others."""
+        logits = self._read([Span(tokens, 0, rows[0] * self._room) for tokens, rows in prompts])
+        for tokens, (first, *others) in prompts:
+            for cache in (self.keys, self.values) if others else ():
+                cache[:, :, others, : len(tokens)] = cache[:, :, first : first + 1, : len(tokens)]
+        return logits
 
     @torch.no_grad()
     def extend(self, reads: Reads) -> Tensor:
-        lengths = [start + len(tokens) for tokens, _, start in reads]
-        return torch.cat([self._extend(reads[some]) for some in _side_by_side(lengths)])
+        return self._read([Span(tokens, start, row * self._room) for tokens, row, start in reads])
 
-    def _read(self, prompts: Prompts) -> Tensor:
-        """Reads prompts side by side; returns the logits of what comes next, [P, V]."""
-        count = len(prompts)
-        lengths = [len(tokens) for tokens, _ in prompts]
-        longest = max(lengths)
-        table = torch.zeros(count, longest, dtype=torch.int64)
-        for number, (tokens, _) in enumerate(prompts):
-            table[number, : len(tokens)] = tokens
-        owners = torch.tensor([n for n, (_, rows) in enumerate(prompts) for _ in rows], device=self.device)
-        rows = torch.tensor([row for _, rows in prompts for row in rows], device=self.device)
+    def _read(self, spans: Sequence[Span]) -> Tensor:
+        """Returns the logits behind each span, [n, V]."""
+        shape = self.weights.shape
+        size = (shape.layers, shape.kv_heads, -1, shape.dim)
+        keys, values = self.keys.view(size), self.values.view(size)
+        last: list[Tensor] = []
+        for some, ends in _passes(spans):
+            tokens, tiles = self._lay_out(some)
+            hidden = self._pass(tokens, tiles, list(zip(keys, values, strict=True)), is_step=False)
+            last.append(hidden.index_select(0, ends.to(self.device)))
+        hidden = torch.cat(last)
+        return torch.cat([self._logits(rows) for rows in hidden.split(HEAD_ROWS)])
 
-        def keep(number: int, keys: Tensor, values: Tensor) -> None:
-            self.keys[number, :, :, :longest].index_copy_(0, rows, keys.index_select(0, owners))
-            self.values[number, :, :, :longest].index_copy_(0, rows, values.index_select(0, owners))
-
-        dtype = self.weights.embed.dtype
-        cos, sin = self._cos[:longest, None].to(dtype), self._sin[:longest, None].to(dtype)
-        hidden = self.weights.read(table.to(self.device), cos, sin, keep)
-        last = torch.tensor([length - 1 for length in lengths], device=self.device)
-        return self.weights.logits(hidden[torch.arange(count, device=self.device), last])
-
-    def _extend(self, reads: Reads) -> Tensor:
-        """Reads more tokens of rows side by side, over what they have cached; returns the logits behind, [n, V]."""
-        weights, count = self.weights, len(reads)
-        lengths = torch.tensor([len(tokens) for tokens, _, _ in reads], device=self.device)
-        starts = torch.tensor([start for _, _, start in reads], device=self.device)
-        rows = torch.tensor([row for _, row, _ in reads], device=self.device)
-        longest, reach = int(lengths.max()), int((starts + lengths).max())
-        table = torch.zeros(count, longest, dtype=torch.int64)
-        for number, (tokens, _, _) in enumerate(reads):
-            table[number, : len(tokens)] = tokens
-        steps = torch.arange(longest, device=self.device)
-        places = starts[:, None] + steps  # [n, T]; those behind a row's end are padding
-        owners, at = (steps < lengths[:, None]).nonzero(as_tuple=True)  # of the tokens that are no padding
-        into, where = rows[owners], places[owners, at]
-        mask = torch.arange(reach, device=self.device) <= places[:, None, :, None]  # [n, 1, T, places]
-        hidden = weights.embed[table.to(self.device)]
-        angles = places.clamp_max(len(self._cos) - 1)
-        cos, sin = (part[angles].unsqueeze(2).to(hidden.dtype) for part in (self._cos, self._sin))  # [n, T, 1, dim/2]
-        for number, layer in enumerate(weights.layers):
-            joined = linear(weights.norm_of(hidden, layer.norm), layer.qkv, layer.qkv_bias)
-            queries, keys, values = weights.split_heads(weights.norm_heads(joined, layer))
-            self.keys[number, into, :, where] = rotate(keys, cos, sin)[owners, at]
-            self.values[number, into, :, where] = values[owners, at]
-            attended = scaled_dot_product_attention(
-                rotate(queries, cos, sin).transpose(1, 2),
-                self.keys[number, rows, :, :reach],
-                self.values[number, rows, :, :reach],
-                attn_mask=mask,
-                enable_gqa=True,
-            )
-            hidden = hidden + linear(attended.transpose(1, 2).flatten(2), layer.out)
-            hidden = hidden + weights.mlp(layer, hidden)
-        return weights.logits(hidden[torch.arange(count, device=self.device), lengths - 1])
+    def _lay_out(self, spans: Sequence[Span]) -> tuple[Tensor, Tiles]:
+        """Returns the tokens of spans end to end, filled up to a granule, and their tiles."""
+        lines: list[np.ndarray] = []
+        at = 0
+        for span in spans:
+            first = np.arange(0, len(span.tokens), self._tile)
+            line = np.empty((6, len(first)), np.int64)
+            line[0], line[1] = at + first, np.minimum(len(span.tokens) - first, self._tile)
+            line[2], line[3], line[4], line[5] = span.place + first, span.slot, span.prefix, span.prefix_slot
+            lines.append(line)
+            at += len(span.tokens)
+        if sum(line.shape[1] for line in lines) % 2:  # each row of the table begins at a multiple of 16 bytes
+            lines.append(np.array([[0], [0], [NOWHERE], [0], [0], [0]]))
+        tokens = torch.zeros(_rounded(at), dtype=torch.int64)
+        torch.cat([span.tokens for span in spans], out=tokens[:at])
+        rows = torch.from_numpy(np.ascontiguousarray(np.concatenate(lines, 1))).to(self.device)
+        return tokens.to(self.device), Tiles(*rows)
 
     def tree_limits(self) -> TreeLimits:
-        return TreeLimits(PREFILL_TOKENS, branch_price(self.weights.shape))
+        return TreeLimits(SCORED_TOKENS, branch_price(self.weights.shape))
 
+    @torch.no_grad()
     def score(self, trees: Sequence[ReplyTree]) -> Tensor:
-        return score_branches(self.weights, self._cos, self._sin, trees)
+        """Reads trees into a cache of their own: each token's slot is its number in the pass."""
+        shape, spans, at = self.weights.shape, list[Span](), 0
+        sources: list[np.ndarray] = []
+        for tree in trees:
+            begin, length = at, len(tree.prompt)
+            spans.append(Span(torch.from_numpy(tree.prompt), 0, begin))
+            at += length
+            for reply in tree.replies:
+                inner = len(reply) - 1
+                sources.append(np.concatenate([[begin + length - 1], np.arange(at, at + inner)]))
+                if inner:
+                    spans.append(Span(torch.from_numpy(reply[:-1]), length, at, length, begin))
+                at += inner
+        targets = torch.from_numpy(np.concatenate([reply for tree in trees for reply in tree.replies]))
+        tokens, tiles = self._lay_out(spans)
+        size = (shape.kv_heads, -(-at // 16) * 16, shape.dim)
+        cache = [torch.empty(size, dtype=self.keys.dtype, device=self.device) for _ in range(2)]
+        hidden = self._pass(tokens, tiles, [(cache[0], cache[1])] * shape.layers, is_step=False)
+        chosen = hidden.index_select(0, torch.from_numpy(np.concatenate(sources)).to(self.device))
+        parts = zip(chosen.split(HEAD_ROWS), targets.to(self.device).split(HEAD_ROWS), strict=True)
+        return torch.cat([self._log_probs(rows).gather(1, wanted[:, None])[:, 0] for rows, wanted in parts])
 
     # -- steps --------------------------------------------------------------------------------------
 
@@ -175,12 +230,12 @@ class TritonLlamaDecoder:
         return rows.drawn[:, :count].cpu(), rows.log_probs[:, :count].cpu()
 
     def move(self, source: int, target: int, length: int) -> None:
-        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
-        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+        self.keys[:, :, target, :length] = self.keys[:, :, source, :length]
+        self.values[:, :, target, :length] = self.values[:, :, source, :length]
 
     def swap(self, one: int, other: int, length: int) -> None:
         for cache in (self.keys, self.values):
-            cache[:, [one, other], :, :length] = cache[:, [other, one], :, :length]
+            cache[:, :, [one, other], :length] = cache[:, :, [other, one], :length]
 
     def _graph(self, width: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
         key = width, sampling.choice
@@ -195,7 +250,6 @@ class TritonLlamaDecoder:
             torch.cuda.current_stream().wait_stream(stream)
             for tensor, before in zip((rows.tokens, rows.places, rows.counts), kept, strict=True):
                 tensor.copy_(before)
-            rows.step.zero_()
             graph = torch.cuda.CUDAGraph()
             # Other threads may use the GPU meanwhile: what they do is none of this capture's business.
             with torch.cuda.graph(
@@ -208,177 +262,99 @@ class TritonLlamaDecoder:
 
     def _one_step(self, width: int, sampling: Sampling) -> None:
         """Reads the newest token of every row and draws the next one."""
-        shape, weights, rows = self.weights.shape, self.weights, self._rows
-        hidden = weights.embed[rows.tokens[:width]]  # [R, H]
-        added: Tensor | None = None
-        for number, layer in enumerate(weights.layers):
-            normed = _add_norm(hidden, added, layer.norm, shape.eps)
-            joined = linear(normed, layer.qkv, layer.qkv_bias)
-            attended = self._attend(weights.norm_heads(joined, layer), number)
-            normed = _add_norm(hidden, linear(attended, layer.out), layer.mlp_norm, shape.eps)
-            added = linear(_silu_times(linear(normed, layer.gate_up)), layer.down)
-        logits = linear(_add_norm(hidden, added, weights.norm, shape.eps), weights.head)
+        shape, rows = self.weights.shape, self._rows
+        size = (shape.layers, shape.kv_heads, -1, shape.dim)
+        caches = list(zip(self.keys.view(size), self.values.view(size), strict=True))
+        hidden = self._pass(rows.tokens[:width], rows.tiles(width), caches, is_step=True)
+        logits = self._products(hidden, self.weights.head)
         numbers = uniform(rows.seeds[:width], rows.counts[:width])
         rows.write(width, *draw(logits, numbers, sampling))
 
-    def _attend(self, joined: Tensor, number: int) -> Tensor:
-        shape, count = self.weights.shape, len(joined)
-        out = torch.empty(count, shape.heads * shape.dim, dtype=joined.dtype, device=joined.device)
-        keys, values = self.keys[number], self.values[number]
+    # -- the model ----------------------------------------------------------------------------------
+
+    def _pass(self, tokens: Tensor, tiles: Tiles, caches: Sequence[tuple[Tensor, Tensor]], *, is_step: bool) -> Tensor:
+        """Takes tokens [N] through all layers; returns what the head reads, [N, H]. Their keys and values are cached,
+        in each layer's [kv_heads, slots, dim]. `is_step`: no token attends to another one of the same pass."""
+        weights, times = self.weights, self._products
+        eps = weights.shape.eps
+        hidden = weights.embed[tokens].float()  # what layers add to is kept in float32, as the trainer keeps it
+        added: Tensor | None = None
+        for layer, (keys, values) in zip(weights.layers, caches, strict=True):
+            normed = add_norm(hidden, added, layer.norm, eps)
+            joined = weights.norm_heads(times(normed, layer.qkv, layer.qkv_bias), layer)
+            attended = self._attend(joined, tiles, keys, values, is_step)
+            normed = add_norm(hidden, times(attended, layer.out), layer.mlp_norm, eps)
+            added = times(silu_times(times(normed, layer.gate_up)), layer.down)
+        return add_norm(hidden, added, weights.norm, eps)
+
+    def _attend(self, joined: Tensor, tiles: Tiles, keys: Tensor, values: Tensor, is_step: bool) -> Tensor:
+        shape = self.weights.shape
+        size = len(joined), shape.heads * shape.dim
+        out = joined.new_empty(size) if is_step else joined.new_zeros(size)  # tokens that only fill up have no tile
         share = shape.heads // shape.kv_heads
-        _attend_kernel[(count, shape.kv_heads)](
-            joined,
-            keys,
-            values,
-            self._cos,
-            self._sin,
-            self._rows.places,
-            out,
-            shape.dim**-0.5,
-            keys.stride(0),
-            keys.stride(1),
-            HEADS=shape.heads,
-            KV_HEADS=shape.kv_heads,
-            SHARE=share,
-            SHARE_PADDED=max(16, triton.next_power_of_2(share)),
-            DIM=shape.dim,
-            BLOCK=64,
-            num_warps=4,
-            num_stages=3,
-        )
+        for phase in (APPEND + ATTEND,) if is_step else (APPEND, ATTEND):  # a step needs no token of its own pass
+            attend_kernel[(len(tiles.first), shape.kv_heads)](
+                joined,
+                keys,
+                values,
+                self._cos,
+                self._sin,
+                tiles.first,
+                tiles.count,
+                tiles.place,
+                tiles.slot,
+                tiles.prefix,
+                tiles.prefix_slot,
+                out,
+                shape.dim**-0.5,
+                keys.stride(0),
+                phase,
+                HEADS=shape.heads,
+                KV_HEADS=shape.kv_heads,
+                SHARE=share,
+                SHARE_PADDED=triton.next_power_of_2(share),
+                QUERIES=max(QUERIES, triton.next_power_of_2(share)),
+                DIM=shape.dim,
+                PADDED=max(16, triton.next_power_of_2(shape.dim)),
+                BLOCK=64,
+                num_warps=4,
+                num_stages=3 if shape.dim <= 128 else 2,
+            )
         return out
+
+    def _log_probs(self, hidden: Tensor) -> Tensor:
+        """As a token is drawn with them."""
+        return torch.log_softmax(self._logits(hidden).float(), -1)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Returns the logits of rows that the last norm has seen, [n, V]."""
+        width = _rounded(len(hidden))
+        filled = torch.nn.functional.pad(hidden, (0, 0, 0, width - len(hidden)))
+        return self._products(filled, self.weights.head)[: len(hidden)]
 
 
 def _rounded(rows: int) -> int:
     return next((size for size in GRANULES if size >= rows), -(-rows // 256) * 256)
 
 
-def _side_by_side(lengths: list[int]) -> Iterator[slice]:
-    """Cuts what is to be read, of these lengths, into pieces that fit in one pass when padded."""
-    start = 0
-    while start < len(lengths):
-        longest, end = 0, start
-        while end < len(lengths):
-            longest = max(longest, lengths[end])
-            if end > start and longest * (end + 1 - start) > PREFILL_TOKENS:
-                break
-            end += 1
-        yield slice(start, end)
-        start = end
+def _sizes(most: int) -> list[int]:
+    """Returns all granules up to this one."""
+    return sorted({*(size for size in GRANULES if size < most), *range(1280, most, 256), most})
 
 
-def _add_norm(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """Adds to hidden, in place; returns the norm of that."""
-    normed = torch.empty_like(hidden)
-    width = hidden.shape[1]
-    _add_norm_kernel[(len(hidden),)](
-        hidden,
-        hidden if added is None else added,
-        weight,
-        normed,
-        eps,
-        WIDTH=width,
-        PADDED=triton.next_power_of_2(width),
-        ADDS=added is not None,
-        num_warps=4,
-    )
-    return normed
-
-
-def _silu_times(gate_up: Tensor) -> Tensor:
-    count, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty(count, width, dtype=gate_up.dtype, device=gate_up.device)
-    _silu_kernel[(count, triton.cdiv(width, 1024))](gate_up, out, WIDTH=width, BLOCK=1024, num_warps=4)
-    return out
-
-
-@triton.jit
-def _add_norm_kernel(hidden, added, weight, normed, eps, WIDTH: tl.constexpr, PADDED: tl.constexpr, ADDS: tl.constexpr):
-    row = tl.program_id(0)
-    at = tl.arange(0, PADDED)
-    inside = at < WIDTH
-    x = tl.load(hidden + row * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
-    if ADDS:
-        x += tl.load(added + row * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(hidden + row * WIDTH + at, x, mask=inside)
-    scale = tl.rsqrt(tl.sum(x * x, axis=0) / WIDTH + eps)
-    w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(normed + row * WIDTH + at, x * scale * w, mask=inside)
-
-
-@triton.jit
-def _silu_kernel(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < WIDTH
-    gate = tl.load(gate_up + row * 2 * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * WIDTH + at, gate * tl.sigmoid(gate) * up, mask=inside)
-
-
-@triton.jit
-def _attend_kernel(
-    joined,
-    keys,
-    values,
-    cos,
-    sin,
-    places,
-    out,
-    scale,
-    row_stride,
-    head_stride,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    SHARE: tl.constexpr,
-    SHARE_PADDED: tl.constexpr,
-    DIM: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """One row and one key head: rotate, append to the cache, attend over the places before and the new one."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    given = tl.load(places + row)
-    place = tl.maximum(given, 0)
-    HALF: tl.constexpr = DIM // 2
-    at = tl.arange(0, DIM)
-    other = tl.where(at < HALF, at + HALF, at - HALF)
-    sign = tl.where(at < HALF, -1.0, 1.0)
-    c = tl.load(cos + place * HALF + at % HALF)
-    s = tl.load(sin + place * HALF + at % HALF) * sign
-    line = joined + row * (HEADS + 2 * KV_HEADS) * DIM
-
-    key = tl.load(line + (HEADS + head) * DIM + at).to(tl.float32) * c
-    key += tl.load(line + (HEADS + head) * DIM + other).to(tl.float32) * s
-    value = tl.load(line + (HEADS + KV_HEADS + head) * DIM + at)
-    mine = row * row_stride + head * head_stride
-    counts = (at >= 0) & (given >= 0)  # a row that only fills the graph up writes nothing
-    tl.store(keys + mine + place * DIM + at, key.to(value.dtype), mask=counts)
-    tl.store(values + mine + place * DIM + at, value, mask=counts)
-
-    group = tl.arange(0, SHARE_PADDED)
-    inside = (group < SHARE)[:, None]
-    first = line + (head * SHARE + group[:, None]) * DIM
-    query = tl.load(first + at[None, :], mask=inside, other=0.0).to(tl.float32) * c[None, :]
-    query += tl.load(first + other[None, :], mask=inside, other=0.0).to(tl.float32) * s[None, :]
-    query = query * scale
-
-    highest = tl.sum(query * key[None, :], axis=1)  # the new token itself
-    total = tl.full((SHARE_PADDED,), 1.0, tl.float32)
-    result = tl.zeros((SHARE_PADDED, DIM), tl.float32) + value.to(tl.float32)[None, :]
-    q = query.to(value.dtype)
-    for start in range(0, place, BLOCK):
-        t = start + tl.arange(0, BLOCK)
-        old = t < place
-        k = tl.load(keys + mine + t[:, None] * DIM + at[None, :], mask=old[:, None], other=0.0)
-        scores = tl.dot(q, tl.trans(k))
-        scores = tl.where(old[None, :], scores, -float("inf"))
-        top = tl.maximum(highest, tl.max(scores, axis=1))
-        shrink = tl.exp(highest - top)
-        p = tl.exp(scores - top[:, None])
-        v = tl.load(values + mine + t[:, None] * DIM + at[None, :], mask=old[:, None], other=0.0)
-        result = result * shrink[:, None] + tl.dot(p.to(v.dtype), v)
-        total = total * shrink + tl.sum(p, axis=1)
-        highest = top
-    result = result / total[:, None]
-    to = out + row * HEADS * DIM + (head * SHARE + group[:, None]) * DIM + at[None, :]
-    tl.store(to, result, mask=inside)
+def _passes(spans: Sequence[Span]) -> Iterator[tuple[list[Span], Tensor]]:
+    """Cuts spans into passes of at most PASS_TOKENS; with each, the numbers of the tokens that spans end with."""
+    some: list[Span] = []
+    ends: list[int] = []
+    size = 0
+    for span in spans:
+        start = 0
+        while start < len(span.tokens):
+            if size == PASS_TOKENS:
+                yield some, torch.tensor(ends, dtype=torch.int64)
+                some, ends, size = [], [], 0
+            piece = span.tokens[start : start + PASS_TOKENS - size]
+            some.append(Span(piece, span.place + start, span.slot, span.prefix, span.prefix_slot))
+            start, size = start + len(piece), size + len(piece)
+        ends.append(size - 1)
+    yield some, torch.tensor(ends, dtype=torch.int64)
