@@ -31,6 +31,7 @@ from headway.learn.shard_writer import ShardWriter
 from headway.learn.sharding import shard_model
 from headway.learn.trained_weights import OptimizerSettings, TrainedWeights
 from headway.llm.adapters import plain_weights
+from headway.llm.fixed_order import fix_order
 from headway.llm.gpu_share import GpuShare
 from headway.llm.kernels import choose_kernels
 from headway.llm.layouts import choose_layout
@@ -63,6 +64,8 @@ class ModelInTraining:
         self.kernels = choose_kernels(self.model, found, attention, compiling, microbatch_tokens, autocast)
         apart, windows = found == "rows", self.kernels.windows
         device = next(self.model.parameters()).device
+        if device.type == "cuda" and windows is None:
+            fix_order()
         price = 0.0 if apart or windows is not None else pair_price(self.model)
         tables = [m for m in self.model.modules() if isinstance(m, nn.Embedding)]  # of tokens, and perhaps of positions
         positions = context_length(self.model.config) if len(tables) > 1 else sys.maxsize

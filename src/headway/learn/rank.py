@@ -37,7 +37,14 @@ Backend = Literal["gloo", "nccl"]
 
 def device_for(num_gpus: float) -> Device:
     """Where a role that asked for so many GPUs computes, in its own process: there need not be one."""
-    return "cuda" if num_gpus and torch.cuda.is_available() else "cpu"
+    return repeatable("cuda" if num_gpus and torch.cuda.is_available() else "cpu")
+
+
+def repeatable(device: Device) -> Device:
+    """Lets this process compute the same bits each time on this device: convolutions add up in a fixed order there."""
+    if device == "cuda":
+        torch.backends.cudnn.deterministic = True
+    return device
 
 
 class RanksBroken(ConnectionError):
@@ -73,7 +80,9 @@ class Rank:
             raise ValueError(f"device must be cpu or cuda, received {device!r}")
         self.index = index
         self.size = size
-        self.device = torch.device(f"cuda:{index % torch.cuda.device_count()}" if device == "cuda" else "cpu")
+        self.device = torch.device(
+            f"cuda:{index % torch.cuda.device_count()}" if repeatable(device) == "cuda" else "cpu"
+        )
         self._progress = [0] * size if progress is None else progress  # of each rank; this one writes its own
         self._group: Any = None
         self._sums_on = torch.device("cpu")

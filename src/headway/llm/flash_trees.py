@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from headway.llm.device_copies import send
+from headway.llm.fixed_order import fixed_order
 
 FEWEST = 64
 """Sequences of a row: their number is rounded up to a power of two from here, those in excess are empty."""
@@ -132,8 +133,9 @@ def tree_attention_backward(
     span, most, least = longest.tolist()
     slope = slope.contiguous()
     whole = (slope, query, key, value, found, logs)
-    mine = _flash_backward(*whole, own, own, span, span, True, scale)
-    theirs = _flash_backward(*whole, queries, keys, most, least, False, scale)
+    with fixed_order():
+        mine = _flash_backward(*whole, own, own, span, span, True, scale)
+        theirs = _flash_backward(*whole, queries, keys, most, least, False, scale)
     of_query, of_key, of_value = (
         torch.add(one, other, out=one.new_empty(one.shape)) for one, other in zip(mine, theirs, strict=True)
     )

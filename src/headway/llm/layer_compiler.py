@@ -59,9 +59,14 @@ def _compiled(forward: Callable[..., Any], dynamic: bool | None) -> Callable[...
 
 
 def keep_programs() -> None:
-    """Says where compiled programs are kept, unless the user has said it, and that there may be many."""
+    """Says where compiled programs are kept, unless the user has said it, that there may be many, and that they are the
+    same ones in every process."""
     cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault(CACHE, str(cached / "headway" / "compiled"))
+    compiler: Any = torch._inductor.config
+    compiler.triton.autotune_pointwise = False  # else the fastest program of the moment decides on an order of sums
+    if hasattr(compiler, "deterministic"):
+        compiler.deterministic = True
     settings: Any = torch._dynamo.config
     settings.recompile_limit = max(settings.recompile_limit, MANY_PROGRAMS)
     settings.accumulated_recompile_limit = max(settings.accumulated_recompile_limit, 4 * MANY_PROGRAMS)

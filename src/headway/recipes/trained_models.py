@@ -14,7 +14,7 @@ from headway.coordinate.best_weights import Kept
 from headway.core.protocols import Learner, Placement
 from headway.core.saved_beside import SavedBeside
 from headway.core.types import derive_seed
-from headway.learn.rank import Device, Rank
+from headway.learn.rank import Device, Rank, repeatable
 from headway.llm.adapters import add_adapters
 from headway.llm.model_types import CausalModel, NamedWeights
 from headway.publish.offered_rows import OffersRows, RankOfShards
@@ -67,12 +67,12 @@ class ShardedModel(TrainsAModel, Protocol):
     def ranks_of_a_model(self) -> int | None: ...
 
 
-def device_of(config: TrainsAModel) -> str:
+def device_of(config: TrainsAModel) -> Device:
     if config.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU")
-    return config.device
+    return "cuda" if config.device == "cuda" else "cpu"
 
 
 def with_gpus(config: TrainsAModel, num_gpus: float, processes: int = 1) -> Placement:
@@ -91,7 +91,7 @@ def loading_device(config: ShardedModel, rank: Rank) -> str:
     """Where a rank loads a model. Of one that will be cut, only this rank's rows are read, after that (UNREAD)."""
     if rank.size > 1 and config.ranks_of_a_model is not None:
         return UNREAD
-    return str(rank.device) if rank.device.type == "cuda" else device_of(config)
+    return str(rank.device) if rank.device.type == "cuda" else repeatable(device_of(config))
 
 
 def offering_rows(config: ShardedConfig, build: Callable[[Rank], RankOfShards]) -> Callable[[Rank], Learner]:
