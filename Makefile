@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test browser test-slow test-cluster check format fuzz soak bench bench-search bench-peers study docs vllm clean
+.PHONY: demo test browser test-slow test-gpu test-cluster check format fuzz soak bench bench-search bench-peers study docs vllm clean
 
 demo: $(INSTALLED)
 	$(BIN)/headway demo
@@ -30,6 +30,13 @@ browser: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# Everything that needs a GPU, on a machine that has one. It needs no network, and fails if anything is skipped.
+# make test-gpu GPU_PYTHON=python3 takes that Python and its packages instead of .venv.
+GPU_TESTS := tests/gpu $(addprefix tests/unit/test_,unizero.py muzero.py textzero_search.py learner_device.py)
+GPU_WORKERS ?= 8
+test-gpu: $(if $(GPU_PYTHON),,$(INSTALLED))
+	HEADWAY_NO_SKIPS=1 PYTHONPATH=src:tests $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -m gpu -n $(GPU_WORKERS) $(GPU_TESTS)
 
 # A Ray cluster of machines in namespaces, cut apart: needs root. About 5 minutes, one file after another.
 test-cluster: $(INSTALLED)

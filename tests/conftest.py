@@ -22,6 +22,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU")
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """The seconds of `timeout`, of the mark and of pyproject.toml, are those of a quiet machine."""

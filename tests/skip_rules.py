@@ -1,7 +1,8 @@
 """In continuous integration only those tests may be skipped that need what its machine cannot have.
 
 A pytest plugin: it counts the skips by their reason, and fails the session if one of them is not ALLOWED. Where the
-variable CI is not set, everybody may lack what they like.
+variable CI is not set, everybody may lack what they like. Where HEADWAY_NO_SKIPS is set (`make test-gpu`) nothing
+may be skipped.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ ALLOWED = {
 _SKIPS = pytest.StashKey[Counter[str]]()
 
 
+def is_strict() -> bool:
+    return bool(os.environ.get("CI") or os.environ.get("HEADWAY_NO_SKIPS"))
+
+
 def is_allowed(reason: str) -> bool:
-    return reason.startswith(tuple(ALLOWED))
+    return not os.environ.get("HEADWAY_NO_SKIPS") and reason.startswith(tuple(ALLOWED))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,16 +61,16 @@ class _Count:
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     yield
     refused = [reason for reason in session.config.stash[_SKIPS] if not is_allowed(reason)]
-    if os.environ.get("CI") and refused and session.exitstatus == pytest.ExitCode.OK:
+    if is_strict() and refused and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     skips = config.stash[_SKIPS]
-    if not os.environ.get("CI") or not skips:
+    if not is_strict() or not skips:
         return
     refused = {reason: count for reason, count in skips.items() if not is_allowed(reason)}
-    terminalreporter.section("skips in continuous integration")
+    terminalreporter.section("skips")
     terminalreporter.line(f"{skips.total()} skips, {skips.total() - sum(refused.values())} of them allowed")
     for reason, count in refused.items():
         terminalreporter.line(f"ERROR {count} times, which is not allowed here: {reason}", red=True)

@@ -24,8 +24,7 @@ from headway.recipes.cartpole import CartPoleConfig
 from headway.recipes.config import ConfigError, read_values
 from headway.recipes.ppo import PPOConfig, _num_gpus, stations
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-DEVICES = ["cpu:0", pytest.param("cuda", marks=needs_cuda)]
+DEVICES = ["cpu:0", pytest.param("cuda", marks=pytest.mark.gpu)]
 SHAPES = [(4,), (1, 9, 9)]
 
 

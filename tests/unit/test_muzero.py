@@ -189,7 +189,7 @@ def test_the_kernels_say_what_torch_says(rows: int) -> None:
         ours, theirs = quick.expand(simulation, parents, actions), plain.expand(simulation, parents, actions)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("architecture", [SMALL, BOARD, PLANES], ids=["vector", "board", "planes"])
 def test_a_gpu_says_what_the_cpu_says_however_often_it_is_asked(architecture: MuZeroArchitecture) -> None:
     """Run, captured, replayed, and replayed with other weights."""

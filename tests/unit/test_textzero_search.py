@@ -68,7 +68,7 @@ def test_the_kernels_of_texts_say_what_torch_says(body: Body) -> None:
         np.testing.assert_array_equal(ours[-1].legal, theirs[-1].legal)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("body", BODIES)
 def test_a_gpu_says_of_texts_what_the_cpu_says(body: Body) -> None:
     """Run, captured, and replayed."""

@@ -144,13 +144,10 @@ def on_a_gpu(network: UniZeroNetwork, *, context_steps: int) -> UniZeroModel:
     return searchable(network, context_steps=context_steps, device="cuda")
 
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
 @pytest.mark.parametrize(
     "of", [{"observation": (4,)}, {"observation": (2, 3, 3), "windows": 5}], ids=["vector", "board"]
 )
-@pytest.mark.parametrize("kind", [UniZeroModel, CompiledModel, pytest.param(on_a_gpu, marks=needs_gpu)])
+@pytest.mark.parametrize("kind", [UniZeroModel, CompiledModel, pytest.param(on_a_gpu, marks=pytest.mark.gpu)])
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 3), st.sampled_from([1, 2, 4, 20]), st.integers(1, 3))
 def test_search_by_path_is_a_pass_over_the_whole_sequence(

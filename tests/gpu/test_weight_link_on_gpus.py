@@ -19,7 +19,7 @@ from headway.publish.weight_link import Intake, LinkedWeights
 from headway.publish.weight_source import ON_DEVICE, WeightSource
 from headway.publish.weight_wire import LinkBroken
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 OTHER = """
 import pickle, sys, time, torch

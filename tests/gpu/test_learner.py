@@ -22,7 +22,7 @@ from headway.llm.gpu_share import generating  # noqa: E402
 from headway.llm.part_of_gpu import num_multiprocessors, stream_on_part  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
 
 def batch(seed: int = 0) -> Batch:
