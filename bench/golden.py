@@ -39,6 +39,18 @@ SEARCH |= {"evaluate_every": 0, "replay_ratio": 0.5, "td_steps": 5}
 LLM = {"max_tokens": 8, "max_prompt_tokens": 64, "tickets_per_batch": 3, "group_size": 4, "learning_rate": 0.01}
 LLM |= {"evaluate_every": 0, "device": "cpu", "updates": 4, "save_every": 2}
 
+AGENT = {"env": "climb", "updates": 3, "tickets_per_batch": 3, "group_size": 3, "evaluate_every": 0, "device": "cpu"}
+SFT = {"env": "lights", "updates": 4, "tickets_per_batch": 4, "evaluate_every": 0, "device": "cpu"}
+PRIORZERO = {
+    "updates": 8,
+    "prior_every": 2,
+    "evaluate_every": 0,
+    "device": "cpu",
+    "batch_size": 8,
+    "num_simulations": 4,
+}
+TESTS = Path(__file__).parent.parent / "tests"
+
 
 @dataclass(frozen=True)
 class Case:
@@ -54,8 +66,8 @@ class Case:
     @property
     def name(self) -> str:
         extras = {"half": self.half, "again": self.again}
-        own = [f"{name}={self.settings[name]}" for name in ("env", "order", "replay_mode", "estimator", "correction")
-               if name in self.settings]  # fmt: skip
+        told = ("env", "order", "replay_mode", "estimator", "correction")
+        own = [f"{name}={str(self.settings[name]).rpartition('/')[2]}" for name in told if name in self.settings]
         return " ".join(
             [self.recipe, self.runtime, f"lead={self.lead:g}", *own, *(name for name, is_so in extras.items() if is_so)]
         )
@@ -84,6 +96,11 @@ def cases(material: Path) -> Iterator[Case]:
         yield Case("muzero", SEARCH | {"env": "tictactoe"}, "threads", lead)
         yield Case("unizero", SEARCH | {"env": "CartPole-v1"}, "inline", lead)
     yield Case("grpo", grpo | {"estimator": "gae"}, "threads", 1)
+    for lead in (0, 1):
+        yield Case("agent", AGENT, "threads", lead)
+        yield Case("sft", SFT, "threads", lead)
+        yield Case("priorzero", PRIORZERO, "threads", lead)
+        yield Case("ppo", PPO | {"env": f"{TESTS / 'picture_games.py'}:Lights", "num_envs": 2}, "threads", lead)
     yield Case("functions", FUNCTIONS, "threads", 2, half=5)
     yield Case("cartpole", CARTPOLE, "processes", 1, half=3)
     yield Case("grpo", grpo, "threads", 1, half=2)
@@ -124,7 +141,7 @@ def main() -> None:
     parser.add_argument("--compare", type=Path, help="a file of hashes that must be the same")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    sys.path.insert(0, str(TESTS))
     from grpo_runs import make_material
 
     os.environ["PYTHONHASHSEED"] = "0"
