@@ -153,16 +153,30 @@ def test_options_override_the_config_file_also_under_known_names(runs: Path) -> 
 
 def test_threads_that_an_environment_has_left_behind_do_not_keep_the_command() -> None:
     script = (
-        "import sys, threading, headway.cli as cli\n"
-        "cli.GRACE_S = 0.1\n"
+        "import sys, threading, headway.__main__ as command\n"
+        "command.GRACE_S = 0.1\n"
         "threading.Thread(target=threading.Event().wait, name='stray').start()\n"
         "sys.argv = ['headway', '--version']\n"
-        "sys.exit(cli.main() + 3)\n"
+        "command.run()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=patient(30))
     assert done.stderr == "headway: ended without threads that a user's code has left behind: stray\n"
     assert done.returncode == 0, "that of the command"
     assert done.stdout.startswith("headway ")
+
+
+def test_a_command_with_a_busy_daemon_thread_ends_with_its_own_code_after_what_is_registered() -> None:
+    script = (
+        "import atexit, sys, threading, time, headway.__main__ as command\n"
+        "def main():\n"
+        "    atexit.register(print, 'registered')\n"
+        "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "    return 2\n"
+        "command.main = main\n"
+        "command.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=patient(30))
+    assert (done.returncode, done.stdout) == (2, "registered\n"), done.stderr
 
 
 def test_debug_prints_every_event(runs: Path, capsys: Output) -> None:

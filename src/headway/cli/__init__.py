@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
@@ -44,8 +42,6 @@ COMMANDS = {
     "plan": "says what a language model needs: memory of every role, GPUs, updates a second",
     "explain": "says what names from other systems are here",
 }
-GRACE_S = 10.0
-"""How long threads that are left at the end of a command may take to end by themselves."""
 EXAMPLES = """
 headway demo
 headway run functions --max_lead 2 --collectors 2
@@ -65,20 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by hand."""
     _open_standard_files()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    code = told_in_one_line(lambda: _dispatch(words))
-    if arguments is None:  # the process ends with this command
-        threading.Thread(target=_end_without_threads, args=(code,), daemon=True).start()
-    return code
-
-
-def _end_without_threads(code: int) -> None:
-    """End the process if threads that something else has left behind (an environment, say) keep it from ending."""
-    threading.main_thread().join()
-    time.sleep(GRACE_S)
-    left = [one.name for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
-    if left:
-        to_stderr(f"ended without threads that a user's code has left behind: {', '.join(left[:3])}")
-        os._exit(code)
+    return told_in_one_line(lambda: _dispatch(words))
 
 
 def _open_standard_files() -> None:
