@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipes": EVERYTHING - {"cli", "sweeping"},
     "sweeping": CHILDREN | {"recipes", "sweeping"},
     "cli": EVERYTHING,
-    "__main__": {"cli"},
+    "__main__": OBSERVE | {"cli"},
 }
 THIRD_PARTY = {  # what each part may need from outside; stations, tools and recipes choose for themselves
     "core": set[str](),
