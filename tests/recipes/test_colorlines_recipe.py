@@ -135,7 +135,10 @@ def test_a_mode_of_the_replay_that_is_set_stays() -> None:
 
 
 def test_no_replay_and_a_name_of_one_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match=r"^replay_alpha=0.5 needs a replay: set replay_mode to learner or shared$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^replay_alpha=0.5 needs a replay: set replay_mode to learner or shared \(replay_alpha is per_alpha=0.5\)$",
+    ):
         read_values(ColorLinesConfig, {"replay_mode": "none", "per_alpha": 0.5})
 
 

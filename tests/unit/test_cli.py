@@ -857,6 +857,15 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"no {text!r} in:\n{''.join(lines)}")
 
 
+@pytest.fixture
+def hears_hangups() -> Iterator[None]:
+    """Processes that are started from here hear SIGHUP, even if these tests were started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hears_hangups")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_the_run_after_the_update_saved_and_resumable(
     runs: Path, number: signal.Signals, capsys: Output
@@ -893,6 +902,7 @@ def test_a_run_under_nohup_goes_on_when_its_terminal_is_closed(runs: Path) -> No
     assert "SIGHUP" not in err
 
 
+@pytest.mark.usefixtures("hears_hangups")
 def test_a_closed_terminal_ends_a_run_saved_although_nothing_can_be_printed(runs: Path) -> None:
     ours, theirs = pty.openpty()
     terminal = (

@@ -61,6 +61,7 @@ def demo(root: Path, *, updates: int = 80) -> str:
             max_lead=lead,
             updates=updates,
             target_score=None,  # the budget is the same for both
+            evaluate_every=10,
             evaluate_in_background=lead > 0,
             correction="clip",
             gamma=0.98,
