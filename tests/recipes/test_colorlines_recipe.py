@@ -135,10 +135,8 @@ def test_a_mode_of_the_replay_that_is_set_stays() -> None:
 
 
 def test_no_replay_and_a_name_of_one_exclude_each_other() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"^replay_alpha=0.5 needs a replay: set replay_mode to learner or shared \(replay_alpha is per_alpha=0.5\)$",
-    ):
+    said = r"^replay_alpha=0.5 needs a replay: set replay_mode to learner or shared \(replay_alpha is per_alpha=0.5\)$"
+    with pytest.raises(ConfigError, match=said):
         read_values(ColorLinesConfig, {"replay_mode": "none", "per_alpha": 0.5})
 
 
