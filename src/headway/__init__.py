@@ -21,8 +21,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headway.moved_modules import find_by_former_names
-
 if TYPE_CHECKING:
     from headway.coordinate.coordinator import Coordinator
     from headway.coordinate.facade import AsyncTrainingCoordinator
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-find_by_former_names()
 
 _HOMES = {
     "headway.coordinate.coordinator": ("Coordinator",),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
@@ -15,7 +14,6 @@ from typing import NamedTuple
 import pytest
 
 import headway
-from headway.moved_modules import MOVED
 
 SOURCE = Path(headway.__file__).parent
 
@@ -40,9 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launching": CHILDREN | {"coordinate", "runtime", "launching"},
     "names": {"core", "names"},
     "trained": CHILDREN | EXPERIENCE | set(TOOLS) | {"trained"},
-    "moved_modules": set(),
-    "__init__": OBSERVE
-    | {"coordinate", "envs", "launching", "moved_modules", "recipes", "sweeping"},  # when first used
+    "__init__": OBSERVE | {"coordinate", "envs", "launching", "recipes", "sweeping"},  # when first used
     "testing": EVERYTHING,
     "recipes": EVERYTHING - {"cli", "sweeping"},
     "sweeping": CHILDREN | {"recipes", "sweeping"},
@@ -218,7 +214,7 @@ def test_importing_headway_pulls_in_nothing_heavy_and_nothing_of_ours() -> None:
     loaded = set(python(code).split())
     assert "headway" in loaded
     assert not loaded & set(HEAVY)
-    assert {name for name in loaded if name.startswith("headway.")} == {"headway.moved_modules"}
+    assert {name for name in loaded if name.startswith("headway.")} == set()
 
 
 # -- public names -----------------------------------------------------------------------------------
@@ -296,26 +292,6 @@ def test_star_import_brings_the_public_names() -> None:
     space: dict[str, object] = {}
     exec("from headway import *", space)
     assert set(PUBLIC) <= set(space)
-
-
-# -- what has moved ---------------------------------------------------------------------------------
-
-
-def test_a_module_that_has_moved_is_found_under_its_former_name_with_one_line() -> None:
-    wrong = []
-    for old, new in sorted(MOVED.items()):
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            module = import_module(old)
-        lines = [str(each.message) for each in said if each.category is FutureWarning]
-        if not (
-            len(lines) == 1
-            and f"{old} is now {new}" in lines[0]
-            and module is import_module(new)
-            and sys.modules.pop(old) is module
-        ):
-            wrong.append(f"{old} -> {new}: {lines}")
-    none(wrong)
 
 
 def test_a_module_that_was_never_there_is_not_found() -> None:
