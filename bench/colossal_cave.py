@@ -37,8 +37,8 @@ class Spent(Exception):
 
 def by_chance(settings: dict[str, Any], episodes: int) -> dict[str, Any]:
     """Plays as if all candidates were alike."""
-    from headway.envs.text_games.loading import load_story
-    from headway.envs.text_games.players import play_story
+    from headway.text_games.loading import load_story
+    from headway.text_games.story_players import play_story
 
     steps = config_of(settings).max_episode_steps
     game = load_story(GAME)()
@@ -48,8 +48,8 @@ def by_chance(settings: dict[str, Any], episodes: int) -> dict[str, Any]:
 
 
 def config_of(settings: dict[str, Any]) -> Any:
-    from headway.recipes import priorzero
     from headway.recipes.config import read_values
+    from headway.text_games import recipe_priorzero as priorzero
 
     return read_values(priorzero.CONFIG, settings)
 
@@ -57,7 +57,7 @@ def config_of(settings: dict[str, Any]) -> Any:
 def by_prior(settings: dict[str, Any], episodes: int) -> dict[str, Any]:
     """Acts as the language model says, by chance in proportion and as it finds likeliest; it learns nothing."""
     from headway.core.types import Snapshot
-    from headway.recipes import priorzero
+    from headway.text_games import recipe_priorzero as priorzero
 
     found: dict[str, Any] = {}
     for name, temperature in (("drawn", 1.0), ("likeliest", 0.0)):
@@ -77,7 +77,7 @@ def by_learning(settings: dict[str, Any], cpu_s: float) -> dict[str, Any]:
     from headway.coordinate.role_calls import RunFailed
     from headway.launching import build_runtime
     from headway.observe.recorder import EventSink
-    from headway.recipes import priorzero
+    from headway.text_games import recipe_priorzero as priorzero
 
     curve: list[dict[str, Any]] = []
     counts = {"steps": 0, "updates": 0}

@@ -34,9 +34,9 @@ EVALUATION = {"evaluate_every": 10, "evaluate_in_background": False, "eval_episo
 
 def oracle(config: Any) -> Any:
     """Knows the plan from every place."""
-    from headway.envs.text_games.loading import load_story
-    from headway.recipes.priorzero import written_prompt
     from headway.testing.oracle_prior import OraclePrior
+    from headway.text_games.loading import load_story
+    from headway.text_games.recipe_priorzero import written_prompt
 
     return OraclePrior(load_story(config.env, config.env_options), written_prompt)
 
@@ -48,8 +48,8 @@ def run_one(prior: str, settings: dict[str, Any]) -> dict[str, Any]:
     from headway.coordinate.coordinator import Coordinator
     from headway.launching import build_runtime
     from headway.observe.recorder import MemoryRecorder
-    from headway.recipes import priorzero
     from headway.recipes.config import read_values
+    from headway.text_games import recipe_priorzero as priorzero
 
     torch.set_num_threads(1)
     cpu = time.process_time()

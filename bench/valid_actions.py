@@ -28,9 +28,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from headway.envs.text_games.textworld_games import COMMON, OPTIONS, made_world
-from headway.envs.text_games.valid_actions import find_valid_actions
-from headway.envs.text_games.z_machine import ZMachine
+from headway.text_games.textworld_games import COMMON, OPTIONS, made_world
+from headway.text_games.valid_actions import find_valid_actions
+from headway.text_games.z_machine import ZMachine
 
 STORIES = Path(__file__).parent / "stories"
 LIBRARY = Path("/usr/share/inform6/library")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.experience.text_segment import RaggedFloats, RaggedTokens, TextSegment
+from headway.text_games.segment import RaggedFloats, RaggedTokens, TextSegment
 
 SLOTS = 4
 

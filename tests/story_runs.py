@@ -6,20 +6,20 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from headway.collect.guidance import LINE
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
 from headway.core.rules import Tally
 from headway.core.types import Batch, Snapshot, Ticket, derive_seed
-from headway.envs.text_games.mini_world import MiniWorld
 from headway.launching import build_runtime
 from headway.llm.made_models import make_word_model
 from headway.observe.fingerprint import fingerprint
-from headway.recipes import priorzero
 from headway.recipes.config import read_values
-from headway.recipes.story_models import words_of
+from headway.text_games import recipe_priorzero as priorzero
+from headway.text_games.guidance import LINE
+from headway.text_games.mini_world import MiniWorld
+from headway.text_games.recipe_story_models import words_of
 
 TINY: dict[str, Any] = {
     "num_envs": 2,

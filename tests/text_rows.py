@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.learn.textzero.network import Body, TextZeroArchitecture, TextZeroNetwork
+from headway.text_games.textzero_network import Body, TextZeroArchitecture, TextZeroNetwork
 
 SMALL = TextZeroArchitecture(
     text_words=9, slots=5, action_words=3, buckets=50, embedding=8, latent=16, hidden=12, table=12, heads=2

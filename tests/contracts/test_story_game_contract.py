@@ -7,10 +7,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from headway.envs.text_games.interface import Scene
-from headway.envs.text_games.loading import load_story
-from headway.envs.text_games.mini_world import MiniWorld
 from headway.testing.story_game_contract import StoryGameContract
+from headway.text_games.loading import load_story
+from headway.text_games.mini_world import MiniWorld
+from headway.text_games.story_interface import Scene
 
 
 class TestMiniWorld(StoryGameContract):

@@ -14,11 +14,11 @@ pytest.importorskip("textworld", reason="a library of games is not installed: te
 
 from story_files import small_story
 
-from headway.envs.text_games.interface import StoryGame
-from headway.envs.text_games.jericho_game import StoryFile
-from headway.envs.text_games.loading import load_story
-from headway.envs.text_games.textworld_games import OPTIONS, made_world
 from headway.testing.story_game_contract import StoryGameContract
+from headway.text_games.jericho_game import StoryFile
+from headway.text_games.loading import load_story
+from headway.text_games.story_interface import StoryGame
+from headway.text_games.textworld_games import OPTIONS, made_world
 
 VERBS = ("take", "drop", "open", "close")
 """None of them makes a story hang."""

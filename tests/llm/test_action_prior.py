@@ -18,15 +18,15 @@ pytest.importorskip("numba", reason="needs headway[llm]")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from headway.llm.action_chat import ActionChat  # noqa: E402
-from headway.llm.action_prior import ActionPrior, Opinion, Situation, softened  # noqa: E402
 from headway.llm.engine import ContinuationScores, EngineError, ScoreRequest  # noqa: E402
 from headway.llm.made_models import word_tokenizer  # noqa: E402
 from headway.llm.model_types import ModelError  # noqa: E402
-from headway.llm.opinion_cache import OpinionCache, prompt_digest  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.testing.story_priors import UniformPrior  # noqa: E402
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
+from headway.text_games.action_prior import ActionPrior, Opinion, Situation, softened  # noqa: E402
+from headway.text_games.action_prior_opinion_cache import OpinionCache, prompt_digest  # noqa: E402
+from headway.text_games.prompts_action_chat import ActionChat  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

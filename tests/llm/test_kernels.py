@@ -25,8 +25,6 @@ from headway.experience.group import Group  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.imitation.learner import ImitationLearner  # noqa: E402
 from headway.learn.imitation.settings import ImitationSettings  # noqa: E402
-from headway.learn.prior.learner import PriorLearner  # noqa: E402
-from headway.learn.prior.settings import PriorSettings  # noqa: E402
 from headway.llm import layer_compiler  # noqa: E402
 from headway.llm.adapters import add_adapters  # noqa: E402
 from headway.llm.flash_trees import FlashTable, seen  # noqa: E402
@@ -38,6 +36,8 @@ from headway.llm.layouts import choose_layout  # noqa: E402
 from headway.llm.trees import ReplyTree, hidden_states, lay_out  # noqa: E402
 from headway.llm.without_dropout import without_dropout  # noqa: E402
 from headway.testing.tiny_models import ROWS_KINDS, WINDOW, tiny_model  # noqa: E402
+from headway.text_games.prior_learner_learner import PriorLearner  # noqa: E402
+from headway.text_games.prior_learner_settings import PriorSettings  # noqa: E402
 
 FLEX_KINDS = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "cohere", "granite", "opt")
 """Families that FlexAttention fits; those with sinks, or with an attention of their own, are read with dense masks."""

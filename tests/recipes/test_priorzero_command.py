@@ -21,11 +21,11 @@ from story_runs import bits, run, tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headway.cli import main
-from headway.collect.guidance import LINE
 from headway.core.types import Snapshot
-from headway.envs.text_games.textworld_games import TextWorldStories
 from headway.observe.recorder import MemoryRecorder
-from headway.recipes import priorzero
+from headway.text_games import recipe_priorzero as priorzero
+from headway.text_games.guidance import LINE
+from headway.text_games.textworld_games import TextWorldStories
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 SAFE = {"verbs": ["take", "drop", "open", "close"], "limit_s": 60.0}

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from story_runs import bits, plain_loop, run, tiny, tiny_model
 
-from headway.collect.guidance import LINE
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import MEASURES, Batch, Snapshot, Ticket
-from headway.recipes import priorzero
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.priorzero import PriorZeroConfig
-from headway.recipes.story_defaults import STORY_DEFAULTS
 from headway.search.prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight
+from headway.text_games import recipe_priorzero as priorzero
+from headway.text_games.guidance import LINE
+from headway.text_games.loading_story_defaults import STORY_DEFAULTS
+from headway.text_games.recipe_priorzero import PriorZeroConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -12,17 +12,17 @@ import pytest
 from rich.console import Console
 
 from headway.cli import main
-from headway.cli.story_page import story_page
-from headway.cli.story_watching import WatchedStory, played_for_an_audience, teller
-from headway.collect.guidance import LINE, Guide, Mode
 from headway.core.types import Snapshot
-from headway.envs.text_games.loading import load_story
-from headway.envs.text_games.story_games import StoryGames
-from headway.llm.action_prior import Opinion, Situation
-from headway.recipes.priorzero import PriorZeroConfig, planner, stations, written_prompt
 from headway.search.planning import Planner
 from headway.search.prior_weight import FixedWeight
 from headway.testing.story_priors import UniformPrior
+from headway.text_games.action_prior import Opinion, Situation
+from headway.text_games.guidance import LINE, Guide, Mode
+from headway.text_games.loading import load_story
+from headway.text_games.recipe_priorzero import PriorZeroConfig, planner, stations, written_prompt
+from headway.text_games.vector_story_games import StoryGames
+from headway.text_games.watching_story_page import story_page
+from headway.text_games.watching_story_watching import WatchedStory, played_for_an_audience, teller
 
 SIMULATIONS = 6
 CONFIG = PriorZeroConfig(prior="none", embedding=8, latent=8, hidden=8, table=32, num_envs=1)

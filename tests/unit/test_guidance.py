@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.collect.guidance import LINE, NOBODY, Guide, drawn_by_prior
-from headway.collect.repeatable_prior import RepeatablePrior
-from headway.collect.text_segments import TextSegmentCollector
 from headway.core.types import MEASURES, Snapshot, Ticket
-from headway.envs.text_games.interface import Scene
-from headway.envs.text_games.mini_world import MiniWorld
-from headway.envs.text_games.rows import RowShape
-from headway.envs.text_games.story_games import StoryGames
-from headway.learn.textzero.inference import searchable
-from headway.learn.textzero.network import TextZeroArchitecture, TextZeroNetwork
-from headway.llm.action_prior import Opinion, Situation
 from headway.search.interface import SearchSettings
 from headway.search.planning import Planner
 from headway.search.prior_weight import AdaptiveWeight, FixedWeight
 from headway.testing.oracle_prior import OraclePrior
 from headway.testing.story_priors import UniformPrior
+from headway.text_games.action_prior import Opinion, Situation
+from headway.text_games.collector import TextSegmentCollector
+from headway.text_games.guidance import LINE, NOBODY, Guide, drawn_by_prior
+from headway.text_games.guidance_repeatable_prior import RepeatablePrior
+from headway.text_games.mini_world import MiniWorld
+from headway.text_games.story_interface import Scene
+from headway.text_games.textzero_inference import searchable
+from headway.text_games.textzero_network import TextZeroArchitecture, TextZeroNetwork
+from headway.text_games.vector_rows import RowShape
+from headway.text_games.vector_story_games import StoryGames
 
 SHAPE = RowShape(text_words=24, slots=8)
 SMALL = {"embedding": 8, "latent": 8, "hidden": 8, "table": 16, "text_words": 24, "slots": 8}

@@ -19,14 +19,14 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from headway.coordinate.roles import LearnerRole  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.experience.game_segment import GameSegment  # noqa: E402
-from headway.experience.text_segment import TextSegment  # noqa: E402
-from headway.learn.prior.learner import PriorLearner  # noqa: E402
-from headway.learn.prior.loss import clamped_weights, imitation_loss  # noqa: E402
-from headway.learn.prior.returns import step_advantages  # noqa: E402
-from headway.learn.prior.settings import PriorSettings  # noqa: E402
 from headway.learn.ragged import Ragged  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
+from headway.text_games.prior_learner_learner import PriorLearner  # noqa: E402
+from headway.text_games.prior_learner_loss import clamped_weights, imitation_loss  # noqa: E402
+from headway.text_games.prior_learner_returns import step_advantages  # noqa: E402
+from headway.text_games.prior_learner_settings import PriorSettings  # noqa: E402
+from headway.text_games.segment import TextSegment  # noqa: E402
 
 START = tiny_model()
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,7 +7,7 @@ import pytest
 from prior_segments import text_segment
 
 from headway.experience.game_segment import GameSegment
-from headway.learn.prior.returns import step_advantages, step_targets
+from headway.text_games.prior_learner_returns import step_advantages, step_targets
 
 
 def a_segment(

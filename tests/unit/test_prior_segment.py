@@ -13,9 +13,9 @@ import pytest
 from headway.core.types import Rollout, size_of
 from headway.experience.game_segment import GameSegment
 from headway.experience.records import record_of
-from headway.experience.text_segment import RaggedFloats, RaggedTokens, TextSegment
 from headway.runtime.arena import Arena
 from headway.runtime.transport import Views, encode
+from headway.text_games.segment import RaggedFloats, RaggedTokens, TextSegment
 
 STEPS, GAMES, SLOTS = 3, 2, 4
 

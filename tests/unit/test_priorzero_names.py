@@ -10,7 +10,7 @@ import pytest
 from headway.cli.lightzero import read_file
 from headway.names.priorzero import PATHS, WITHOUT_EFFECT
 from headway.recipes.config import ConfigError, read_values, understand
-from headway.recipes.priorzero_config import PriorZeroConfig
+from headway.text_games.config import PriorZeroConfig
 
 FILE: dict[str, Any] = {
     "env": {

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("adventure", reason="a library of games is not installed: adventure")
 
-from headway.envs.text_games.adventure_state import NOWHERE, FixedChance, opened_cave
-from headway.envs.text_games.colossal_cave import ColossalCave
-from headway.envs.text_games.interface import Scene
+from headway.text_games.colossal_cave import ColossalCave
+from headway.text_games.colossal_cave_adventure_state import NOWHERE, FixedChance, opened_cave
+from headway.text_games.story_interface import Scene
 
 
 def followed(cave: ColossalCave, *actions: str) -> Scene:

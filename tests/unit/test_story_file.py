@@ -17,9 +17,9 @@ pytest.importorskip("textworld", reason="a library of games is not installed: te
 from story_files import small_story
 from waiting import patient, wait_until
 
-from headway.envs.text_games.interface import BadStory, StoryEnded, StoryLost
-from headway.envs.text_games.jericho_game import JerichoGame, StoryFile
-from headway.envs.text_games.loading import load_story
+from headway.text_games.jericho_game import JerichoGame, StoryFile
+from headway.text_games.loading import load_story
+from headway.text_games.story_interface import BadStory, StoryEnded, StoryLost
 
 SAFE = ("take", "drop", "open", "close")
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.collect.search_segments import Games
-from headway.envs.text_games import RowShape, Scene, StoryGames, StoryLost, encode_scene, hashed_words
-from headway.envs.text_games.interface import BadStory
-from headway.envs.text_games.mini_world import MiniWorld
-from headway.envs.text_games.prompts import situation_prompt
-from headway.envs.text_games.story_episodes import StoryEpisodes
+from headway.text_games import RowShape, Scene, StoryGames, StoryLost, encode_scene, hashed_words
+from headway.text_games.mini_world import MiniWorld
+from headway.text_games.prompts import situation_prompt
+from headway.text_games.story_interface import BadStory
+from headway.text_games.vector_story_episodes import StoryEpisodes
 
 SHAPE = RowShape(text_words=8, slots=3, action_words=2, buckets=100)
 SCENE = Scene("A dark room. You see a key.", 0.0, ("take key", "go north", "wait", "shout loudly now"))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from headway.cli import main
-from headway.envs.text_games.interface import BadStory
-from headway.envs.text_games.loading import is_story, load_story
-from headway.envs.text_games.mini_world import MiniWorld
-from headway.envs.text_games.players import play_story, typed_player
+from headway.text_games.loading import is_story, load_story
+from headway.text_games.mini_world import MiniWorld
+from headway.text_games.story_interface import BadStory
+from headway.text_games.story_players import play_story, typed_player
 
 needs_adventure = pytest.mark.skipif(
     find_spec("adventure") is None, reason="a library of games is not installed: adventure"
@@ -22,7 +22,7 @@ needs_adventure = pytest.mark.skipif(
 ONE_ROOM = """
 import json
 
-from headway.envs.text_games import Scene, StoryEnded
+from headway.text_games import Scene, StoryEnded
 
 
 class Switch:
@@ -144,7 +144,7 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 
     for name in [name for name in sys.modules if name.startswith(("adventure", "headway.envs.text_games.colossal"))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "headway.envs.text_games.adventure_state", raising=False)
+    monkeypatch.delitem(sys.modules, "headway.text_games.colossal_cave_adventure_state", raising=False)
     monkeypatch.setitem(sys.modules, "adventure", None)  # as if it were not installed
     with pytest.raises(ValueError, match=r"story game colossal_cave needs adventure: pip install 'headway\[text\]'"):
         load_story("adventure")

@@ -6,8 +6,8 @@ from collections import deque
 
 import pytest
 
-from headway.envs.text_games.interface import Scene
-from headway.envs.text_games.mini_world import MiniWorld
+from headway.text_games.mini_world import MiniWorld
+from headway.text_games.story_interface import Scene
 
 
 def all_scenes(world: MiniWorld) -> dict[bytes, tuple[bytes, Scene]]:

@@ -17,9 +17,9 @@ pytest.importorskip("textworld", reason="a library of games is not installed: te
 import jericho
 import textworld
 
-from headway.envs.text_games.interface import BadStory
-from headway.envs.text_games.loading import load_story
-from headway.envs.text_games.textworld_games import OPTIONS, TextWorldGame, TextWorldStories, make_textworld
+from headway.text_games.loading import load_story
+from headway.text_games.story_interface import BadStory
+from headway.text_games.textworld_games import OPTIONS, TextWorldGame, TextWorldStories, make_textworld
 
 ASKED = textworld.EnvInfos(admissible_commands=True, score=True, won=True, lost=True)
 

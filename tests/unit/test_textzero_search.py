@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from headway.learn.packed import pack_weights
-from headway.learn.textzero.inference import QuickTextModel, TextModel, searchable
-from headway.learn.textzero.network import Body, TextZeroNetwork
 from headway.search.history import Past
 from headway.search.interface import Leaves, SearchSettings
 from headway.search.planning import Planner
+from headway.text_games.textzero_inference import QuickTextModel, TextModel, searchable
+from headway.text_games.textzero_network import Body, TextZeroNetwork
 
 torch.set_num_threads(1)
 

@@ -11,8 +11,8 @@ pytest.importorskip("textworld", reason="a library of games is not installed: te
 
 from textworld.generator.inform7.world2inform7 import compile_inform7_game
 
-from headway.envs.text_games.valid_actions import MovedThing, find_valid_actions
-from headway.envs.text_games.z_machine import StoryMoment, ZMachine
+from headway.text_games.valid_actions import MovedThing, find_valid_actions
+from headway.text_games.z_machine import StoryMoment, ZMachine
 
 STORIES = Path(__file__).parents[2] / "bench" / "stories"
 SCRIPT = (STORIES / "manor.txt").read_text().splitlines()

@@ -14,10 +14,10 @@ pytest.importorskip("textworld", reason="a library of games is not installed: te
 import jericho
 from story_files import small_story
 
-from headway.envs.text_games.interface import BadStory
-from headway.envs.text_games.names_of_things import Vocabulary
-from headway.envs.text_games.valid_actions import ActionTemplates, fallback_actions, find_valid_actions
-from headway.envs.text_games.z_machine import StoryMoment, ZMachine, check_story_file, told
+from headway.text_games.story_interface import BadStory
+from headway.text_games.valid_actions import ActionTemplates, fallback_actions, find_valid_actions
+from headway.text_games.valid_actions_names_of_things import Vocabulary
+from headway.text_games.z_machine import StoryMoment, ZMachine, check_story_file, told
 
 SAFE = ("take", "drop", "open", "close")
 """Verbs that cannot make this story hang."""
@@ -165,8 +165,8 @@ def test_spacy_is_not_needed(tmp_path: Path) -> None:
 import sys
 sys.modules["spacy"] = None
 from pathlib import Path
-from headway.envs.text_games.z_machine import ZMachine
-from headway.envs.text_games.valid_actions import ActionTemplates, find_valid_actions
+from headway.text_games.z_machine import ZMachine
+from headway.text_games.valid_actions import ActionTemplates, find_valid_actions
 machine = ZMachine(Path({str(story)!r}))
 moment = machine.moment(machine.restart(0))
 print(find_valid_actions(machine, moment.room, moment.carried, "", ActionTemplates(("take",), ())))

@@ -22,7 +22,7 @@ from headway.names.layers import Said
 from headway.names.peer_rows import NOT_HERE
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig, defaults_of, in_our_words, read_values
-from headway.recipes.story_defaults import story_defaults
+from headway.text_games.loading_story_defaults import story_defaults
 
 
 def command(words: list[str]) -> int:

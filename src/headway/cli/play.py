@@ -26,7 +26,7 @@ from headway.envs.agents.games import GAMES
 from headway.envs.agents.interface import AgentEnv, EnvironmentLost, Step
 from headway.envs.agents.loading import env_options, load_env
 from headway.envs.agents.players import PlayedConversation, TextPlayer, human, play_episode
-from headway.envs.text_games.loading import STORY_NAMES, is_story, load_story
+from headway.text_games.loading import STORY_NAMES, is_story, load_story
 
 COLORLINES = "colorlines"
 ME = "me"

@@ -8,8 +8,8 @@ from contextlib import closing
 from rich.console import Console
 
 from headway.cli.words import UsageError
-from headway.envs.text_games.interface import Scene, StoryGame, StoryLost
-from headway.envs.text_games.players import PlayedStory, play_story, typed_player
+from headway.text_games.story_interface import Scene, StoryGame, StoryLost
+from headway.text_games.story_players import PlayedStory, play_story, typed_player
 
 ME = "me"
 

@@ -103,7 +103,7 @@ def _watch_colorlines(folder: RunFolder, options: JsonObject) -> int:
 
 
 def _watch_story(folder: RunFolder, options: JsonObject) -> int:
-    from headway.cli.story_watching import PAGE, watch_story
+    from headway.text_games.watching_story_watching import PAGE, watch_story
 
     which, mode = options.pop("checkpoint", LAST), str(options.pop("mode", "both"))
     numbers = whole_numbers(options, seed=0, max_moves=0, quiet=False)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from headway.collect.guidance import asked_about
 from headway.core.opaque import Weights
-from headway.envs.text_games.interface import Scene, StoryFactory
-from headway.llm.action_prior import Opinion, Situation
+from headway.text_games.action_prior import Opinion, Situation
+from headway.text_games.guidance import asked_about
+from headway.text_games.story_interface import Scene, StoryFactory
 
 WritesPrompt = Callable[[Scene, str, Sequence[tuple[str, str]]], str]
 

@@ -18,9 +18,9 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from headway.envs.text_games.interface import Scene, StoryGame, checked_scene, checked_story
-from headway.envs.text_games.players import play_story
-from headway.envs.text_games.story_games import StoryGames
+from headway.text_games.story_interface import Scene, StoryGame, checked_scene, checked_story
+from headway.text_games.story_players import play_story
+from headway.text_games.vector_story_games import StoryGames
 
 NONSENSE = "frobnicate the gromphle"
 

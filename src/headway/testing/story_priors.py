@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.llm.action_prior import Opinion, Situation, SituationTokens
+from headway.text_games.action_prior import Opinion, Situation, SituationTokens
 
 
 class UniformPrior:
