@@ -35,18 +35,18 @@ from typing import Any
 import torch
 from figures import spread
 
-from headway.collect.episode_player import game_seed, seed_of_turn
+from headway.agents.config import AgentConfig
+from headway.agents.env import AgentEnv, EnvFacts, Step
+from headway.agents.episodes_episode_player import game_seed, seed_of_turn
+from headway.agents.games.lights import Lights
+from headway.agents.loading import load_env
+from headway.agents.recipe import build_conversation, build_player, stations
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.types import MEASURES, Batch, LearnReport, derive_seed
-from headway.envs.agents.games.lights import Lights
-from headway.envs.agents.interface import AgentEnv, EnvFacts, Step
-from headway.envs.agents.loading import load_env
 from headway.launching import build_runtime
 from headway.llm.conversation import Conversation
 from headway.llm.engine import Engine, Sampling
-from headway.recipes.agent import build_conversation, build_player, stations
-from headway.recipes.agent_config import AgentConfig
 
 GROUPS, GROUP = 8, 8
 MOST, TRAINING = 200, 110

@@ -15,7 +15,7 @@ What each does in a turn:
               the longest. Each reply is parsed for a call of a tool (here every reply is one), and each answer is
               rendered in a dialogue made up for it, twice. The loop ends when a reply calls no tool, so after the end
               of the game one more reply is drawn, and trained on: it is counted as nothing here.
-    headway   `recipes/agent.py` with the engine of transformers models. Each episode goes at its own pace, the engine
+    headway   `agents/recipe.py` with the engine of transformers models. Each episode goes at its own pace, the engine
               keeps what it has read, and the trainer's last layer computes no more than what predicts a drawn token.
 
 In turns, each in a process of its own: TRL with one thread of torch, TRL with two, ours without a lead (one thread),
@@ -49,7 +49,7 @@ from typing import Any
 from figures import spread
 from runs import last_line
 
-from headway.collect.agent_episodes import EpisodeCollector
+from headway.agents.collector_agent_episodes import EpisodeCollector
 from headway.core.types import Rollout, Snapshot, Ticket, derive_seed
 from headway.experience.episode import Episodes
 
@@ -110,7 +110,7 @@ class Job:
 
 
 def make_model(folder: Path, turns: int, hidden: int, layers: int) -> str:
-    from headway.envs.agents.games.lights import Lights
+    from headway.agents.games.lights import Lights
     from headway.llm.made_models import make_word_model, word_tokenizer
 
     words = Lights.vocabulary(lights=8, turns=turns)
@@ -144,10 +144,10 @@ def processor_s() -> float:
 
 
 def run_ours(job: Job, lead: float, threads: int, where: str) -> dict[str, Any]:
+    from headway.agents.recipe import AgentConfig, stations
     from headway.coordinate.coordinator import Coordinator
     from headway.launching import build_runtime
     from headway.observe.recorder import MemoryRecorder
-    from headway.recipes.agent import AgentConfig, stations
 
     config = AgentConfig(
         env="lights",
@@ -230,7 +230,7 @@ def what_differs(job: Job, found: dict[str, Any], behind: int) -> str:
 
     `behind`: replies that may stand behind the end of the game.
     """
-    from headway.envs.agents.games.lights import Lights
+    from headway.agents.games.lights import Lights
     from headway.llm.conversation import Conversation
     from headway.llm.models import load_tokenizer
 

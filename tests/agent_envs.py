@@ -8,7 +8,7 @@ import random
 import threading
 import time
 
-from headway.envs.agents import Step
+from headway.agents import Step
 
 
 class Coin:

@@ -7,13 +7,13 @@ from typing import Any
 
 from grpo_runs import START_S
 
+from headway.agents.recipe import AgentConfig, stations
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.protocols import Runtime
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.observe.recorder import MemoryRecorder
-from headway.recipes.agent import AgentConfig, stations
 from headway.recipes.config import read_values
 
 GAMES = Path(__file__).parent / "counting_games.py"

@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from headway.envs.agents.interface import Step
+from headway.agents.env import Step
 
 
 class Counting:

@@ -836,7 +836,7 @@ def become_nobody() -> None:
 
 
 def main(sandbox: str, user: str, *names: str) -> None:
-    from headway.envs.agents.python_sandbox import SandboxLimits, run_python
+    from headway.agents.included_tools_python_sandbox import SandboxLimits, run_python
 
     if "SECRET_OF_TESTS" not in os.environ:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "SECRET_OF_TESTS": HIDDEN})

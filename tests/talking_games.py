@@ -8,7 +8,7 @@ import signal
 import threading
 from pathlib import Path
 
-from headway.envs.agents.interface import Step
+from headway.agents.env import Step
 
 LET_GO = threading.Event()
 """Ends what hangs in a thread of this process, which nothing can kill."""

@@ -32,7 +32,7 @@ class LightsEnvironment:
     """The game of lights as TRL plays it: every public method but `reset` is a tool."""
 
     def __init__(self) -> None:
-        from headway.envs.agents.games.lights import Lights
+        from headway.agents.games.lights import Lights
 
         self._game = Lights(**OPTIONS)
         self._earned, self._turns, self._over = 0.0, 0, True

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headway.agents.env import Step
     from headway.coordinate.coordinator import Coordinator
     from headway.coordinate.facade import AsyncTrainingCoordinator
     from headway.coordinate.functions import stations_from_functions
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from headway.core.protocols import CannotGoOn, Placement
     from headway.core.rules import ReplayRatio
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
-    from headway.envs.agents.interface import Step
     from headway.launching import Run, build_runtime, launch, run
     from headway.recipes.background import start, train
     from headway.recipes.loading import load
@@ -58,7 +58,7 @@ _HOMES = {
     "headway.core.protocols": ("CannotGoOn", "Placement"),
     "headway.core.rules": ("ReplayRatio",),
     "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),
-    "headway.envs.agents.interface": ("Step",),
+    "headway.agents.env": ("Step",),
     "headway.launching": ("Run", "build_runtime", "launch", "run"),
     "headway.recipes.background": ("start", "train"),
     "headway.recipes.loading": ("load",),

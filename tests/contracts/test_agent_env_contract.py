@@ -7,7 +7,7 @@ import os
 import agent_envs
 import pytest
 
-from headway.envs.agents import AgentEnv, load_env
+from headway.agents import AgentEnv, load_env
 from headway.testing.agent_env_checks import CHECKS, FAILED, PASSED, SKIPPED, CheckResult, EnvTrial, run_check
 from headway.testing.agent_env_contract import AgentEnvContract, check_env
 

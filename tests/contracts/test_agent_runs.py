@@ -17,13 +17,14 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from agent_runs import GAMES, run_agent, tiny_agent  # noqa: E402
 from log_totals import audit  # noqa: E402
 
+from headway.agents.collector_agent_episodes import EpisodeCollector  # noqa: E402
+from headway.agents.episodes_episode_player import PausableClock  # noqa: E402
+from headway.agents.loading import load_env  # noqa: E402
+from headway.agents.recipe import AgentConfig, stations  # noqa: E402
 from headway.children.daemon_thread import in_daemon_thread  # noqa: E402
-from headway.collect.agent_episodes import EpisodeCollector  # noqa: E402
-from headway.collect.episode_player import PausableClock  # noqa: E402
 from headway.coordinate.coordinator import Coordinator  # noqa: E402
 from headway.coordinate.role_calls import RunFailed  # noqa: E402
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed  # noqa: E402
-from headway.envs.agents.loading import load_env  # noqa: E402
 from headway.experience.episode import EpisodeBuilder, Episodes  # noqa: E402
 from headway.launching import build_runtime  # noqa: E402
 from headway.llm.conversation import Conversation  # noqa: E402
@@ -31,7 +32,6 @@ from headway.llm.engine import Sampling  # noqa: E402
 from headway.llm.models import load_tokenizer  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.observe.recorder import MemoryRecorder  # noqa: E402
-from headway.recipes.agent import AgentConfig, stations  # noqa: E402
 from headway.recipes.language_model import build_engine  # noqa: E402
 from headway.testing.auditor import audit as audit_log  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402

@@ -18,10 +18,10 @@ from waiting import patient, wait_until
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from headway.llm.endpoint import AgentRun, Endpoint, RunRules  # noqa: E402
-from headway.llm.endpoint_messages import ChatMessage, FunctionCall, Refused, read_reply, read_request  # noqa: E402
-from headway.llm.endpoint_server import EndpointServer  # noqa: E402
-from headway.llm.endpoint_tokens import ChatTokens  # noqa: E402
+from headway.agents.chat_api import ChatMessage, FunctionCall, Refused, read_reply, read_request  # noqa: E402
+from headway.agents.endpoint import AgentRun, Endpoint, RunRules  # noqa: E402
+from headway.agents.endpoint_server import EndpointServer  # noqa: E402
+from headway.agents.endpoint_tokens import ChatTokens  # noqa: E402
 from headway.llm.engine import Overdue, Reply, Sampling, Session  # noqa: E402
 from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.observe.strangers import Strangers  # noqa: E402

@@ -8,10 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from headway.collect.episode_loop import Progress  # noqa: E402
-from headway.collect.episode_player import PlayedGroup  # noqa: E402
-from headway.collect.group_filters import GroupSummary, is_silent  # noqa: E402
-from headway.evaluate.agent_games import _measures  # noqa: E402
+from headway.agents.collector_group_filters import GroupSummary, is_silent  # noqa: E402
+from headway.agents.episodes_episode_loop import Progress  # noqa: E402
+from headway.agents.episodes_episode_player import PlayedGroup  # noqa: E402
+from headway.agents.evaluator_agent_games import _measures  # noqa: E402
 from headway.experience.episode import EpisodeBuilder, Episodes  # noqa: E402
 from headway.learn.grpo.credit import state_credit  # noqa: E402
 from headway.learn.grpo.learner import GRPOLearner, GRPOSettings, _Look  # noqa: E402

@@ -15,13 +15,13 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from agent_runs import GAMES, collected, run_agent, tiny_agent, tiny_values  # noqa: E402
 from log_totals import audit  # noqa: E402
 
-from headway.collect.episode_player import GroupFailed  # noqa: E402
+from headway.agents.episodes_episode_player import GroupFailed  # noqa: E402
+from headway.agents.recipe import AgentConfig  # noqa: E402
 from headway.core.protocols import CannotGoOn  # noqa: E402
 from headway.core.types import MEASURES, Rollout, Ticket  # noqa: E402
 from headway.experience.episode import Episodes  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.observe.recorder import MemoryRecorder  # noqa: E402
-from headway.recipes.agent import AgentConfig  # noqa: E402
 from headway.recipes.config import ConfigError, read_values  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 

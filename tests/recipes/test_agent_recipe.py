@@ -19,14 +19,16 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from agent_runs import GAMES, collected, run_agent, tiny_agent, tiny_values  # noqa: E402
 from log_totals import audit  # noqa: E402
 
+from headway.agents.collector_agent_episodes import is_held_out  # noqa: E402
+from headway.agents.collector_group_filters import GroupSummary  # noqa: E402
+from headway.agents.config import AgentConfig  # noqa: E402
+from headway.agents.episodes_episode_loop import EpisodeLimits  # noqa: E402
+from headway.agents.episodes_episode_player import EpisodePlayer, GroupPlan, PausableClock  # noqa: E402
+from headway.agents.loading import load_env  # noqa: E402
+from headway.agents.recipe import stations  # noqa: E402
+from headway.agents.stepping import build_stepping  # noqa: E402
 from headway.cli import main  # noqa: E402
-from headway.collect.agent_episodes import is_held_out  # noqa: E402
-from headway.collect.episode_loop import EpisodeLimits  # noqa: E402
-from headway.collect.episode_player import EpisodePlayer, GroupPlan, PausableClock  # noqa: E402
-from headway.collect.group_filters import GroupSummary  # noqa: E402
 from headway.core.types import Snapshot, Ticket  # noqa: E402
-from headway.envs.agents.loading import load_env  # noqa: E402
-from headway.envs.agents.stepping import build_stepping  # noqa: E402
 from headway.experience.episode import Episodes  # noqa: E402
 from headway.launching import launch  # noqa: E402
 from headway.llm.conversation import Conversation  # noqa: E402
@@ -34,8 +36,6 @@ from headway.llm.engine import Sampling  # noqa: E402
 from headway.llm.models import load_tokenizer  # noqa: E402
 from headway.observe.folder import RunFolder  # noqa: E402
 from headway.observe.recorder import MemoryRecorder, read_events  # noqa: E402
-from headway.recipes.agent import stations  # noqa: E402
-from headway.recipes.agent_config import AgentConfig  # noqa: E402
 from headway.recipes.config import ConfigError, read_values  # noqa: E402
 from headway.recipes.language_model import build_engine  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from headway import cli
+from headway.agents import recipe as agent
+from headway.agents.config import AgentConfig
 from headway.capacity.machine import Gpu, HostMemory
 from headway.capacity.memory_items import GB
-from headway.recipes import agent, grpo, gsm8k, memory_check, sft
-from headway.recipes.agent_config import AgentConfig
+from headway.recipes import grpo, gsm8k, memory_check, sft
 from headway.recipes.config import ConfigError
 from headway.recipes.grpo_config import GRPOConfig
 from headway.recipes.memory_check import memory_of, planned_run

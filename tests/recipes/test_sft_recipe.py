@@ -17,11 +17,11 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from command_runs import refused, run_of  # noqa: E402
 from waiting import patient  # noqa: E402
 
+from headway.agents.games.corridor import Corridor  # noqa: E402
+from headway.agents.games.lights import Lights  # noqa: E402
 from headway.coordinate.role_calls import RunFailed  # noqa: E402
 from headway.coordinate.run_result import RunResult  # noqa: E402
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket, derive_seed  # noqa: E402
-from headway.envs.agents.games.corridor import Corridor  # noqa: E402
-from headway.envs.agents.games.lights import Lights  # noqa: E402
 from headway.experience.episode import EpisodeBuilder, Episodes  # noqa: E402
 from headway.launching import launch  # noqa: E402
 from headway.learn.imitation.learner import ImitationLearner  # noqa: E402
@@ -427,7 +427,7 @@ def test_what_is_not_there_is_named_before_a_run(folder: Path, values: dict[str,
 def test_a_game_without_an_expert_can_only_be_played_at_random(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "dull_game.py"
     file.write_text(
-        "from headway.envs.agents import Step\n"
+        "from headway.agents import Step\n"
         "class Dull:\n"
         "    max_turns = 1\n"
         "    def reset(self, seed): return 'Press one .'\n"

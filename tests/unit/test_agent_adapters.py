@@ -13,9 +13,9 @@ import gymnasium
 import pytest
 from waiting import patient
 
-from headway.envs.agents.interface import AgentEnv, BadEnvironment, EnvFactory, Step, checked_step, checked_text
-from headway.envs.agents.loading import load_env
-from headway.envs.agents.stepping import StepDeadlines, build_stepping
+from headway.agents.env import AgentEnv, BadEnvironment, EnvFactory, Step, checked_step, checked_text
+from headway.agents.loading import load_env
+from headway.agents.stepping import StepDeadlines, build_stepping
 
 pytestmark = pytest.mark.timeout(120)
 

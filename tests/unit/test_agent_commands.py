@@ -11,9 +11,9 @@ import pytest
 from command_runs import refused
 from rich.console import Console
 
+from headway.agents import load_env
 from headway.cli import main
 from headway.cli.play import show_episode
-from headway.envs.agents import load_env
 
 ENVS = Path(agent_envs.__file__)
 Output = pytest.CaptureFixture[str]

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.envs.agents.games import GAMES
-from headway.envs.agents.games.calculator import Calculator
-from headway.envs.agents.games.climb import Climb
-from headway.envs.agents.games.corridor import Corridor
-from headway.envs.agents.games.frozen_lake import FrozenLake
-from headway.envs.agents.games.guess import Guess
-from headway.envs.agents.games.lights import Lights
-from headway.envs.agents.games.shop import Shop
-from headway.envs.agents.games.sokoban import Sokoban
-from headway.envs.agents.games.text_game import TextGame, words_of
-from headway.envs.agents.interface import BadEnvironment
-from headway.envs.agents.players import LEFT, PlayerLeft, play_episode, player_of, scripted_player
+from headway.agents.env import BadEnvironment
+from headway.agents.games import GAMES
+from headway.agents.games.calculator import Calculator
+from headway.agents.games.climb import Climb
+from headway.agents.games.corridor import Corridor
+from headway.agents.games.frozen_lake import FrozenLake
+from headway.agents.games.guess import Guess
+from headway.agents.games.lights import Lights
+from headway.agents.games.shop import Shop
+from headway.agents.games.sokoban import Sokoban
+from headway.agents.games.text_game import TextGame, words_of
+from headway.agents.players import LEFT, PlayerLeft, play_episode, player_of, scripted_player
 
 EPISODES = 300
 CHANCE = {  # success of the random player in percent: at least, at most (measured over 2,000 seeds, see the guide)
@@ -47,7 +47,7 @@ OTHER_OPTIONS = {
 
 
 def game(name: str, **options: object) -> TextGame:
-    found: TextGame = getattr(import_module(f"headway.envs.agents.games.{name}"), GAMES[name])(**options)
+    found: TextGame = getattr(import_module(f"headway.agents.games.{name}"), GAMES[name])(**options)
     return found
 
 
@@ -368,7 +368,7 @@ def test_a_game_without_its_own_count_is_cut_after_max_turns() -> None:
             return "go on"
 
         def step(self, reply: str) -> object:
-            from headway.envs.agents import Step
+            from headway.agents import Step
 
             return Step("go on", reward=0.5)
 

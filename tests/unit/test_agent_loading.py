@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway.envs.agents import (
+from headway.agents import (
     BadEnvironment,
     EnvironmentLost,
     Step,
@@ -20,14 +20,14 @@ from headway.envs.agents import (
     checked_text,
     load_env,
 )
-from headway.envs.agents.games import GAMES
-from headway.envs.agents.interface import is_success
-from headway.envs.agents.loading import ADAPTERS, Adapter, adapted, env_options
-from headway.envs.agents.players import play_episode
+from headway.agents.env import is_success
+from headway.agents.games import GAMES
+from headway.agents.loading import ADAPTERS, Adapter, adapted, env_options
+from headway.agents.players import play_episode
 
 MINE = """
 import random
-from headway.envs.agents import Step
+from headway.agents import Step
 
 class Coin:
     max_turns = 1
@@ -79,7 +79,7 @@ def test_a_game_of_our_own_is_found_by_its_name(name: str) -> None:
 
 
 def test_every_file_of_a_game_is_listed() -> None:
-    folder = Path(str(import_module("headway.envs.agents.games").__file__)).parent
+    folder = Path(str(import_module("headway.agents.games").__file__)).parent
     parts = {"__init__", "text_game", "grid"}
     assert {path.stem for path in folder.glob("*.py")} - parts == set(GAMES)
 
@@ -109,7 +109,7 @@ def test_a_file_that_has_changed_is_loaded_again(mine: Path) -> None:
 
 
 def test_a_module_that_can_be_imported_is_found() -> None:
-    assert load_env("headway.envs.agents.games.corridor:Corridor")().max_turns == 5
+    assert load_env("headway.agents.games.corridor:Corridor")().max_turns == 5
 
 
 def test_a_game_nobody_knows_is_answered_with_the_nearest() -> None:

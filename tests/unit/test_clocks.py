@@ -23,7 +23,7 @@ from headway.testing.fakes import pinned_loop, toy_stations
 SOURCE = Path(headway.__file__).parent
 WALL_CLOCKS = {"time", "time_ns", "localtime", "gmtime", "ctime", "now", "utcnow", "today"}
 MAY_ASK_THE_WALL_CLOCK = {
-    "llm/endpoint_server.py": "when an answer was made, which its protocol wants to know",
+    "agents/endpoint_server.py": "when an answer was made, which its protocol wants to know",
     "observe/folder.py": "when a session began, for people",
     "observe/report.py": "the same, in words",
     "observe/status.py": "how long a log has been silent, by the time its file system gave it",

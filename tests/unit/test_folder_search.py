@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.envs.agents.folder_search import FolderSearch, snippet
+from headway.agents.included_tools_folder_search import FolderSearch, snippet
 
 
 @pytest.fixture

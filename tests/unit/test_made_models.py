@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from headway.envs.agents.games.lights import Lights  # noqa: E402
+from headway.agents.games.lights import Lights  # noqa: E402
 from headway.llm.conversation import Conversation  # noqa: E402
 from headway.llm.made_models import UNKNOWN, WordModel, make_word_model, word_tokenizer  # noqa: E402
 from headway.llm.model_types import ModelError  # noqa: E402

@@ -18,8 +18,9 @@ import sandbox_escapes as escapes
 from running_processes import all_children, title
 from waiting import patient
 
-from headway.envs.agents import python_sandbox, sandbox_walls
-from headway.envs.agents.python_sandbox import ProgramEnd, SandboxLimits, run_python
+from headway.agents import included_tools_python_sandbox as python_sandbox
+from headway.agents import sandbox_walls
+from headway.agents.included_tools_python_sandbox import ProgramEnd, SandboxLimits, run_python
 
 pytestmark = pytest.mark.timeout(60)
 TESTS = Path(escapes.__file__).parent
@@ -321,9 +322,9 @@ def test_a_machine_without_walls_is_refused_in_a_line_unless_none_are_wanted() -
     program = """
 import ctypes
 ctypes.CDLL(None).personality(8)  # this machine says that it has 32 bits
-from headway.envs.agents import python_sandbox, sandbox_walls
-from headway.envs.agents.python_sandbox import SandboxLimits
-from headway.envs.agents.tools_included import python_tool
+from headway.agents import included_tools_python_sandbox as python_sandbox, sandbox_walls
+from headway.agents.included_tools_python_sandbox import SandboxLimits
+from headway.agents.included_tools_tools_included import python_tool
 print(python_tool(SandboxLimits(wall_s=60), sandbox="none").call({"program": "6 * 7"}))
 try:
     python_tool()

@@ -31,11 +31,11 @@ from talking_games import (
 )
 from waiting import patient, wait_until
 
-from headway.envs.agents.checked_game import CheckedGame
-from headway.envs.agents.in_processes import SteppingInProcesses
-from headway.envs.agents.interface import BadEnvironment, EnvFactory, EnvFacts, EnvironmentLost, Step
-from headway.envs.agents.places import Places
-from headway.envs.agents.stepping import RunningGame, StepDeadlines, Stepping, build_stepping, env_facts, parse_where
+from headway.agents.checked_env_checked_game import CheckedGame
+from headway.agents.checked_env_places import Places
+from headway.agents.env import BadEnvironment, EnvFactory, EnvFacts, EnvironmentLost, Step
+from headway.agents.stepping import RunningGame, StepDeadlines, Stepping, build_stepping, env_facts, parse_where
+from headway.agents.stepping_in_processes import SteppingInProcesses
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -464,7 +464,7 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
         "import sys, time\n"
         f"sys.path[:] = {sys.path!r}\n"
         "from talking_games import Dice\n"
-        "from headway.envs.agents.stepping import build_stepping\n"
+        "from headway.agents.stepping import build_stepping\n"
         "stepping = build_stepping('processes(1)', Dice)\n"
         "game = stepping.begin()\n"
         "game.reset(1)\n"

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import pytest
 
-from headway.envs.agents.interface import BadEnvironment, EnvironmentLost, Step, checked_env, checked_step
-from headway.envs.agents.python_sandbox import SandboxLimits
-from headway.envs.agents.stepping import build_stepping
-from headway.envs.agents.tool_calls import FinalAnswer, ToolCall, read_reply
-from headway.envs.agents.tool_env import MAX_CALLS, ToolEnv, ToolTask, is_the_answer
-from headway.envs.agents.tools import BadCall, make_tool
-from headway.envs.agents.tools_included import calculator, python_tool, search_tool
+from headway.agents.env import BadEnvironment, EnvironmentLost, Step, checked_env, checked_step
+from headway.agents.included_tools_python_sandbox import SandboxLimits
+from headway.agents.included_tools_tools_included import calculator, python_tool, search_tool
+from headway.agents.stepping import build_stepping
+from headway.agents.tools import BadCall, make_tool
+from headway.agents.tools_tool_calls import FinalAnswer, ToolCall, read_reply
+from headway.agents.tools_tool_env import MAX_CALLS, ToolEnv, ToolTask, is_the_answer
 
 
 def add(a: int, b: float, unit: Literal["m", "km"] = "m", notes: list[str] | None = None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from virtual_runs import story_of
 
-from headway.collect.turn_times import EngineUse, EpisodeTrack, idle_share, timing, track
+from headway.agents.episodes_turn_times import EngineUse, EpisodeTrack, idle_share, timing, track
 from headway.core.history_records import Evaluation
 from headway.observe.advice import Finding, advise
 from headway.observe.agent_report import MAX_GROUPS, agents, group, newest_groups

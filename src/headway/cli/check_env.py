@@ -7,10 +7,10 @@ ours (lights), file.py:Class, module:Class or library:ID. Ends with 1 if a check
 
 from __future__ import annotations
 
+from headway.agents.loading import env_options, load_env
+from headway.agents.stepping import StepDeadlines, env_facts
 from headway.cli.output import say
 from headway.cli.words import UsageError, read_options, whole_numbers
-from headway.envs.agents.loading import env_options, load_env
-from headway.envs.agents.stepping import StepDeadlines, env_facts
 from headway.testing.agent_env_checks import DEADLINE_S, FAILED, SKIPPED, check_env
 
 MARKS = {FAILED: "FAILED ", SKIPPED: "skipped"}

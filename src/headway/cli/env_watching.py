@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from headway.agents.loading import load_env
 from headway.cli.words import UsageError
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject
-from headway.envs.agents.loading import load_env
 from headway.observe.folder import RunFolder
 
 NOTHING, BY_ITSELF = "none", "auto"
@@ -127,8 +127,8 @@ def watch_board(policy: Any, game: str, opponent_name: str, seed: int, console: 
 
 def watch_agent(folder: RunFolder, values: JsonObject, seed: int, console: Console) -> None:
     """An episode of the newest weights in the game they were trained in."""
+    from headway.agents.run_player import RunPlayer
     from headway.cli.play import show_episode
-    from headway.cli.run_player import RunPlayer
 
     env, options = str(values.get("env") or ""), values.get("env_options") or {}
     if not env or values.get("agent"):

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from headway.agents.env import AgentEnv, EnvironmentLost, Step
+from headway.agents.games import GAMES
+from headway.agents.loading import env_options, load_env
+from headway.agents.players import PlayedConversation, TextPlayer, human, play_episode
+from headway.agents.run_player import RunPlayer
 from headway.cli import output
-from headway.cli.run_player import RunPlayer
 from headway.cli.story_telling import tell_story
 from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject, SettingValue
-from headway.envs.agents.games import GAMES
-from headway.envs.agents.interface import AgentEnv, EnvironmentLost, Step
-from headway.envs.agents.loading import env_options, load_env
-from headway.envs.agents.players import PlayedConversation, TextPlayer, human, play_episode
 from headway.text_games.loading import STORY_NAMES, is_story, load_story
 
 COLORLINES = "colorlines"

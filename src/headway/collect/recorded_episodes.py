@@ -16,9 +16,9 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from headway.agents.env import AgentEnv
+from headway.agents.players import EXPERT, RANDOM, PlayedConversation, play_episode
 from headway.core.types import Rollout, Snapshot, Span, Ticket, derive_seed
-from headway.envs.agents.interface import AgentEnv
-from headway.envs.agents.players import EXPERT, RANDOM, PlayedConversation, play_episode
 from headway.experience.episode import EpisodeBuilder, Episodes
 from headway.llm.chat_files import WEIGHT, WrittenChat
 from headway.llm.conversation import Conversation

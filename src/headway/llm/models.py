@@ -42,7 +42,7 @@ DEFAULT_MODEL = "smollm2"
 CACHE_VARIABLE = "HEADWAY_CACHE"
 HUB_ANSWERS_S = 5.0
 MADE = "made:"
-SOURCES = "headway.recipes.model_sources"
+SOURCES = "headway.agents.made_model"
 """The module that knows games and runs; what is trained is found by it, and it is imported only then."""
 RUN_FILE = "config.yaml"
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")

@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 from headway.experience.episode import Episodes
 
 GROUP = "group"
-"""Of a sample: when the turns of all episodes of its group were (`collect/turn_times.py`)."""
+"""Of a sample: when the turns of all episodes of its group were (`agents/episodes_turn_times.py`)."""
 
 
 class TurnText(TypedDict):

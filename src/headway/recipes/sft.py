@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from headway.agents import recipe as agent
+from headway.agents.config import AgentConfig
 from headway.collect.recorded_episodes import RecordedEpisodeCollector
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
@@ -25,8 +27,7 @@ from headway.learn.imitation.learner import ImitationLearner
 from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.rank import Rank
 from headway.llm.engine import Sampling
-from headway.recipes import Exported, agent
-from headway.recipes.agent_config import AgentConfig
+from headway.recipes import Exported
 from headway.recipes.learner_ranks import over_ranks
 from headway.recipes.memory_check import check_memory
 from headway.recipes.memory_check import memory_of as memory

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headway.agents.env import AgentEnv
+from headway.agents.loading import load_env
+from headway.agents.players import EXPERT, RANDOM, player_of
 from headway.collect.recorded_episodes import (
     EpisodeSource,
     LongEpisode,
@@ -17,9 +20,6 @@ from headway.collect.recorded_episodes import (
 )
 from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
-from headway.envs.agents.interface import AgentEnv
-from headway.envs.agents.loading import load_env
-from headway.envs.agents.players import EXPERT, RANDOM, player_of
 from headway.experience.episode import Episodes
 from headway.llm.chat_files import WrittenChat, parted, read_chats
 from headway.llm.conversation import Conversation

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.envs.agents.interface import AgentEnv
+from headway.agents.env import AgentEnv
 from headway.testing.agent_env_checks import CHECKS, FAILED, CheckResult, EnvTrial, check_env, run_check
 
 __all__ = ["AgentEnvContract", "CheckResult", "check_env"]

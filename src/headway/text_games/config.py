@@ -7,11 +7,11 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from headway.agents.loading import env_options
 from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.settings import Settings
 from headway.core.opaque import JsonObject, SettingValue
 from headway.core.order import OnStale
-from headway.envs.agents.loading import env_options
 from headway.recipes.config import with_defaults, without
 from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings, ReachableEngine
 from headway.recipes.search_config import PlayedBySearchConfig
