@@ -121,8 +121,8 @@ def search_cost() -> None:
     import numpy as np
     import torch
 
-    from headway.learn.muzero.inference import TorchModel, VectorModel
-    from headway.learn.muzero.network import MuZeroArchitecture, VectorNetwork
+    from headway.zero.muzero_inference import TorchModel, VectorModel
+    from headway.zero.muzero_network import MuZeroArchitecture, VectorNetwork
 
     torch.set_num_threads(1)
     network = VectorNetwork(MuZeroArchitecture(observation=(4,), num_actions=2), seed=0)

@@ -85,7 +85,7 @@ class Network:
 
 
 def _settings(simulations: int) -> Any:
-    from headway.search import SearchSettings
+    from headway.zero.search_package import SearchSettings
 
     return SearchSettings(
         num_simulations=simulations,
@@ -99,7 +99,7 @@ def _settings(simulations: int) -> Any:
 
 
 def headway(cell: Cell) -> Callable[[], np.ndarray]:
-    from headway.search import Leaves, Tree, search
+    from headway.zero.search_package import Leaves, Tree, search
 
     answers, rng = Answers(cell), np.random.default_rng(0)
     leaves = [Leaves(*row) for row in answers.rows]
@@ -271,7 +271,7 @@ class Contender:
 
 def same_as_slow() -> str:
     """Ours against the slow search, on the answers of the benchmark."""
-    from headway.search import Leaves, search
+    from headway.zero.search_package import Leaves, search
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from slow_search import slow_search

@@ -16,18 +16,18 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import torch
 
-from headway.buffer.game_segments import GameSegments
-from headway.buffer.game_windows import Windows
-from headway.collect.search_segments import SearchSegmentCollector, Temperature
 from headway.core.types import Batch, Snapshot, Ticket, derive_seed
-from headway.learn.two_hot import Support
-from headway.search.interface import SearchSettings
-from headway.search.planning import Planner
 from headway.text_games.mini_world import MiniWorld
 from headway.text_games.textzero_inference import searchable
 from headway.text_games.textzero_learner import TextZeroLearner, TextZeroSettings
 from headway.text_games.textzero_network import TextZeroArchitecture, TextZeroNetwork
 from headway.text_games.vector_story_games import StoryGames
+from headway.zero.planner_planning import Planner
+from headway.zero.replay_game_segments import GameSegments
+from headway.zero.replay_game_windows import Windows
+from headway.zero.search_interface import SearchSettings
+from headway.zero.self_play_search_segments import SearchSegmentCollector, Temperature
+from headway.zero.world_model_two_hot import Support
 
 LIKED = {"take": 4.0, "unlock": 5.0, "open": 3.0, "go": 2.0, "close": 1.0, "look": 1.0, "wait": 0.5, "shout": 0.5}
 """What a reader without a plan might think of verbs: who acts by it wins 8 % of episodes of 30 steps."""

@@ -21,12 +21,12 @@ import torch
 from figures import Busy, spread
 from runs import keep
 
-from headway.learn.device_calls import unpack
-from headway.learn.packed import pack_weights
-from headway.learn.unizero.inference import UniZeroModel, searchable
-from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork
-from headway.search.interface import Leaves, SearchSettings
-from headway.search.planning import Planner
+from headway.zero.model_calls_device_calls import unpack
+from headway.zero.planner_planning import Planner
+from headway.zero.search_interface import Leaves, SearchSettings
+from headway.zero.unizero_inference import UniZeroModel, searchable
+from headway.zero.unizero_network import UniZeroArchitecture, UniZeroNetwork
+from headway.zero.world_model_packed import pack_weights
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-lightzero" / "bin" / "python"

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from headway.search.interface import Leaves
+from headway.zero.search_interface import Leaves
 
 
 class RandomNetwork:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from headway.core.types import Rollout
-from headway.experience.game_segment import DrawnWindows
-from headway.learn.two_hot import Support, squash
-from headway.learn.window_loss import Targets
+from headway.zero.model_learner_window_loss import Targets
+from headway.zero.segments import DrawnWindows
+from headway.zero.world_model_two_hot import Support, squash
 
 
 def a_batch(

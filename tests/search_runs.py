@@ -9,7 +9,7 @@ from headway.coordinate.run_result import RunResult
 from headway.launching import build_runtime
 from headway.recipes import load_recipe
 from headway.recipes.config import read_values
-from headway.recipes.search_run import SearchConfig
+from headway.zero.stations_search_run import SearchConfig
 
 TINY: dict[str, Any] = {
     "num_envs": 2,

@@ -1,4 +1,4 @@
-"""The search of `headway.search`, slow and obvious: one object per node, one root after another, recursion.
+"""The search of `headway.zero.search_package`, slow and obvious: one object per node, one root after another, recursion.
 
 It reads its generator in the same order and computes in float32 in the same order, so on any model its visits are the
 same and its values are the same to the last bit. That is what it is for; it is several hundred times as slow.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headway.search.interface import Leaves, SearchModel, SearchResult, SearchSettings
+from headway.zero.search_interface import Leaves, SearchModel, SearchResult, SearchSettings
 
 F = np.float32
 ZERO = F(0)
@@ -247,7 +247,7 @@ def slow_search(
     prior_weight: float | np.ndarray = 0.0,
     active: np.ndarray | None = None,
 ) -> SearchResult:
-    """`headway.search.search`, without its checks."""
+    """`headway.zero.search_package.search`, without its checks."""
     num_roots, num_actions = np.shape(roots.logits)
     is_gumbel = settings.root == "gumbel"
     shape = (num_roots, num_actions)

@@ -17,7 +17,7 @@ from headway.cli import main
 from headway.observe.recorder import MemoryRecorder
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.muzero import MuZeroConfig
+from headway.zero.muzero_recipe import MuZeroConfig
 
 tiny, read, run = (partial(function, "muzero") for function in (search_runs.tiny, search_runs.read, search_runs.run))
 

@@ -26,8 +26,8 @@ from headway.experience.segment import Segment
 from headway.learn.ppo.policy import Actor, ActorCritic
 from headway.observe.fingerprint import fingerprint
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.muzero import MuZeroConfig
 from headway.recipes.ppo import PPOConfig
+from headway.zero.muzero_recipe import MuZeroConfig
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -15,10 +15,10 @@ from search_runs import run, tiny
 
 from headway.core.types import Snapshot, Ticket
 from headway.envs.gymnasium_vector import reaches_255
-from headway.envs.planes import as_seen, seen_shape
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
-from headway.recipes.search_run import game_spec
+from headway.zero.self_play_planes import as_seen, seen_shape
+from headway.zero.stations_search_run import game_spec
 
 every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])
 SMALL = {"muzero": {"latent": 4, "hidden": 8}, "unizero": {"context_steps": 1}}

@@ -13,14 +13,14 @@ pytest.importorskip("gymnasium")
 from search_runs import read, run, tiny
 
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.experience.game_segment import OldTargets
-from headway.learn.muzero.inference import VectorModel
-from headway.learn.muzero.network import MuZeroArchitecture, VectorNetwork
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError
-from headway.search import SearchSettings
-from headway.search.planning import Planner
+from headway.zero.muzero_inference import VectorModel
+from headway.zero.muzero_network import MuZeroArchitecture, VectorNetwork
+from headway.zero.planner_planning import Planner
+from headway.zero.search_package import SearchSettings
+from headway.zero.segments import OldTargets
 
 every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])
 SOURCE = """

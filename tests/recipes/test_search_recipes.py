@@ -15,15 +15,15 @@ from search_runs import read, run, tiny
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import Snapshot, Ticket
-from headway.envs.board_games import GAMES, Game
-from headway.experience.game_segment import GameSegment
 from headway.experience.records import record_of
 from headway.learn.rank import device_for
 from headway.observe.fingerprint import fingerprint
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError
-from headway.recipes.search_config import BOARD_GAMES
 from headway.testing.replay_fakes import plain_replay_loop
+from headway.zero.board_games_package import GAMES, Game
+from headway.zero.config import BOARD_GAMES
+from headway.zero.segments import GameSegment
 
 every_recipe = pytest.mark.parametrize("recipe", ["muzero", "unizero"])
 REANALYSIS = {"reanalyze_ratio": 2.0, "reanalyze_min_age": 2, "reanalyze_roots": 16}

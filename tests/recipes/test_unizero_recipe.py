@@ -13,10 +13,10 @@ pytest.importorskip("gymnasium")
 import search_runs
 
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.experience.game_segment import OldTargets
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.unizero import UniZeroConfig
+from headway.zero.segments import OldTargets
+from headway.zero.unizero_recipe import UniZeroConfig
 
 tiny, read = (partial(function, "unizero") for function in (search_runs.tiny, search_runs.read))
 
@@ -47,8 +47,8 @@ def test_collectors_and_reanalyzers_see_as_much_of_the_past_as_they_are_told() -
 
 
 def test_a_token_looks_as_far_back_as_learning_does_unless_told() -> None:
-    from headway.recipes.search_run import game_spec
-    from headway.recipes.unizero import _network
+    from headway.zero.stations_search_run import game_spec
+    from headway.zero.unizero_recipe import _network
 
     for told, width in ((None, 5), (3, 3)):
         config = tiny(num_unroll_steps=4, attention_steps=told)
@@ -56,8 +56,8 @@ def test_a_token_looks_as_far_back_as_learning_does_unless_told() -> None:
 
 
 def test_a_board_is_seen_through_windows_and_anything_else_is_not() -> None:
-    from headway.recipes.search_run import game_spec
-    from headway.recipes.unizero import _network
+    from headway.zero.stations_search_run import game_spec
+    from headway.zero.unizero_recipe import _network
 
     for env, windows, shape in (("connect_four", 6, (2, 6, 7)), ("CartPole-v1", 0, (4,))):
         config = read(env=env, wall_s=1, board_features=6)

@@ -13,8 +13,6 @@ from rich.console import Console
 
 from headway.cli import main
 from headway.core.types import Snapshot
-from headway.search.planning import Planner
-from headway.search.prior_weight import FixedWeight
 from headway.testing.story_priors import UniformPrior
 from headway.text_games.action_prior import Opinion, Situation
 from headway.text_games.guidance import LINE, Guide, Mode
@@ -23,6 +21,8 @@ from headway.text_games.recipe_priorzero import PriorZeroConfig, planner, statio
 from headway.text_games.vector_story_games import StoryGames
 from headway.text_games.watching_story_page import story_page
 from headway.text_games.watching_story_watching import WatchedStory, played_for_an_audience, teller
+from headway.zero.planner_planning import Planner
+from headway.zero.planner_prior_weight import FixedWeight
 
 SIMULATIONS = 6
 CONFIG = PriorZeroConfig(prior="none", embedding=8, latent=8, hidden=8, table=32, num_envs=1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.envs.board_games import (
+from headway.zero.board_games_package import (
     CONNECT_FOUR,
     GAMES,
     TIC_TAC_TOE,
@@ -22,7 +22,7 @@ from headway.envs.board_games import (
     random_player,
     symmetries,
 )
-from headway.envs.board_games.players import values_of
+from headway.zero.board_games_players import values_of
 
 stable = settings(max_examples=60, deadline=None, derandomize=True)
 games_and_seeds = given(st.sampled_from(sorted(GAMES)), st.integers(0, 2**32))

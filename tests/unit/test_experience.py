@@ -12,13 +12,13 @@ import pytest
 from headway.core.types import Batch, Rollout, size_of
 from headway.envs.gymnasium_vector import Discrete, Spec
 from headway.experience.feedback import Priorities
-from headway.experience.game_segment import DrawnWindows, GameSegment, OldTargets, SearchedTargets
 from headway.experience.recent_returns import RecentReturns
 from headway.experience.records import arrays_of, as_record, record_of
 from headway.experience.segment import DrawnSegments, Segment, side_by_side
 from headway.learn.ppo.learner import PPOLearner, PPOSettings
 from headway.learn.ppo.policy import ActorCritic
 from headway.observe.fingerprint import fingerprint
+from headway.zero.segments import DrawnWindows, GameSegment, OldTargets, SearchedTargets
 
 
 def a_dictionary(width: int = 2) -> dict[str, np.ndarray]:

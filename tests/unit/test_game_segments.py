@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.buffer.game_segments import GameSegments, Reanalysis
-from headway.buffer.game_windows import Windows, gather
 from headway.core.types import Batch, Rollout, Span
-from headway.envs.board_games import CONNECT_FOUR, BoardGames, random_player, symmetries
 from headway.experience.feedback import Priorities
-from headway.experience.game_segment import GameSegment, SearchedTargets
 from headway.experience.records import arrays_of
+from headway.zero.board_games_package import CONNECT_FOUR, BoardGames, random_player, symmetries
+from headway.zero.replay_game_segments import GameSegments, Reanalysis
+from headway.zero.replay_game_windows import Windows, gather
+from headway.zero.segments import GameSegment, SearchedTargets
 
 ACTIONS = 3
 pytestmark = pytest.mark.filterwarnings("error")

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 from headway.core.types import MEASURES, Snapshot, Ticket
-from headway.search.interface import SearchSettings
-from headway.search.planning import Planner
-from headway.search.prior_weight import AdaptiveWeight, FixedWeight
 from headway.testing.oracle_prior import OraclePrior
 from headway.testing.story_priors import UniformPrior
 from headway.text_games.action_prior import Opinion, Situation
@@ -25,6 +22,9 @@ from headway.text_games.textzero_inference import searchable
 from headway.text_games.textzero_network import TextZeroArchitecture, TextZeroNetwork
 from headway.text_games.vector_rows import RowShape
 from headway.text_games.vector_story_games import StoryGames
+from headway.zero.planner_planning import Planner
+from headway.zero.planner_prior_weight import AdaptiveWeight, FixedWeight
+from headway.zero.search_interface import SearchSettings
 
 SHAPE = RowShape(text_words=24, slots=8)
 SMALL = {"embedding": 8, "latent": 8, "hidden": 8, "table": 16, "text_words": 24, "slots": 8}
@@ -40,7 +40,7 @@ def planner(simulations: int = 8) -> Planner:
 
 
 def weights() -> Any:
-    from headway.learn.packed import pack_weights
+    from headway.zero.world_model_packed import pack_weights
 
     return {"network": pack_weights(TextZeroNetwork(TextZeroArchitecture(**SMALL), seed=0))}
 

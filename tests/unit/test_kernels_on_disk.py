@@ -20,12 +20,12 @@ from test_muzero import SMALL  # noqa: E402
 from test_muzero import a_network as muzero_network  # noqa: E402
 from test_unizero import a_network as unizero_network  # noqa: E402
 
-from headway.learn.muzero.inference import VectorModel  # noqa: E402
 from headway.learn.ppo.mlp_kernels import advantage_moments  # noqa: E402
 from headway.learn.ppo.mlp_step import MLPStep  # noqa: E402
-from headway.learn.unizero.inference import CompiledModel  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
-from headway.search.planning import SearchableModel  # noqa: E402
+from headway.zero.muzero_inference import VectorModel  # noqa: E402
+from headway.zero.planner_planning import SearchableModel  # noqa: E402
+from headway.zero.unizero_inference import CompiledModel  # noqa: E402
 
 SIZES = (10, 33, 64)
 """Widths of layers: fewer than a vector of the processor, uneven, and several whole ones."""

@@ -17,14 +17,14 @@ from torch import nn
 from headway.coordinate.roles import LearnerRole
 from headway.core.types import Batch
 from headway.learn.input_scale import InputScale
-from headway.learn.model_learner import ModelLearner, ModelSettings
-from headway.learn.muzero.inference import TorchModel, VectorModel
-from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
-from headway.learn.muzero.network import VectorNetwork, build_network
-from headway.learn.packed import load_weights, pack_weights
-from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
-from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork
 from headway.observe.fingerprint import fingerprint
+from headway.zero.model_learner import ModelLearner, ModelSettings
+from headway.zero.muzero_inference import TorchModel, VectorModel
+from headway.zero.muzero_learner import MuZeroLearner, MuZeroSettings
+from headway.zero.muzero_network import VectorNetwork, build_network
+from headway.zero.unizero_learner import UniZeroLearner, UniZeroSettings
+from headway.zero.unizero_network import UniZeroArchitecture, UniZeroNetwork
+from headway.zero.world_model_packed import load_weights, pack_weights
 
 torch.set_num_threads(1)
 

@@ -13,15 +13,15 @@ from replay_draws import a_batch, classes, drawn, targets_of
 from torch import Tensor
 
 from headway.core.types import Batch
-from headway.learn.muzero.inference import TorchModel, VectorModel, searchable
-from headway.learn.muzero.learner import MuZeroLearner, MuZeroSettings
-from headway.learn.muzero.loss import MuZeroLossWeights, muzero_losses
-from headway.learn.muzero.network import BoardNetwork, MuZeroArchitecture, MuZeroNetwork, build_network, normalise
-from headway.learn.packed import load_weights, pack_weights
-from headway.learn.two_hot import Support, squash, unsquash
 from headway.observe.fingerprint import fingerprint
-from headway.search.interface import SearchSettings
-from headway.search.planning import Planner
+from headway.zero.muzero_inference import TorchModel, VectorModel, searchable
+from headway.zero.muzero_learner import MuZeroLearner, MuZeroSettings
+from headway.zero.muzero_loss import MuZeroLossWeights, muzero_losses
+from headway.zero.muzero_network import BoardNetwork, MuZeroArchitecture, MuZeroNetwork, build_network, normalise
+from headway.zero.planner_planning import Planner
+from headway.zero.search_interface import SearchSettings
+from headway.zero.world_model_packed import load_weights, pack_weights
+from headway.zero.world_model_two_hot import Support, squash, unsquash
 
 torch.set_num_threads(1)
 

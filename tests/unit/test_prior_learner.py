@@ -18,7 +18,6 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.coordinate.roles import LearnerRole  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.experience.game_segment import GameSegment  # noqa: E402
 from headway.learn.ragged import Ragged  # noqa: E402
 from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
@@ -27,6 +26,7 @@ from headway.text_games.prior_learner_loss import clamped_weights, imitation_los
 from headway.text_games.prior_learner_returns import step_advantages  # noqa: E402
 from headway.text_games.prior_learner_settings import PriorSettings  # noqa: E402
 from headway.text_games.segment import TextSegment  # noqa: E402
+from headway.zero.segments import GameSegment  # noqa: E402
 
 START = tiny_model()
 pytestmark = pytest.mark.usefixtures("one_thread")

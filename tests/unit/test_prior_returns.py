@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from prior_segments import text_segment
 
-from headway.experience.game_segment import GameSegment
 from headway.text_games.prior_learner_returns import step_advantages, step_targets
+from headway.zero.segments import GameSegment
 
 
 def a_segment(

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from headway.core.types import Rollout, size_of
-from headway.experience.game_segment import GameSegment
 from headway.experience.records import record_of
 from headway.runtime.arena import Arena
 from headway.runtime.transport import Views, encode
 from headway.text_games.segment import RaggedFloats, RaggedTokens, TextSegment
+from headway.zero.segments import GameSegment
 
 STEPS, GAMES, SLOTS = 3, 2, 4
 

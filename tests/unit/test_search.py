@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from random_network import RandomNetwork
 from slow_search import slow_search
 
-from headway.envs.board_games import BoardGames, perfect_player, play_match, random_player
-from headway.envs.board_games.players import values_of
-from headway.search import Leaves, SearchResult, SearchSettings, Tree, choose_actions, search
-from headway.search.batched import halving_by_considered
 from headway.testing.rules_model import RulesModel
+from headway.zero.board_games_package import BoardGames, perfect_player, play_match, random_player
+from headway.zero.board_games_players import values_of
+from headway.zero.search_batched import halving_by_considered
+from headway.zero.search_package import Leaves, SearchResult, SearchSettings, Tree, choose_actions, search
 
 stable = settings(max_examples=150, deadline=None, derandomize=True)
 

@@ -13,25 +13,25 @@ import torch
 
 pytest.importorskip("gymnasium")
 
-from headway.collect.reanalyze import SearchReanalyzer
-from headway.collect.search_segments import (
+from headway.core.types import Rollout, Snapshot, Ticket
+from headway.envs.gymnasium_vector import make_vector
+from headway.experience.records import arrays_of
+from headway.zero.board_games_matches import MatchEvaluator
+from headway.zero.board_games_package import CONNECT_FOUR, TIC_TAC_TOE
+from headway.zero.muzero_inference import searchable
+from headway.zero.muzero_network import MuZeroArchitecture, build_network
+from headway.zero.planner_planning import Planner
+from headway.zero.search_interface import SearchSettings
+from headway.zero.segments import GameSegment, OldTargets
+from headway.zero.self_play_reanalyze import SearchReanalyzer
+from headway.zero.self_play_search_segments import (
     SearchSegmentCollector,
     SelfPlay,
     Temperature,
     VectorGames,
     search_segment_collector,
 )
-from headway.core.types import Rollout, Snapshot, Ticket
-from headway.envs.board_games import CONNECT_FOUR, TIC_TAC_TOE
-from headway.envs.gymnasium_vector import make_vector
-from headway.evaluate.matches import MatchEvaluator
-from headway.experience.game_segment import GameSegment, OldTargets
-from headway.experience.records import arrays_of
-from headway.learn.muzero.inference import searchable
-from headway.learn.muzero.network import MuZeroArchitecture, build_network
-from headway.learn.packed import pack_weights
-from headway.search.interface import SearchSettings
-from headway.search.planning import Planner
+from headway.zero.world_model_packed import pack_weights
 
 torch.set_num_threads(1)
 

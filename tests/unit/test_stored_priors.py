@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.buffer.game_segments import GameSegments, Reanalysis
-from headway.buffer.game_windows import Windows
-from headway.collect.reanalyze import SearchReanalyzer
 from headway.core.types import Batch, Rollout, Snapshot, Span
-from headway.experience.game_segment import GameSegment, OldTargets
-from headway.search.interface import Leaves, SearchSettings
-from headway.search.planning import Planner
-from headway.search.prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight
+from headway.zero.planner_planning import Planner
+from headway.zero.planner_prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight
+from headway.zero.replay_game_segments import GameSegments, Reanalysis
+from headway.zero.replay_game_windows import Windows
+from headway.zero.search_interface import Leaves, SearchSettings
+from headway.zero.segments import GameSegment, OldTargets
+from headway.zero.self_play_reanalyze import SearchReanalyzer
 
 STEPS, GAMES, ACTIONS = 4, 2, 3
 

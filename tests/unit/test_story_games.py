@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.collect.search_segments import Games
 from headway.text_games import RowShape, Scene, StoryGames, StoryLost, encode_scene, hashed_words
 from headway.text_games.mini_world import MiniWorld
 from headway.text_games.prompts import situation_prompt
 from headway.text_games.story_interface import BadStory
 from headway.text_games.vector_story_episodes import StoryEpisodes
+from headway.zero.self_play_search_segments import Games
 
 SHAPE = RowShape(text_words=8, slots=3, action_words=2, buckets=100)
 SCENE = Scene("A dark room. You see a key.", 0.0, ("take key", "go north", "wait", "shout loudly now"))

@@ -16,17 +16,17 @@ from torch.nn import functional
 
 from headway.core.types import Batch
 from headway.experience.feedback import Priorities
-from headway.learn.packed import load_weights, pack_weights
-from headway.learn.two_hot import Support
-from headway.learn.window_loss import Targets
 from headway.observe.fingerprint import fingerprint
-from headway.search.interface import SearchSettings
-from headway.search.planning import Planner
 from headway.text_games.textzero_inference import searchable
 from headway.text_games.textzero_known_actions import KnownActions, keys_of
 from headway.text_games.textzero_learner import TextZeroLearner, TextZeroSettings
 from headway.text_games.textzero_loss import TextZeroLossWeights, textzero_losses
 from headway.text_games.textzero_network import Body, TextZeroNetwork
+from headway.zero.model_learner_window_loss import Targets
+from headway.zero.planner_planning import Planner
+from headway.zero.search_interface import SearchSettings
+from headway.zero.world_model_packed import load_weights, pack_weights
+from headway.zero.world_model_two_hot import Support
 
 torch.set_num_threads(1)
 

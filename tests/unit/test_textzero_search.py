@@ -12,12 +12,12 @@ from text_rows import BODIES, SMALL, a_text_network, text_rows, words_of
 from torch import Tensor
 from torch.nn import functional
 
-from headway.learn.packed import pack_weights
-from headway.search.history import Past
-from headway.search.interface import Leaves, SearchSettings
-from headway.search.planning import Planner
 from headway.text_games.textzero_inference import QuickTextModel, TextModel, searchable
 from headway.text_games.textzero_network import Body, TextZeroNetwork
+from headway.zero.planner_history import Past
+from headway.zero.planner_planning import Planner
+from headway.zero.search_interface import Leaves, SearchSettings
+from headway.zero.world_model_packed import pack_weights
 
 torch.set_num_threads(1)
 

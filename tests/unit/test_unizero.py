@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from replay_draws import a_batch, classes, drawn, targets_of
 from torch import Tensor
 
-from headway.buffer.stream_rings import TERMINATED, TRUNCATED, VALID, begins_of
 from headway.core.types import Batch
-from headway.learn.packed import load_weights, pack_weights
-from headway.learn.two_hot import Support
-from headway.learn.unizero.inference import CompiledModel, UniZeroModel, searchable
-from headway.learn.unizero.learner import UniZeroLearner, UniZeroSettings
-from headway.learn.unizero.loss import UniZeroLossWeights, unizero_losses
-from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork, normalise
 from headway.observe.fingerprint import fingerprint
-from headway.search.history import Past, pasts
-from headway.search.interface import SearchSettings
-from headway.search.planning import Planner
+from headway.zero.planner_history import Past, pasts
+from headway.zero.planner_planning import Planner
+from headway.zero.replay_stream_rings import TERMINATED, TRUNCATED, VALID, begins_of
+from headway.zero.search_interface import SearchSettings
+from headway.zero.unizero_inference import CompiledModel, UniZeroModel, searchable
+from headway.zero.unizero_learner import UniZeroLearner, UniZeroSettings
+from headway.zero.unizero_loss import UniZeroLossWeights, unizero_losses
+from headway.zero.unizero_network import UniZeroArchitecture, UniZeroNetwork, normalise
+from headway.zero.world_model_packed import load_weights, pack_weights
+from headway.zero.world_model_two_hot import Support
 
 torch.set_num_threads(1)
 

@@ -100,8 +100,8 @@ def _printer(console: Console) -> Callable[[Any], None]:
 
 def watch_board(policy: Any, game: str, opponent_name: str, seed: int, console: Console | None) -> str:
     """A game against a scripted opponent, whose turn comes second with an even seed."""
-    from headway.envs.board_games import BoardGames
-    from headway.evaluate.matches import opponent
+    from headway.zero.board_games_matches import opponent
+    from headway.zero.board_games_package import BoardGames
 
     games = BoardGames(game, 1, restarts=False)
     other = opponent(opponent_name, 1, games.game, seed)

@@ -55,8 +55,8 @@ def command(words: list[str]) -> int:
 def _watch_policy(folder: RunFolder, options: JsonObject) -> int:
     with needs_games():
         from headway.cli.env_watching import MAX_STEPS, Audience, watch_board, watch_policy
-        from headway.envs.board_games import GAMES
         from headway.recipes.loading import load
+        from headway.zero.board_games_package import GAMES
     which, render = options.pop("checkpoint", LAST), str(options.pop("render", "auto"))
     video, opponent = options.pop("video", None), options.pop("opponent", None)
     known = {"seed": 0, "episodes": 1, "max_steps": MAX_STEPS, "quiet": False}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from headway.envs.board_games.players import random_player
-from headway.envs.board_games.vector import BoardGames
-from headway.search.interface import Leaves
+from headway.zero.board_games_players import random_player
+from headway.zero.board_games_vector import BoardGames
+from headway.zero.search_interface import Leaves
 
 
 class RulesModel:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headway.collect.carried import Carried
-from headway.collect.search_segments import SearchSegmentCollector, Temperature
 from headway.core.types import MEASURES, Rollout, Snapshot, Ticket
-from headway.search.interface import SearchResult
-from headway.search.planning import Planner
 from headway.text_games.guidance import Guide, SlotOpinions, drawn_by_prior
 from headway.text_games.segment import RaggedFloats, RaggedTokens, TextSegment
 from headway.text_games.vector_story_games import StoryGames
+from headway.zero.planner_planning import Planner
+from headway.zero.search_interface import SearchResult
+from headway.zero.self_play_search_segments import SearchSegmentCollector, Temperature
 
 COUNTED = ("asked", "cached", "late", "scored_actions")
 """Of a prior's statistics: counts that a rollout reports the growth of."""

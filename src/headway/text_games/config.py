@@ -14,9 +14,7 @@ from headway.core.opaque import JsonObject, SettingValue
 from headway.core.order import OnStale
 from headway.recipes.config import with_defaults, without
 from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings, ReachableEngine
-from headway.recipes.search_config import PlayedBySearchConfig
 from headway.recipes.shared_settings import SettingsGroup
-from headway.search.prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight, Mode, PriorWeight
 from headway.text_games.guidance import LINE
 from headway.text_games.loading import load_story
 from headway.text_games.loading_story_defaults import STORY_DEFAULTS, story_defaults
@@ -24,6 +22,8 @@ from headway.text_games.prior_learner_settings import PriorSettings
 from headway.text_games.textzero_learner import TextZeroSettings
 from headway.text_games.textzero_network import TextZeroArchitecture
 from headway.text_games.vector_rows import RowShape
+from headway.zero.config import PlayedBySearchConfig
+from headway.zero.planner_prior_weight import AdaptiveWeight, AnnealedWeight, FixedWeight, Mode, PriorWeight
 
 MADE = "made"
 """As the model: a small one that knows the words of the game, made on the spot."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from headway.core.types import Snapshot
-from headway.search.batched import choose_actions
-from headway.search.planning import Planner
-from headway.search.prior_weight import Mode
 from headway.text_games.guidance import Guide, drawn_by_prior
 from headway.text_games.vector_story_games import StoryGames
+from headway.zero.planner_planning import Planner
+from headway.zero.planner_prior_weight import Mode
+from headway.zero.search_batched import choose_actions
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from headway.core.types import CUT_EPISODES, Score, Snapshot
-from headway.search.prior_weight import Mode
+from headway.zero.planner_prior_weight import Mode
 
 
 class Episode(Protocol):

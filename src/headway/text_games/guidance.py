@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from headway.core.opaque import Weights
 from headway.core.types import Snapshot
-from headway.search.prior_weight import Mode, PriorWeight, RootWeight
 from headway.text_games.action_prior import Opinion, Situation
 from headway.text_games.story_interface import Scene, StoryGame
 from headway.text_games.vector_story_games import StoryGames
+from headway.zero.planner_prior_weight import Mode, PriorWeight, RootWeight
 
 LINE = "prior"
 """The line of a run that learns the prior."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headway.experience.game_segment import Floats, GameSegment
+from headway.zero.segments import Floats, GameSegment
 
 
 def step_targets(segment: GameSegment, td_steps: int, gamma: float) -> Floats:

@@ -25,8 +25,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from headway.buffer.game_segments import GameSegments
-from headway.collect.reanalyze import SearchReanalyzer
 from headway.coordinate.roles import LineStations, Stations
 from headway.core.protocols import Placement
 from headway.core.types import derive_seed
@@ -35,11 +33,7 @@ from headway.learn.with_replay import WithReplay
 from headway.llm.engine import Sampling
 from headway.llm.models import load_tokenizer
 from headway.recipes.language_model import build_engine, check_engine, check_model
-from headway.recipes.search_parts import replay_of, temperature_of
 from headway.recipes.trained_models import device_of, frozen_model, trained_model, with_gpus
-from headway.search.interface import SearchSettings
-from headway.search.planning import Planner
-from headway.search.prior_weight import Mode
 from headway.text_games.action_prior import ActionPrior
 from headway.text_games.action_prior_opinion_cache import OpinionCache
 from headway.text_games.collector import TextSegmentCollector
@@ -59,6 +53,12 @@ from headway.text_games.textzero_inference import searchable
 from headway.text_games.textzero_learner import TextZeroLearner, TextZeroSettings
 from headway.text_games.textzero_network import TextZeroNetwork
 from headway.text_games.vector_story_games import StoryGames
+from headway.zero.planner_planning import Planner
+from headway.zero.planner_prior_weight import Mode
+from headway.zero.replay_game_segments import GameSegments
+from headway.zero.search_interface import SearchSettings
+from headway.zero.self_play_reanalyze import SearchReanalyzer
+from headway.zero.stations_search_parts import replay_of, temperature_of
 
 __all__ = ["CONFIG", "PriorZeroConfig", "stations"]
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from headway.experience.game_segment import Floats, GameSegment
+from headway.zero.segments import Floats, GameSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,18 +21,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headway.learn.compiled_layers import room
-from headway.learn.device_calls import DeviceModel
-from headway.learn.muzero.inference import TorchModel, VectorModel
-from headway.learn.muzero.network import VectorNetwork
-from headway.learn.packed import load_weights, writeable
-from headway.learn.unizero.inference import CompiledModel, UniZeroModel
-from headway.learn.unizero.network import UniZeroNetwork
-from headway.search.history import Past
-from headway.search.interface import Leaves
-from headway.search.planning import SearchableModel
 from headway.text_games import textzero_slot_kernels as kernels
 from headway.text_games.textzero_network import Reading, TextZeroNetwork
+from headway.zero.model_calls_compiled_layers import room
+from headway.zero.model_calls_device_calls import DeviceModel
+from headway.zero.muzero_inference import TorchModel, VectorModel
+from headway.zero.muzero_network import VectorNetwork
+from headway.zero.planner_history import Past
+from headway.zero.planner_planning import SearchableModel
+from headway.zero.search_interface import Leaves
+from headway.zero.unizero_inference import CompiledModel, UniZeroModel
+from headway.zero.unizero_network import UniZeroNetwork
+from headway.zero.world_model_packed import load_weights, writeable
 
 LEAST_CHANCE = 0.05
 """An action is offered below the root if it can be done with at least this probability."""

@@ -12,10 +12,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headway.learn.model_learner import ModelLearner, ModelSettings
-from headway.learn.window_loss import Losses, Targets
 from headway.text_games.textzero_loss import TextZeroLossWeights, textzero_losses
 from headway.text_games.textzero_network import TextZeroNetwork
+from headway.zero.model_learner import ModelLearner, ModelSettings
+from headway.zero.model_learner_window_loss import Losses, Targets
 
 
 class TextZeroSettings(ModelSettings):

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headway.learn.muzero.network import VectorNetwork
-from headway.learn.unizero.network import UniZeroNetwork
-from headway.learn.window_loss import Losses, LossWeights, Predictions, Targets, window_losses
 from headway.text_games.textzero_known_actions import keys_of
 from headway.text_games.textzero_network import Reading, TextZeroNetwork, distinct
+from headway.zero.model_learner_window_loss import Losses, LossWeights, Predictions, Targets, window_losses
+from headway.zero.muzero_network import VectorNetwork
+from headway.zero.unizero_network import UniZeroNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headway.learn.muzero.network import MuZeroArchitecture, VectorNetwork
-from headway.learn.two_hot import Support
-from headway.learn.unizero.network import UniZeroArchitecture, UniZeroNetwork
-from headway.learn.world_model import Architecture, WorldModel
 from headway.text_games.textzero_known_actions import KnownActions, keys_of
+from headway.zero.muzero_network import MuZeroArchitecture, VectorNetwork
+from headway.zero.unizero_network import UniZeroArchitecture, UniZeroNetwork
+from headway.zero.world_model import Architecture, WorldModel
+from headway.zero.world_model_two_hot import Support
 
 Body = Literal["muzero", "unizero"]
 MOST_BUCKETS = 2**24  # a row travels as float32, which knows every whole number up to here

@@ -23,12 +23,12 @@ from headway.observe.folder import RunFolder
 from headway.observe.whole_files import write_whole
 from headway.recipes import load_recipe
 from headway.recipes.config import read_values
-from headway.search.batched import choose_actions
-from headway.search.planning import Planner
-from headway.search.prior_weight import Mode
 from headway.text_games.guidance import Guide, drawn_by_prior
 from headway.text_games.vector_story_games import StoryGames
 from headway.text_games.watching_story_page import rounded, story_page
+from headway.zero.planner_planning import Planner
+from headway.zero.planner_prior_weight import Mode
+from headway.zero.search_batched import choose_actions
 
 PAGE = "watch.html"
 MODES: tuple[str, ...] = get_args(Mode)
