@@ -76,10 +76,10 @@ def run_headway(seed: int, limit_s: float, lead: float, settings: dict[str, Any]
 
     from headway.coordinate.coordinator import Coordinator
     from headway.launching import build_runtime
-    from headway.learn.ppo.mlp_kernels import advantage_moments
     from headway.observe.recorder import MemoryRecorder
-    from headway.recipes.cartpole import CartPoleConfig
-    from headway.recipes.ppo import stations
+    from headway.ppo.cartpole import CartPoleConfig
+    from headway.ppo.mlp_kernels import advantage_moments
+    from headway.ppo.recipe_ppo import stations
 
     class Watch(MemoryRecorder):
         """Ends the run at the first update whose rolling return is high enough."""

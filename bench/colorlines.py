@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.envs import colorlines as lines
-from headway.envs.colorlines import MOVES, ColorLines
+from headway.ppo import colorlines as lines
+from headway.ppo.colorlines import MOVES, ColorLines
 
 REPEATS = 9
 NUM_GAMES = 400

@@ -31,13 +31,13 @@ from typing import Any
 import numpy as np
 from figures import spread
 
-from headway.collect.segments import SegmentCollector
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.run_result import RunResult
 from headway.core.types import derive_seed
-from headway.envs.colorlines.gymnasium_vector import ColorLinesVector
 from headway.launching import launch
-from headway.recipes.colorlines import ColorLinesConfig, policy, stations
+from headway.ppo.colorlines.recipe import ColorLinesConfig, policy, stations
+from headway.ppo.colorlines.vector_gymnasium_vector import ColorLinesVector
+from headway.ppo.segments import SegmentCollector
 
 RUNTIMES = ("threads", "processes")
 

@@ -23,12 +23,12 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from headway.collect.first_ready import first_ready_collector
-from headway.collect.segments import SegmentCollector
 from headway.core.types import Snapshot, Ticket
 from headway.envs.envpool_vector import knows
 from headway.envs.gymnasium_vector import describe_spaces, make_vector, single_maker
-from headway.learn.ppo.policy import Actor, ActorCritic
+from headway.ppo.first_ready import first_ready_collector
+from headway.ppo.policy import Actor, ActorCritic
+from headway.ppo.segments import SegmentCollector
 
 
 class Sleeper(gym.Env[np.ndarray, np.int64]):

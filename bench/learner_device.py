@@ -15,9 +15,9 @@ import torch
 
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Discrete, Spec
-from headway.experience.segment import Segment
-from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.policy import ActorCritic
+from headway.ppo.learner import PPOLearner, PPOSettings
+from headway.ppo.policy import ActorCritic
+from headway.ppo.segments_segment import Segment
 
 REPEATS = 5
 STEPS = 64

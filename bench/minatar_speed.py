@@ -20,7 +20,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headway.learn.ppo.plane_step import SparsePlanes
+    from headway.ppo.sparse_planes_plane_step import SparsePlanes
 
 PEER = Path(__file__).parent / "peers" / "single_file_minatar.py"
 SETTINGS: dict[str, Any] = {
@@ -75,7 +75,7 @@ def ours(game: str, seed: int, target: float, limit_s: float, lead: float, plane
     """In this process: threads for collecting and learning."""
     from headway.coordinate.coordinator import Coordinator
     from headway.launching import build_runtime
-    from headway.recipes.ppo import PPOConfig, stations
+    from headway.ppo.recipe_ppo import PPOConfig, stations
 
     s = SETTINGS
     config = PPOConfig(

@@ -28,9 +28,10 @@ from headway.core.types import Batch, LearnReport, Snapshot, Ticket
 from headway.learn.rank import ALONE, Rank
 from headway.learn.rank_processes import RankProcesses
 from headway.learn.ranks import RankedLearner
-from headway.recipes import colorlines, ppo
-from headway.recipes.cartpole import CartPoleConfig
-from headway.recipes.colorlines import ColorLinesConfig
+from headway.ppo import recipe_ppo as ppo
+from headway.ppo.cartpole import CartPoleConfig
+from headway.ppo.colorlines import recipe as colorlines
+from headway.ppo.colorlines.recipe import ColorLinesConfig
 
 REPEATS = 7
 MINIBATCHES = (256, 1024)  # moves a gradient step

@@ -208,7 +208,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
 
 def _cartpole(cell: Cell) -> Any:
     from headway.envs.gymnasium_vector import Spec, describe, make_vector
-    from headway.learn.ppo.policy import Actor, ActorCritic
+    from headway.ppo.policy import Actor, ActorCritic
 
     env = make_vector("CartPole-v1", 1)
     spec = describe(env)
@@ -225,8 +225,8 @@ def _cartpole(cell: Cell) -> Any:
 
 
 def _colorlines(cell: Cell) -> Any:
-    from headway.envs.colorlines.gymnasium_vector import ColorLinesVector
-    from headway.learn.ppo.cells import CellsActor, CellsActorCritic
+    from headway.ppo.colorlines.network_cells import CellsActor, CellsActorCritic
+    from headway.ppo.colorlines.vector_gymnasium_vector import ColorLinesVector
 
     def network() -> CellsActorCritic:
         return CellsActorCritic(seed=_network_seed(cell), **cell.game.network)
@@ -250,11 +250,11 @@ def _stations(
     policy: Callable[[Any], Any],
 ) -> Any:
     """The recipes' stations without their configuration, which would refuse what is studied here."""
-    from headway.collect.segments import SegmentCollector
     from headway.coordinate.roles import Stations
     from headway.core.types import derive_seed
     from headway.evaluate.episodes import EpisodeEvaluator
-    from headway.learn.ppo.learner import PPOLearner, PPOSettings
+    from headway.ppo.learner import PPOLearner, PPOSettings
+    from headway.ppo.segments import SegmentCollector
 
     game = cell.game
     knobs: dict[str, Any] = {**game.ppo, "correction": cell.correction, "updates": game.updates}

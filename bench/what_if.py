@@ -74,14 +74,14 @@ def uneven(lead: float) -> tuple[Stations, Settings]:
 
 
 def cartpole(lead: float) -> tuple[Stations, Settings]:
-    from headway.recipes.cartpole import CartPoleConfig, stations
+    from headway.ppo.cartpole import CartPoleConfig, stations
 
     config = CartPoleConfig(max_lead=lead, updates=120, target_score=None, evaluate_in_background=True)
     return stations(config), config.settings()
 
 
 def colorlines(mode: str, lead: float) -> tuple[Stations, Settings]:
-    from headway.recipes.colorlines import ColorLinesConfig, stations
+    from headway.ppo.colorlines.recipe import ColorLinesConfig, stations
 
     config = ColorLinesConfig(
         max_lead=lead, updates=80, evaluate_every=0, num_envs=16, replay_mode=mode, samples_per_insert=4.0

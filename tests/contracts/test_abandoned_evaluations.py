@@ -172,7 +172,7 @@ def test_a_terminated_run_of_an_endless_environment_ends_and_says_so(tmp_path: P
 
 def test_episodes_that_were_cut_are_counted_and_shown() -> None:
     pytest.importorskip("gymnasium")
-    from headway.recipes.ppo import PPOConfig, stations
+    from headway.ppo.recipe_ppo import PPOConfig, stations
 
     more: dict[str, Any] = {"num_envs": 2, "segment_steps": 4, "eval_episodes": 3, "eval_max_steps": 12}
     config = PPOConfig(env="CliffWalking-v1", updates=1, evaluate_every=1, runtime="inline", **more)

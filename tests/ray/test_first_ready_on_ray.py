@@ -12,7 +12,7 @@ from headway.coordinate.coordinator import Coordinator
 from headway.launching import build_runtime, launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.recipes.ppo import PPOConfig, stations
+from headway.ppo.recipe_ppo import PPOConfig, stations
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -25,7 +25,7 @@ from headway.learn.rank import Rank
 from headway.learn.ranks import RankedLearner, RankFailed
 from headway.learn.ray_ranks import RayRanks
 from headway.observe.fingerprint import fingerprint
-from headway.recipes.ppo import PPOConfig, stations
+from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runtime.ray_actors import RayActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -25,7 +25,7 @@ from headway.core.types import Rollout, Snapshot, Ticket
 from headway.launching import launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.recipes.colorlines import ColorLinesConfig, stations
+from headway.ppo.colorlines.recipe import ColorLinesConfig, stations
 from headway.runtime.inline import Inline
 from headway.runtime.ray_actors import RayActors
 from headway.testing.fakes import Pause, ToyCollector

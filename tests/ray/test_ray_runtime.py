@@ -36,8 +36,8 @@ from headway.core.types import Batch, Rollout, Snapshot
 from headway.launching import build_runtime, launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.recipes import ppo
-from headway.recipes.ppo import PPOConfig
+from headway.ppo import recipe_ppo as ppo
+from headway.ppo.recipe_ppo import PPOConfig
 from headway.runtime.ray_actors import RayActors
 from headway.runtime.ray_notices import hear
 from headway.runtime.ray_payloads import RayRef

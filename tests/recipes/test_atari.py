@@ -16,7 +16,6 @@ from waiting import patient
 
 import headway
 from headway.collect.carried import can_be_carried
-from headway.collect.reward_scale import RewardSigns
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.types import Snapshot, Ticket
@@ -24,8 +23,9 @@ from headway.envs.atari import EpisodePerLife, FireFirst, NoOpStarts
 from headway.envs.env_source import EnvSource
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
+from headway.ppo.recipe_ppo import PPOConfig, stations
+from headway.ppo.segments_reward_scale import RewardSigns
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.ppo import PPOConfig, stations
 
 pytestmark = pytest.mark.timeout(120)
 BREAKOUT = "ALE/Breakout-v5"

@@ -21,8 +21,8 @@ from headway.launching import launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
+from headway.ppo.colorlines.recipe import ColorLinesConfig, stations
 from headway.recipes import load_recipe
-from headway.recipes.colorlines import ColorLinesConfig, stations
 from headway.recipes.config import ConfigError, read_values, understand
 
 

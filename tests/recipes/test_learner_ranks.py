@@ -18,11 +18,11 @@ from waiting import patient
 from headway import cli
 from headway.launching import launch
 from headway.observe.fingerprint import fingerprint
-from headway.recipes.colorlines import ColorLinesConfig
-from headway.recipes.colorlines import stations as colorlines
+from headway.ppo.colorlines.recipe import ColorLinesConfig
+from headway.ppo.colorlines.recipe import stations as colorlines
+from headway.ppo.recipe_ppo import PPOConfig
+from headway.ppo.recipe_ppo import stations as ppo
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.ppo import PPOConfig
-from headway.recipes.ppo import stations as ppo
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -16,17 +16,17 @@ from gymnasium import spaces
 from search_runs import TINY, TINY_MODEL
 
 import headway
-from headway.collect.first_ready import first_ready_collector
-from headway.collect.reward_scale import MOST, RewardScale
-from headway.collect.segments import segment_collector
 from headway.core.types import Snapshot, Ticket
 from headway.envs.env_source import EnvSource
 from headway.envs.observation_wrappers import FrameSkip, Grey, Resize, shares
-from headway.experience.segment import Segment
-from headway.learn.ppo.policy import Actor, ActorCritic
 from headway.observe.fingerprint import fingerprint
+from headway.ppo.first_ready import first_ready_collector
+from headway.ppo.policy import Actor, ActorCritic
+from headway.ppo.recipe_ppo import PPOConfig
+from headway.ppo.segments import segment_collector
+from headway.ppo.segments_reward_scale import MOST, RewardScale
+from headway.ppo.segments_segment import Segment
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.ppo import PPOConfig
 from headway.zero.muzero_recipe import MuZeroConfig
 
 pytestmark = pytest.mark.timeout(120)

@@ -23,8 +23,8 @@ from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
+from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.ppo import PPOConfig, stations
 
 pytestmark = pytest.mark.timeout(120)
 RECALL = "recall_games:Recall-v0"

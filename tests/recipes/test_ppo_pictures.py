@@ -18,9 +18,9 @@ from headway.coordinate.run_result import RunResult
 from headway.core.types import Snapshot, Ticket
 from headway.envs.gymnasium_vector import Discrete, Spec, as_features, describe_spaces
 from headway.launching import build_runtime
-from headway.learn.ppo.policy import Actor, ActorCritic
 from headway.observe.fingerprint import fingerprint
-from headway.recipes.ppo import PPOConfig, stations
+from headway.ppo.policy import Actor, ActorCritic
+from headway.ppo.recipe_ppo import PPOConfig, stations
 
 
 def config_of(env: str, **more: Any) -> PPOConfig:

@@ -14,9 +14,9 @@ from headway.coordinate.run_result import RunResult
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.recipes.cartpole import CartPoleConfig
+from headway.ppo.cartpole import CartPoleConfig
+from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.ppo import PPOConfig, stations
 
 
 def run(config: PPOConfig, recorder: Any = None) -> RunResult:

@@ -15,8 +15,8 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
+from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.ppo import PPOConfig, stations
 
 LIGHTS: dict[str, Any] = {
     "env": "picture_games:Lights-gray-v0",

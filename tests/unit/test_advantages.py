@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.learn.advantages import effective_sample_size, gae, vtrace
+from headway.ppo.learner_advantages import effective_sample_size, gae, vtrace
 
 
 def random_segment(seed: int, steps: int, width: int) -> dict[str, np.ndarray]:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from headway.envs.gymnasium_vector import Discrete, Spec
-from headway.learn.ppo.bodies import network_for
-from headway.learn.ppo.policy import ActorCritic, compiled
+from headway.ppo.networks_bodies import network_for
+from headway.ppo.policy import ActorCritic, compiled
 
 
 def picture(*shape: int, is_bytes: bool = True) -> Spec:

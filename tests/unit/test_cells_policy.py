@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from headway.envs import colorlines as lines
-from headway.envs.colorlines import CELLS, COLOURS, MOVES, ColorLines
-from headway.envs.colorlines.patterns import CANONICAL, FEATURES, FIRST_KIND, SIGHT, spots_of
-from headway.learn.ppo.cells import CHUNK, CellsActor, CellsActorCritic
+from headway.ppo import colorlines as lines
+from headway.ppo.colorlines import CELLS, COLOURS, MOVES, ColorLines
+from headway.ppo.colorlines.network_cells import CHUNK, CellsActor, CellsActorCritic
+from headway.ppo.colorlines.network_patterns import CANONICAL, FEATURES, FIRST_KIND, SIGHT, spots_of
 
 LINES = ((0, 1), (1, 0), (1, 1), (1, -1))
 

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from headway.envs import colorlines as lines
-from headway.envs.colorlines import CELLS, MOVES, ColorLines
-from headway.envs.colorlines.gymnasium_vector import ColorLinesVector
-from headway.envs.colorlines.view import Frame, animate, draw, human, parse_move, play
 from headway.envs.gymnasium_vector import make_vector
+from headway.ppo import colorlines as lines
+from headway.ppo.colorlines import CELLS, MOVES, ColorLines
+from headway.ppo.colorlines.vector_gymnasium_vector import ColorLinesVector
+from headway.ppo.colorlines.view import Frame, animate, draw, human, parse_move, play
 
 # -- the reference: pure Python, nothing shared with the kernels but the rules ------------------------
 
@@ -766,7 +766,7 @@ def test_a_single_game_plays_to_its_end_and_shows_the_last_position() -> None:
 
 
 def test_gymnasium_is_needed_for_the_single_game_only() -> None:
-    code = "import sys; sys.modules['gymnasium'] = None; import headway.envs.colorlines as c; c.ColorLines(1)"
+    code = "import sys; sys.modules['gymnasium'] = None; import headway.ppo.colorlines as c; c.ColorLines(1)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -738,7 +738,7 @@ def test_a_recipes_own_settings_stand_beside_the_shared_ones() -> None:
 @pytest.mark.parametrize(("text", "read"), [("[32,32]", (32, 32)), ("[]", ()), ("null", None), ((7,), (7,))])
 def test_layers_are_said_on_the_command_line_as_a_list(text: Any, read: Any) -> None:
     pytest.importorskip("gymnasium")
-    from headway.recipes.ppo import PPOConfig
+    from headway.ppo.recipe_ppo import PPOConfig
 
     config = read_values(PPOConfig, {"hidden": text})
     assert isinstance(config, PPOConfig)

@@ -17,7 +17,6 @@ from gymnasium.spaces.utils import flatten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.collect.segments import SegmentCollector, segment_collector
 from headway.core.types import Snapshot, Ticket
 from headway.envs import envpool_vector
 from headway.envs.gymnasium_vector import (
@@ -34,9 +33,10 @@ from headway.envs.gymnasium_vector import (
 )
 from headway.evaluate.episodes import EpisodeEvaluator
 from headway.experience.records import arrays_of
-from headway.learn.ppo.policy import Actor, ActorCritic
+from headway.ppo.policy import Actor, ActorCritic
+from headway.ppo.recipe_ppo import PPOConfig
+from headway.ppo.segments import SegmentCollector, segment_collector
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.ppo import PPOConfig
 
 torch.set_num_threads(1)
 NO_ENVPOOL = importlib.util.find_spec("envpool") is None

@@ -14,10 +14,10 @@ from headway.envs.gymnasium_vector import Discrete, Spec
 from headway.experience.feedback import Priorities
 from headway.experience.recent_returns import RecentReturns
 from headway.experience.records import arrays_of, as_record, record_of
-from headway.experience.segment import DrawnSegments, Segment, side_by_side
-from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.policy import ActorCritic
 from headway.observe.fingerprint import fingerprint
+from headway.ppo.learner import PPOLearner, PPOSettings
+from headway.ppo.policy import ActorCritic
+from headway.ppo.segments_segment import DrawnSegments, Segment, side_by_side
 from headway.zero.segments import DrawnWindows, GameSegment, OldTargets, SearchedTargets
 
 

@@ -24,13 +24,6 @@ from random_walk_envs import ACTIONS, Broken, Hanging, Mortal, Unpicklable, Wand
 from running_processes import is_running, wait_until_gone
 from waiting import patient, wait_until
 
-from headway.collect.first_ready import (
-    EnvTurns,
-    FirstReadyCollector,
-    ResumableFirstReadyCollector,
-    first_ready_collector,
-)
-from headway.collect.segments import SegmentCollector
 from headway.coordinate.role_calls import RunFailed
 from headway.core.protocols import Stateful
 from headway.core.types import Rollout, Snapshot, Ticket
@@ -40,11 +33,18 @@ from headway.envs.gymnasium_vector import Continuous, Discrete, Spec, describe_s
 from headway.envs.gymnasium_workers import EnvironmentFailed, EnvWorkers
 from headway.experience.records import arrays_of
 from headway.launching import launch
-from headway.learn.ppo.policy import Actor, ActorCritic
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
+from headway.ppo.first_ready import (
+    EnvTurns,
+    FirstReadyCollector,
+    ResumableFirstReadyCollector,
+    first_ready_collector,
+)
+from headway.ppo.policy import Actor, ActorCritic
+from headway.ppo.recipe_ppo import PPOConfig, stations
+from headway.ppo.segments import SegmentCollector
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.ppo import PPOConfig, stations
 
 torch.set_num_threads(1)  # two tests on two cores would only wait for each other
 
@@ -406,7 +406,7 @@ def test_workers_end_with_their_collector() -> None:
 
 PARENT = """
 import os, sys, time, torch
-from headway.collect.first_ready import first_ready_collector
+from headway.ppo.first_ready import first_ready_collector
 from headway.core.types import Snapshot, Ticket
 from random_walk_envs import Hanging, Wanderer
 from test_first_ready import policy, weights_for

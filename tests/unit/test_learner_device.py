@@ -15,14 +15,14 @@ import torch
 
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Discrete, Spec
-from headway.experience.segment import Segment
-from headway.learn.ppo.autograd_step import AutogradStep
-from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.policy import ActorCritic
-from headway.recipes import colorlines
-from headway.recipes.cartpole import CartPoleConfig
+from headway.ppo.cartpole import CartPoleConfig
+from headway.ppo.colorlines import recipe as colorlines
+from headway.ppo.learner import PPOLearner, PPOSettings
+from headway.ppo.learner_autograd_step import AutogradStep
+from headway.ppo.policy import ActorCritic
+from headway.ppo.recipe_ppo import PPOConfig, _num_gpus, stations
+from headway.ppo.segments_segment import Segment
 from headway.recipes.config import ConfigError, read_values
-from headway.recipes.ppo import PPOConfig, _num_gpus, stations
 
 DEVICES = ["cpu:0", pytest.param("cuda", marks=pytest.mark.gpu)]
 SHAPES = [(4,), (1, 9, 9)]

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from numba import njit
 
 from headway.envs.gymnasium_vector import ActionSpec, Continuous, Discrete, MultiDiscrete, Spec
-from headway.learn.ppo.autograd_step import AutogradStep
-from headway.learn.ppo.flat import Adam, flatten
-from headway.learn.ppo.mlp_kernels import _tanh, advantage_moments
-from headway.learn.ppo.mlp_memory import Loss as Scored
-from headway.learn.ppo.mlp_step import MLPStep
-from headway.learn.ppo.policy import Actor, ActorCritic, compiled
+from headway.ppo.learner_autograd_step import AutogradStep
+from headway.ppo.mlp_flat import Adam, flatten
+from headway.ppo.mlp_kernels import _tanh, advantage_moments
+from headway.ppo.mlp_memory import Loss as Scored
+from headway.ppo.mlp_step import MLPStep
+from headway.ppo.policy import Actor, ActorCritic, compiled
 
 torch.set_num_threads(1)
 
@@ -234,7 +234,7 @@ def test_what_the_kernels_do_not_know_is_left_to_autograd() -> None:
 
 
 def test_a_snapshot_carries_its_own_numbers_and_no_others() -> None:
-    from headway.learn.ppo.learner import PPOLearner, PPOSettings
+    from headway.ppo.learner import PPOLearner, PPOSettings
 
     learner = PPOLearner(network, PPOSettings())
     snapshot = learner.snapshot()

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 pytest.importorskip("gymnasium")
 
 from headway.envs.gymnasium_vector import ActionSpec, Continuous, Discrete, MultiDiscrete, Spec
-from headway.learn.ppo.autograd_step import AutogradStep
-from headway.learn.ppo.flat import Adam
-from headway.learn.ppo.mlp_kernels import advantage_moments
-from headway.learn.ppo.mlp_memory import Loss as Scored
-from headway.learn.ppo.plane_step import PlaneStep
-from headway.learn.ppo.policy import Actor, ActorCritic, compiled
+from headway.ppo.learner_autograd_step import AutogradStep
+from headway.ppo.mlp_flat import Adam
+from headway.ppo.mlp_kernels import advantage_moments
+from headway.ppo.mlp_memory import Loss as Scored
+from headway.ppo.policy import Actor, ActorCritic, compiled
+from headway.ppo.sparse_planes_plane_step import PlaneStep
 
 torch.set_num_threads(1)
 

@@ -12,15 +12,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from recall_games import Recall
 from torch import Tensor
 
-from headway.collect.segments import segment_collector
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec
-from headway.experience.segment import Segment, side_by_side
-from headway.learn.ppo.learner import PPOSettings
-from headway.learn.ppo.memory_cells import CELLS
-from headway.learn.ppo.mlp_kernels import advantage_moments
-from headway.learn.ppo.recurrent import RecurrentPPOLearner, SequenceStep
-from headway.learn.ppo.recurrent_policy import RecurrentActor, RecurrentActorCritic
+from headway.ppo.learner import PPOSettings
+from headway.ppo.mlp_kernels import advantage_moments
+from headway.ppo.networks_memory_cells import CELLS
+from headway.ppo.recurrent import RecurrentPPOLearner, SequenceStep
+from headway.ppo.recurrent_policy import RecurrentActor, RecurrentActorCritic
+from headway.ppo.segments import segment_collector
+from headway.ppo.segments_segment import Segment, side_by_side
 
 torch.set_num_threads(1)  # two tests on two cores would only wait for each other
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Discrete, Spec
-from headway.experience.segment import DrawnSegments, Segment
-from headway.learn.advantages import gae
-from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.mlp_kernels import advantage_moments
-from headway.learn.ppo.network import PPONetwork
-from headway.learn.ppo.policy import ActorCritic
-from headway.learn.ppo.replayed import ReplayedPPOLearner
+from headway.ppo.colorlines.replayed import ReplayedPPOLearner
+from headway.ppo.learner import PPOLearner, PPOSettings
+from headway.ppo.learner_advantages import gae
+from headway.ppo.mlp_kernels import advantage_moments
+from headway.ppo.networks_network import PPONetwork
+from headway.ppo.policy import ActorCritic
+from headway.ppo.segments_segment import DrawnSegments, Segment
 
 STATES, ACTIONS, STEPS = 5, 3, 4
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.buffer.segment_replay import SegmentReplay
 from headway.core.types import Batch, LearnReport, Rollout, Span
 from headway.experience.feedback import Priorities
 from headway.experience.records import arrays_of
-from headway.experience.segment import Segment
 from headway.learn.with_replay import WithReplay
+from headway.ppo.colorlines.replay_segment_replay import SegmentReplay
+from headway.ppo.segments_segment import Segment
 
 STEPS = 3
 

@@ -46,7 +46,7 @@ def demo(root: Path, *, updates: int = 80) -> str:
     """Train CartPole twice, on the same budget, and say what happened. Its simulator answers a little late, as most do:
     a few lines of numpy would leave nothing to overlap."""
     try:
-        from headway.recipes.cartpole import CartPoleConfig, stations
+        from headway.ppo.cartpole import CartPoleConfig, stations
     except ModuleNotFoundError as error:
         raise ValueError(
             f"the demo trains CartPole, which needs {error.name}: pip install 'headway[games]' "

@@ -42,7 +42,7 @@ def command(words: list[str]) -> int:
     options = read_options(rest)
     if game == COLORLINES and not asked:
         with needs_games():
-            from headway.cli.watching import play_by_hand
+            from headway.ppo.colorlines.view_watching import play_by_hand
         play_by_hand(output.OUT, **whole_numbers(options, seed=0))
         return 0
     if game == COLORLINES:

@@ -94,7 +94,7 @@ def _watch_agent(folder: RunFolder, values: JsonObject, options: JsonObject) -> 
 
 def _watch_colorlines(folder: RunFolder, options: JsonObject) -> int:
     with needs_games():
-        from headway.cli.watching import MAX_MOVES, PAGE, watch
+        from headway.ppo.colorlines.view_watching import MAX_MOVES, PAGE, watch
     which = options.pop("checkpoint", LAST)
     numbers = whole_numbers(options, seed=0, max_moves=MAX_MOVES, quiet=False)
     frames = watch(folder, None if numbers.pop("quiet") else output.OUT, checkpoint=which, **numbers)

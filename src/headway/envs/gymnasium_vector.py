@@ -122,7 +122,7 @@ def _register_family(name: str) -> None:
     """Names that begin like this belong to a package, which registers them when it is asked to."""
     try:
         if name.startswith("headway/"):
-            from headway.envs.colorlines import register  # here: it needs numba, which the others do not
+            from headway.ppo.colorlines import register  # here: it needs numba, which the others do not
 
             register()
         elif name.startswith("ALE/") or "NoFrameskip-v" in name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headway.envs.colorlines.rules import (
+from headway.ppo.colorlines.rules import (
     CELLS,
     MOVES,
     PLANES,

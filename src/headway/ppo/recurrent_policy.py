@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from headway.core.naming import unknown
 from headway.envs.gymnasium_vector import Continuous, Spec
-from headway.learn.ppo.action_choice import choose, judge, noise_for, num_outputs
-from headway.learn.ppo.bodies import NetworkName, begin_weights, make_body, tower
-from headway.learn.ppo.memory_cells import CELLS, Memory
-from headway.learn.ppo.network import ObservationScale
-from headway.learn.ppo.policy import load_weights, scaled
+from headway.ppo.networks_bodies import NetworkName, begin_weights, make_body, tower
+from headway.ppo.networks_memory_cells import CELLS, Memory
+from headway.ppo.networks_network import ObservationScale
+from headway.ppo.policy import load_weights, scaled
+from headway.ppo.policy_action_choice import choose, judge, noise_for, num_outputs
 
 
 class RecurrentActorCritic(ObservationScale):

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headway.envs.colorlines.rules import (
+from headway.envs.game_kernels import Array, below, kernel, seed_all
+from headway.ppo.colorlines.rules import (
     CELLS,
     MOVES,
     RUN,
@@ -18,8 +19,7 @@ from headway.envs.colorlines.rules import (
     tenths,
     touched,
 )
-from headway.envs.colorlines.vector import ColorLines
-from headway.envs.game_kernels import Array, below, kernel, seed_all
+from headway.ppo.colorlines.vector import ColorLines
 
 
 @kernel

@@ -14,9 +14,9 @@ import numpy as np
 from torch import nn
 
 from headway.envs.gymnasium_vector import Continuous, Discrete
-from headway.learn.ppo import mlp_kernels as kernels
-from headway.learn.ppo.flat import Adam, flatten
-from headway.learn.ppo.mlp_memory import CHUNK, Loss, MLPLayout, MLPRows, Scratch
+from headway.ppo import mlp_kernels as kernels
+from headway.ppo.mlp_flat import Adam, flatten
+from headway.ppo.mlp_memory import CHUNK, Loss, MLPLayout, MLPRows, Scratch
 
 NUM_MEASURES = 5
 

@@ -4,11 +4,10 @@ rules ──> positions ──> vector ──> players, view
       └─> symmetries          └──> gymnasium_single, gymnasium_vector (loaded when asked for)
 """
 
-from headway.envs.colorlines.gymnasium_single import GYMNASIUM_ID, register, single_game
-from headway.envs.colorlines.players import VectorPlayer, greedy_player, play_games, random_player
-from headway.envs.colorlines.positions import cell_name, labels_of, legal_moves, planes, potential_of
-from headway.envs.colorlines.rules import CELLS, COLOURS, COMING, COMPACT, MOVES, PLANES, RUN, SIDE, START_BALLS
-from headway.envs.colorlines.symmetries import (
+from headway.ppo.colorlines.players import VectorPlayer, greedy_player, play_games, random_player
+from headway.ppo.colorlines.rules import CELLS, COLOURS, COMING, COMPACT, MOVES, PLANES, RUN, SIDE, START_BALLS
+from headway.ppo.colorlines.rules_positions import cell_name, labels_of, legal_moves, planes, potential_of
+from headway.ppo.colorlines.rules_symmetries import (
     CELL_IMAGE,
     MOVE_IMAGE,
     draw_symmetries,
@@ -16,7 +15,8 @@ from headway.envs.colorlines.symmetries import (
     transform_policies,
     transform_positions,
 )
-from headway.envs.colorlines.vector import ColorLines
+from headway.ppo.colorlines.vector import ColorLines
+from headway.ppo.colorlines.vector_gymnasium_single import GYMNASIUM_ID, register, single_game
 
 __all__ = [
     "CELLS",

@@ -22,7 +22,7 @@ import math
 import numpy as np
 from numba import njit
 
-from headway.learn.ppo.mlp_memory import CHUNK
+from headway.ppo.mlp_memory import CHUNK
 
 LANES = 32  # a chunk that is not full is padded to whole vectors
 MASKED = np.float32(-1e9)

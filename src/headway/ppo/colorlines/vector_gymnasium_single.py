@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from headway.envs.colorlines.positions import legal_moves, planes
-from headway.envs.colorlines.rules import CELLS, COLOURS, COMING, MOVES, PLANES, SIDE
-from headway.envs.colorlines.vector import ColorLines
+from headway.ppo.colorlines.rules import CELLS, COLOURS, COMING, MOVES, PLANES, SIDE
+from headway.ppo.colorlines.rules_positions import legal_moves, planes
+from headway.ppo.colorlines.vector import ColorLines
 
 if TYPE_CHECKING:
     import gymnasium

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.learn.ppo.flat import Adam, flatten
-from headway.learn.ppo.mlp_kernels import MAX_LOG_RATIO, advantage_moments
-from headway.learn.ppo.mlp_memory import Loss
-from headway.learn.ppo.network import ObservationScale
+from headway.ppo.mlp_flat import Adam, flatten
+from headway.ppo.mlp_kernels import MAX_LOG_RATIO, advantage_moments
+from headway.ppo.mlp_memory import Loss
+from headway.ppo.networks_network import ObservationScale
 
 
 class TensorRows(NamedTuple):

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headway.envs.colorlines.positions import cell_name, planes, potential_of
-from headway.envs.colorlines.rules import (
+from headway.envs.game_kernels import seed_all
+from headway.envs.states import require_state
+from headway.ppo.colorlines.rules import (
     CELLS,
     COLOURS,
     COMING,
@@ -24,8 +25,7 @@ from headway.envs.colorlines.rules import (
     step_all,
     targets_all,
 )
-from headway.envs.game_kernels import seed_all
-from headway.envs.states import require_state
+from headway.ppo.colorlines.rules_positions import cell_name, planes, potential_of
 
 
 class ColorLines:

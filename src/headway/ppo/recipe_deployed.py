@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from headway.envs.gymnasium_vector import Continuous, Discrete, Space, first_choice
-from headway.learn.ppo.policy import ActorCritic
-from headway.learn.ppo.recurrent_policy import RecurrentActorCritic
+from headway.ppo.policy import ActorCritic
+from headway.ppo.recurrent_policy import RecurrentActorCritic
 
 
 class _MostLikely(nn.Module):

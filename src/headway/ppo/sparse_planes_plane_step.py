@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from headway.core.naming import unknown
-from headway.learn.ppo import mlp_kernels, plane_kernels
-from headway.learn.ppo.flat import Adam
-from headway.learn.ppo.mlp_memory import CHUNK, Loss, MLPLayout, MLPRows, Scratch
-from headway.learn.ppo.mlp_step import NUM_MEASURES, MLPStep, layout_of
-from headway.learn.ppo.plane_kernels import FILTERS, SIDE, Cells, PlaneLayout
+from headway.ppo import mlp_kernels
+from headway.ppo import sparse_planes_plane_kernels as plane_kernels
+from headway.ppo.mlp_flat import Adam
+from headway.ppo.mlp_memory import CHUNK, Loss, MLPLayout, MLPRows, Scratch
+from headway.ppo.mlp_step import NUM_MEASURES, MLPStep, layout_of
+from headway.ppo.sparse_planes_plane_kernels import FILTERS, SIDE, Cells, PlaneLayout
 
 SparsePlanes = Literal["off", "float32", "bfloat16"]
 _Begins = dict[Tensor, int]

@@ -19,9 +19,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from pydantic import Field, field_validator, model_validator
 
-from headway.collect.first_ready import first_ready_collector
-from headway.collect.reward_scale import RewardScale, RewardSigns
-from headway.collect.segments import segment_collector
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.opaque import SettingValue
@@ -33,15 +30,18 @@ from headway.envs.env_source import EnvSource, find
 from headway.envs.envpool_vector import is_game_of_atari
 from headway.envs.gymnasium_vector import Backend, EnvVector, Space, Spec, describe
 from headway.evaluate.episodes import EpisodeEvaluator
-from headway.learn.ppo.bodies import NetworkName, require_widths
-from headway.learn.ppo.deployed import MostLikelyActions, MostLikelyActionsFrom
-from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.memory_cells import Memory
-from headway.learn.ppo.plane_step import SparsePlanes
-from headway.learn.ppo.policy import Actor, ActorCritic, load_weights
-from headway.learn.ppo.recurrent import RecurrentPPOLearner
-from headway.learn.ppo.recurrent_policy import RecurrentActor, RecurrentActorCritic
 from headway.learn.rank import Rank, device_for
+from headway.ppo.first_ready import first_ready_collector
+from headway.ppo.learner import PPOLearner, PPOSettings
+from headway.ppo.networks_bodies import NetworkName, require_widths
+from headway.ppo.networks_memory_cells import Memory
+from headway.ppo.policy import Actor, ActorCritic, load_weights
+from headway.ppo.recipe_deployed import MostLikelyActions, MostLikelyActionsFrom
+from headway.ppo.recurrent import RecurrentPPOLearner
+from headway.ppo.recurrent_policy import RecurrentActor, RecurrentActorCritic
+from headway.ppo.segments import segment_collector
+from headway.ppo.segments_reward_scale import RewardScale, RewardSigns
+from headway.ppo.sparse_planes_plane_step import SparsePlanes
 from headway.recipes.config import require_correction, with_defaults
 from headway.recipes.env_settings import EnvSettings
 from headway.recipes.learner_ranks import RankedConfig, over_ranks

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from headway.core.opaque import Weights
 from headway.envs.gymnasium_vector import Continuous, Spec
 from headway.learn.input_scale import brightness
-from headway.learn.ppo.action_choice import choose, judge, noise_for, num_outputs
-from headway.learn.ppo.bodies import NetworkName, begin_weights, make_body, tower
-from headway.learn.ppo.mlp_step import MLPStep, is_tanh_tower
-from headway.learn.ppo.network import ObservationScale, PPONetwork
-from headway.learn.ppo.plane_step import PlaneStep, SparsePlanes, require_plane_network
+from headway.ppo.mlp_step import MLPStep, is_tanh_tower
+from headway.ppo.networks_bodies import NetworkName, begin_weights, make_body, tower
+from headway.ppo.networks_network import ObservationScale, PPONetwork
+from headway.ppo.policy_action_choice import choose, judge, noise_for, num_outputs
+from headway.ppo.sparse_planes_plane_step import PlaneStep, SparsePlanes, require_plane_network
 
 MAX_NORMALISED = 10.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headway.envs.colorlines.rules import CELLS, COLOURS, MOVES, SIDE
+from headway.ppo.colorlines.rules import CELLS, COLOURS, MOVES, SIDE
 
 
 def _images() -> np.ndarray:

@@ -16,9 +16,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from headway.envs.colorlines.positions import cell_name
-from headway.envs.colorlines.rules import CELLS, SIDE
-from headway.envs.colorlines.vector import ColorLines
+from headway.ppo.colorlines.rules import CELLS, SIDE
+from headway.ppo.colorlines.rules_positions import cell_name
+from headway.ppo.colorlines.vector import ColorLines
 
 BALLS = "·❶❷❸❹❺❻❼"  # a number in every ball: colours are not seen by everyone, nor kept by every terminal
 STYLES = (

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from headway.core.types import State
-from headway.learn.ppo.mlp_kernels import adam
-from headway.learn.ppo.mlp_memory import Memory
+from headway.ppo.mlp_kernels import adam
+from headway.ppo.mlp_memory import Memory
 
 
 def flatten(network: nn.Module) -> np.ndarray:

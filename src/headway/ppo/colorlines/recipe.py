@@ -25,24 +25,24 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from headway.buffer.segment_replay import SegmentReplay
-from headway.collect.segments import SegmentCollector, segment_collector
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
 from headway.core.opaque import SettingValue
 from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
-from headway.envs.colorlines.gymnasium_single import GYMNASIUM_ID, single_game
-from headway.envs.colorlines.gymnasium_vector import ColorLinesVector
 from headway.envs.gymnasium_vector import describe
 from headway.evaluate.episodes import EpisodeEvaluator
-from headway.learn.ppo.cells import CellsActor, CellsActorCritic
-from headway.learn.ppo.learner import PPOLearner, PPOSettings
-from headway.learn.ppo.policy import load_weights
-from headway.learn.ppo.replayed import ReplayedPPOLearner
 from headway.learn.rank import Rank
 from headway.learn.with_replay import WithReplay
+from headway.ppo.colorlines.network_cells import CellsActor, CellsActorCritic
+from headway.ppo.colorlines.replay_segment_replay import SegmentReplay
+from headway.ppo.colorlines.replayed import ReplayedPPOLearner
+from headway.ppo.colorlines.vector_gymnasium_single import GYMNASIUM_ID, single_game
+from headway.ppo.colorlines.vector_gymnasium_vector import ColorLinesVector
+from headway.ppo.learner import PPOLearner, PPOSettings
+from headway.ppo.policy import load_weights
+from headway.ppo.segments import SegmentCollector, segment_collector
 from headway.recipes.config import require_correction, with_defaults
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
 from headway.trained.env_policy import EnvPolicy

@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from headway.collect.carried import can_be_carried, refuse_nan
-from headway.collect.reward_scale import RewardScale, RewardSigns
-from headway.collect.segments import NUMBERS, ActingPolicy, RememberingPolicy, first_state
 from headway.core.types import Rollout, Snapshot, State, Ticket
 from headway.envs.gymnasium_rows import EnvRows, EnvShape, MakeEnv
 from headway.envs.gymnasium_vector import Spec, legal_actions, to_environment
 from headway.envs.gymnasium_workers import EnvWorkers
-from headway.experience.segment import Segment
+from headway.ppo.segments import NUMBERS, ActingPolicy, RememberingPolicy, first_state
+from headway.ppo.segments_reward_scale import RewardScale, RewardSigns
+from headway.ppo.segments_segment import Segment
 
 
 class SteppedApart(Protocol):

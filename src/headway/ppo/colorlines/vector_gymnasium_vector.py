@@ -7,8 +7,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headway.envs.colorlines.rules import COLOURS, COMING, COMPACT, MOVES, PLANES, SIDE
-from headway.envs.colorlines.vector import ColorLines
+from headway.ppo.colorlines.rules import COLOURS, COMING, COMPACT, MOVES, PLANES, SIDE
+from headway.ppo.colorlines.vector import ColorLines
 
 
 class ColorLinesVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.envs.colorlines.rules import CELLS, COLOURS, COMING, OFFSET, ROOM, label_all, masks_all
 from headway.envs.game_kernels import Array, kernel
+from headway.ppo.colorlines.rules import CELLS, COLOURS, COMING, OFFSET, ROOM, label_all, masks_all
 
 SIGHT = 4  # steps, each way
 _POWERS = 3 ** np.arange(2 * SIGHT)  # [8]

@@ -33,10 +33,10 @@ import torch
 from numba import njit
 from torch import Tensor, nn
 
-from headway.envs.colorlines.patterns import FEATURES, NUM_PATTERNS, Spots, spots_of
-from headway.envs.colorlines.rules import CELLS, COLOURS, MOVES
-from headway.learn.ppo.network import PPONetwork
-from headway.learn.ppo.policy import load_weights
+from headway.ppo.colorlines.network_patterns import FEATURES, NUM_PATTERNS, Spots, spots_of
+from headway.ppo.colorlines.rules import CELLS, COLOURS, MOVES
+from headway.ppo.networks_network import PPONetwork
+from headway.ppo.policy import load_weights
 
 MASKED = -1e9  # instead of -inf: its log-probability stays finite, and so do gradients
 LEAST_LOG = -60.0  # what is less likely adds nothing to an entropy, and exp is slow there

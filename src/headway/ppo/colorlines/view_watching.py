@@ -12,12 +12,13 @@ import numpy as np
 from rich.console import Console
 
 from headway.coordinate.best_weights import LAST, kept_weights
-from headway.envs.colorlines.vector import ColorLines
-from headway.envs.colorlines.view import Frame, Player, animate, human, play
-from headway.learn.ppo.cells import CellsActor
 from headway.observe.folder import RunFolder
 from headway.observe.whole_files import write_whole
-from headway.recipes import colorlines, load_recipe
+from headway.ppo.colorlines import recipe as colorlines
+from headway.ppo.colorlines.network_cells import CellsActor
+from headway.ppo.colorlines.vector import ColorLines
+from headway.ppo.colorlines.view import Frame, Player, animate, human, play
+from headway.recipes import load_recipe
 from headway.recipes.config import read_values
 
 PAGE = "watch.html"

@@ -23,7 +23,7 @@ from headway.core.types import Batch, Rollout, Span, State
 from headway.experience.feedback import Priorities
 from headway.experience.recent_returns import RecentReturns
 from headway.experience.records import arrays_of, as_record, record_of
-from headway.experience.segment import DrawnSegments, Segment
+from headway.ppo.segments_segment import DrawnSegments, Segment
 
 
 class SegmentReplay:

@@ -24,15 +24,15 @@ from torch import Tensor
 from headway.core.types import Batch, LearnReport, State
 from headway.experience.recent_returns import RecentReturns
 from headway.experience.records import record_of
-from headway.experience.segment import Segment, side_by_side
-from headway.learn.advantages import effective_sample_size, gae, vtrace
-from headway.learn.ppo.autograd_step import AutogradStep
-from headway.learn.ppo.flat import Adam
-from headway.learn.ppo.mlp_kernels import advantage_moments
-from headway.learn.ppo.mlp_memory import Loss
-from headway.learn.ppo.network import ObservationScale, PPONetwork
-from headway.learn.ppo.policy import compiled
 from headway.learn.rank import ALONE, Rank
+from headway.ppo.learner_advantages import effective_sample_size, gae, vtrace
+from headway.ppo.learner_autograd_step import AutogradStep
+from headway.ppo.mlp_flat import Adam
+from headway.ppo.mlp_kernels import advantage_moments
+from headway.ppo.mlp_memory import Loss
+from headway.ppo.networks_network import ObservationScale, PPONetwork
+from headway.ppo.policy import compiled
+from headway.ppo.segments_segment import Segment, side_by_side
 
 Correction = Literal["none", "clip", "decoupled", "vtrace"]
 MEASURES = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headway.experience.segment import Segment
+from headway.ppo.segments_segment import Segment
 
 MOST = 10.0
 LEAST_VARIANCE = 1e-8

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.experience.segment import Segment
-from headway.learn.ppo.autograd_step import AutogradStep
-from headway.learn.ppo.flat import Adam
-from headway.learn.ppo.learner import PPOLearner
-from headway.learn.ppo.mlp_kernels import advantage_moments
-from headway.learn.ppo.mlp_memory import Loss
+from headway.ppo.learner import PPOLearner
+from headway.ppo.learner_autograd_step import AutogradStep
+from headway.ppo.mlp_flat import Adam
+from headway.ppo.mlp_kernels import advantage_moments
+from headway.ppo.mlp_memory import Loss
+from headway.ppo.segments_segment import Segment
 
 
 class Sequences(NamedTuple):
