@@ -45,8 +45,8 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.types import MEASURES, Batch, LearnReport, derive_seed
 from headway.launching import build_runtime
-from headway.llm.conversation import Conversation
-from headway.llm.engine import Engine, Sampling
+from headway.llm.engine.protocol_engine import Engine, Sampling
+from headway.llm.model.conversation import Conversation
 
 GROUPS, GROUP = 8, 8
 MOST, TRAINING = 200, 110

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from figures import spread
 
-from headway.llm.engine import Request, Sampling, Session
-from headway.llm.transformers_engine import TransformersEngine, build_decoder
+from headway.llm.engine.protocol_engine import Request, Sampling, Session
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer
 
 CONTEXT = 512

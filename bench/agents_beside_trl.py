@@ -51,7 +51,7 @@ from runs import last_line
 
 from headway.agents.collector_agent_episodes import EpisodeCollector
 from headway.core.types import Rollout, Snapshot, Ticket, derive_seed
-from headway.experience.episode import Episodes
+from headway.llm.rollouts_episode import Episodes
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".bench-venv-trl" / "bin" / "python"
@@ -111,7 +111,7 @@ class Job:
 
 def make_model(folder: Path, turns: int, hidden: int, layers: int) -> str:
     from headway.agents.games.lights import Lights
-    from headway.llm.made_models import make_word_model, word_tokenizer
+    from headway.llm.model.tiny_llama import make_word_model, word_tokenizer
 
     words = Lights.vocabulary(lights=8, turns=turns)
     make_word_model(words, folder, hidden=hidden, layers=layers)
@@ -231,8 +231,8 @@ def what_differs(job: Job, found: dict[str, Any], behind: int) -> str:
     `behind`: replies that may stand behind the end of the game.
     """
     from headway.agents.games.lights import Lights
-    from headway.llm.conversation import Conversation
-    from headway.llm.models import load_tokenizer
+    from headway.llm.model.conversation import Conversation
+    from headway.llm.model.loading_models import load_tokenizer
 
     tokenizer = load_tokenizer(job.model)
     conversation, end = Conversation(tokenizer), tokenizer.eos_token_id

@@ -16,9 +16,9 @@ import time
 from typing import Any
 
 from headway.coordinate.coordinator import Coordinator
-from headway.learn.grpo.learner import GRPOLearner
+from headway.llm.grpo import GRPOConfig, stations
+from headway.llm.train.grpo_learner_learner import GRPOLearner
 from headway.observe.recorder import MemoryRecorder
-from headway.recipes.grpo import GRPOConfig, stations
 from headway.runtime.threads import Threads
 
 SNAPSHOTS: list[float] = []

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from figures import spread
 
-from headway.llm.engine import Engine, Request, Sampling
-from headway.llm.transformers_engine import TransformersEngine, build_decoder
+from headway.llm.engine.protocol_engine import Engine, Request, Sampling
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder
 
 
 class Words:
@@ -32,7 +32,7 @@ class Words:
 
 def load(name: str | None, device: str, dtype: torch.dtype, *, layers: int = 30) -> Any:
     if name is not None:
-        from headway.llm.models import load_model
+        from headway.llm.model.loading_models import load_model
 
         return load_model(name, dtype=dtype, device=device)
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -98,7 +98,7 @@ def main() -> None:
 def vllm(options: argparse.Namespace, rows: int, device: str) -> Engine:
     if options.model is None:
         raise SystemExit("vLLM loads its model by itself: name one with --model")
-    from headway.llm.vllm_engine import VLLMEngine
+    from headway.llm.engine.vllm_engine import VLLMEngine
 
     return VLLMEngine(
         options.model,

@@ -35,8 +35,8 @@ WAYS = {"TRL": None, "headway, lead 0": 0, "headway, lead 1": 1}
 
 def run_ours(lead: float, threads: int, updates: int, seed: int) -> dict[str, Any]:
     from headway.coordinate.coordinator import Coordinator
+    from headway.llm.grpo import GRPOConfig, stations
     from headway.observe.recorder import MemoryRecorder
-    from headway.recipes.grpo import GRPOConfig, stations
     from headway.runtime.threads import Threads
 
     config = GRPOConfig(
@@ -75,8 +75,8 @@ def run_ours(lead: float, threads: int, updates: int, seed: int) -> dict[str, An
 
 
 def run_peer(threads: int, updates: int, seed: int) -> dict[str, Any]:
-    from headway.llm.models import locate
-    from headway.llm.tasks import load_task
+    from headway.llm.model.loading_models import locate
+    from headway.llm.tasks.tasks import load_task
 
     task = load_task("larger_than", seed=seed)
     prompts = [task.prompt(index) for index in range(PROMPTS * updates)]

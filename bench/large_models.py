@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.capacity.memory_items import in_gb
-from headway.capacity.model_shape import NAMED_CONFIGS, shape_of
 from headway.core.types import Batch, Rollout, Span
-from headway.experience.group import Group
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
-from headway.llm.engine import Request, Sampling
-from headway.llm.transformers_engine import TransformersEngine, build_decoder
+from headway.llm.engine.protocol_engine import Request, Sampling
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder
+from headway.llm.memory.model_shape import NAMED_CONFIGS, shape_of
+from headway.llm.memory.roles_memory_items import in_gb
+from headway.llm.rollouts_group import Group
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings
 from headway.recipes.rate_probe import made_up_batch
 
 TINY = {
@@ -92,7 +92,7 @@ def random_weights(shape: str, dtype: torch.dtype, device: str) -> Any:
 def trained(given: argparse.Namespace) -> Any:
     model = random_weights(given.shape, getattr(torch, given.weights), given.device)
     if given.what == "lora":
-        from headway.llm.adapters import add_adapters
+        from headway.llm.model.adapters import add_adapters
 
         model = add_adapters(model, given.lora_rank, 2.0 * given.lora_rank)
     if not given.no_checkpointing:

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from headway.capacity.memory_items import in_gb
-from headway.capacity.model_shape import NAMED_CONFIGS, shape_of
-from headway.capacity.training_memory import Training, activation_bytes, learner_memory
-from headway.learn.grpo.learner import GRPOLearner
-from headway.learn.grpo.settings import GRPOSettings
+from headway.llm.memory.model_shape import NAMED_CONFIGS, shape_of
+from headway.llm.memory.roles_memory_items import in_gb
+from headway.llm.memory.roles_training_memory import Training, activation_bytes, learner_memory
+from headway.llm.train.grpo_learner_learner import GRPOLearner
+from headway.llm.train.grpo_settings import GRPOSettings
 from headway.recipes.rate_probe import made_up_batch
 
 GROUP = 8

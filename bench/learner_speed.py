@@ -38,11 +38,11 @@ import torch
 from figures import spread
 from torch.utils.checkpoint import checkpoint
 
-from headway.capacity.memory_items import GB
 from headway.core.types import Batch, Rollout
-from headway.experience.group import Group
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
-from headway.learn.grpo.policy import autocast
+from headway.llm.memory.roles_memory_items import GB
+from headway.llm.rollouts_group import Group
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings
+from headway.llm.train.model_in_training_policy import autocast
 
 RATE = 1e-6
 CHUNK = 4096
@@ -147,7 +147,7 @@ class Ours:
         self._learner = GRPOLearner(lambda: load(shape, given.device), settings)
         self.kernels = self._learner._training.kernels
         if body:
-            from headway.llm.layer_compiler import undo_compiling
+            from headway.llm.train.heads_layer_compiler import undo_compiling
 
             model: Any = self._learner._training.model
             undo_compiling(model)

@@ -54,8 +54,8 @@ SHARED = {
 def run_cell(task: str, lead: float, seed: int, options: dict[str, Any]) -> dict[str, Any]:
     """Train once; a line of the results."""
     from headway.coordinate.coordinator import Coordinator
+    from headway.llm.grpo import GRPOConfig, stations
     from headway.observe.recorder import MemoryRecorder
-    from headway.recipes.grpo import GRPOConfig, stations
     from headway.runtime.threads import Threads
 
     config = GRPOConfig(**{**SHARED, **TASKS[task], **options}, max_lead=lead, seed=seed)

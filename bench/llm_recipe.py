@@ -28,17 +28,17 @@ import torch
 from figures import Busy, spread
 from generation import Words, load
 
-from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Settings
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
-from headway.llm.engine import Sample, Sampling
-from headway.llm.tasks import Prompt, user_says
-from headway.llm.transformers_engine import TransformersEngine, build_decoder
+from headway.llm.collector import GroupCollector, GroupSettings
+from headway.llm.engine.protocol_engine import Sample, Sampling
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder
+from headway.llm.tasks.tasks import Prompt, user_says
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings
+from headway.llm.weights.receiver_weight_link import Intake
+from headway.llm.weights.source_linked_learner import LinkedLearner
 from headway.observe.recorder import MemoryRecorder
-from headway.publish.linked_learner import LinkedLearner
-from headway.publish.weight_link import Intake
 from headway.runtime.processes import Processes
 from headway.runtime.threads import Threads
 

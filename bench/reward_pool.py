@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 from figures import spread
 
-from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport
-from headway.llm.engine import EngineHealth, Request, Sample
-from headway.llm.reward_functions import RewardFunctions, load_rewards
-from headway.llm.reward_pool import PoolSettings
-from headway.llm.tasks import Prompt, PromptTask, user_says
+from headway.llm.collector import GroupCollector, GroupSettings
+from headway.llm.engine.protocol_engine import EngineHealth, Request, Sample
+from headway.llm.tasks.reward_functions import RewardFunctions, load_rewards
+from headway.llm.tasks.reward_pool import PoolSettings
+from headway.llm.tasks.tasks import Prompt, PromptTask, user_says
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.threads import Threads
 

@@ -32,8 +32,8 @@ import torch
 from figures import spread
 from generation import Words
 
-from headway.llm.engine import ContinuationScores, Engine, ScoreRequest
-from headway.llm.transformers_engine import TransformersEngine, build_decoder
+from headway.llm.engine.protocol_engine import ContinuationScores, Engine, ScoreRequest
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder
 
 SHAPES: dict[str, dict[str, Any]] = {
     "135m": {"vocab": 49152, "hidden": 576, "inner": 1536, "layers": 30, "heads": 9, "kv_heads": 3},
@@ -44,7 +44,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def load(options: argparse.Namespace, device: str, dtype: torch.dtype) -> Any:
     if options.model:
-        from headway.llm.models import load_model
+        from headway.llm.model.loading_models import load_model
 
         return load_model(options.model, dtype=dtype, device=device)
     from transformers import Qwen2Config, Qwen2ForCausalLM

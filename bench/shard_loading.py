@@ -26,7 +26,7 @@ from headway.core.types import Batch, LearnReport
 from headway.learn.rank import ALONE, Rank
 from headway.learn.rank_processes import RankProcesses
 from headway.learn.ranks import RankedLearner
-from headway.learn.sharding import shard_model
+from headway.llm.train.sharding import shard_model
 
 MB = 1e6
 
@@ -62,7 +62,7 @@ class Loaded:
         from torch.distributed.fsdp import fully_shard  # noqa: F401 - what is imported is no part of the model
         from transformers import LlamaForCausalLM  # noqa: F401
 
-        from headway.llm.models import load_model, load_unread
+        from headway.llm.model.loading_models import load_model, load_unread
 
         torch.set_num_threads(1)
         self._rank = rank

@@ -27,8 +27,8 @@ import torch
 from figures import spread
 
 from headway.core.types import Batch, Rollout
-from headway.experience.group import Group
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
+from headway.llm.rollouts_group import Group
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings
 from headway.testing.tiny_models import tiny_model
 
 SHAPES = {"tiny": ((64, 32, 8, 16),), "smollm2": ((64, 16, 8, 4), (128, 96, 8, 1))}
@@ -39,7 +39,7 @@ BUDGET = 1024
 def load(name: str, device: str) -> Any:
     if name == "tiny":
         return tiny_model(context=4096).to(device)
-    from headway.llm.models import load_model
+    from headway.llm.model.loading_models import load_model
 
     return load_model(name, device=device)
 

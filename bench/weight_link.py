@@ -6,7 +6,7 @@
 
       learner's process                                         engine's process
       store    to the machine's memory, into shared memory      mapped; onto the device
-      direct   a copy on the device, a handle                   NCCL or gloo; onto the device   (publish/weight_link.py)
+      direct   a copy on the device, a handle                   NCCL or gloo; onto the device   (llm/weights/receiver_weight_link.py)
       wire     the same handle                                  bytes over TCP; onto the device   (what direct falls to)
 
 Each hand-over ends when all weights are in the engine's device memory. The ways take turns in every repeat, so that
@@ -31,8 +31,8 @@ from typing import Any
 import torch
 
 from headway.children.channel import Channel
-from headway.publish.weight_link import Intake
-from headway.publish.weight_source import WeightSource
+from headway.llm.weights.receiver_weight_link import Intake
+from headway.llm.weights.source_weight_source import WeightSource
 from headway.runtime.arena import Arena
 from headway.runtime.transport import Views, encode
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 from headway import Ticket
-from headway.collect.groups import GroupCollector
 from headway.core.types import derive_seed
-from headway.llm.engine import Engine, Sample
-from headway.llm.tasks import Prompt
-from headway.recipes import grpo
+from headway.llm import grpo
+from headway.llm.collector import GroupCollector
+from headway.llm.engine.protocol_engine import Engine, Sample
+from headway.llm.tasks.tasks import Prompt
 
 
 class Extremes(GroupCollector):

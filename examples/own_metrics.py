@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from headway import Batch, LearnReport
-from headway.learn.grpo.learner import GRPOLearner
-from headway.recipes import grpo
+from headway.llm import grpo
+from headway.llm.train.grpo_learner_learner import GRPOLearner
 
 
 class SolvedLearner(GRPOLearner):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headway.llm.engine_host import Layout, News, serve
+from headway.llm.engine.engine_host import Layout, News, serve
 
 if TYPE_CHECKING:
-    from headway.llm.hosted_engine import HostedEngine
+    from headway.llm.engine.engine_process_hosted_engine import HostedEngine
 
 VOCABULARY = 40
 STOPS = (7, 31)
@@ -173,8 +173,8 @@ def bigram_engine(
     `trouble`: "does not start", "refuses weights", "raises at step N", "tears load N" or "freezes at load N"; in every
     process, or once if there is a file `fuse`.
     """
-    from headway.llm.host_process import HostSettings
-    from headway.llm.hosted_engine import HostedEngine
+    from headway.llm.engine.engine_process_host_process import HostSettings
+    from headway.llm.engine.engine_process_hosted_engine import HostedEngine
 
     program = f"import sys; sys.path[:] = {sys.path!r}; from bigram_engine import main; main(sys.argv[1])"
     spec = {"seed": seed, "rows": rows, "step_s": step_s, "trouble": trouble, "fuse": str(fuse or "")}

@@ -13,17 +13,17 @@ from waiting import wait_until
 
 from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport, Rollout
-from headway.experience.episode import Episodes
-from headway.experience.group import Group
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings
-from headway.learn.imitation.learner import ImitationLearner
-from headway.learn.imitation.settings import ImitationSettings
 from headway.learn.rank import ALONE, Rank
-from headway.learn.sharding import shard_model
-from headway.llm.adapters import add_adapters
-from headway.llm.models import load_model
-from headway.publish.offered_rows import OffersRows
-from headway.publish.weight_source import WeightSource
+from headway.llm.model.adapters import add_adapters
+from headway.llm.model.loading_models import load_model
+from headway.llm.rollouts_episode import Episodes
+from headway.llm.rollouts_group import Group
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings
+from headway.llm.train.imitation_learner import ImitationLearner
+from headway.llm.train.imitation_settings import ImitationSettings
+from headway.llm.train.sharding import shard_model
+from headway.llm.weights.source_offered_rows import OffersRows
+from headway.llm.weights.source_weight_source import WeightSource
 from headway.testing.tiny_models import tiny_model
 
 CASES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from headway.coordinate.settings import Settings
 from headway.core.rules import Tally
 from headway.core.types import Batch, Snapshot, Ticket, derive_seed
 from headway.launching import build_runtime
-from headway.llm.made_models import make_word_model
+from headway.llm.model.tiny_llama import make_word_model
 from headway.observe.fingerprint import fingerprint
 from headway.recipes.config import read_values
 from headway.text_games import recipe_priorzero as priorzero

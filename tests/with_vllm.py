@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.llm.engine import EngineError
-from headway.llm.vllm_engine import PYTHON_VARIABLE, check_installed, find_python
+from headway.llm.engine.protocol_engine import EngineError
+from headway.llm.engine.vllm_engine import PYTHON_VARIABLE, check_installed, find_python
 
 
 def vllm_python() -> str:

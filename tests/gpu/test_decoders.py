@@ -14,14 +14,14 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 if not torch.cuda.is_available():  # then there need not be a triton either
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from headway.llm.engine import Engine, Request, Sampling  # noqa: E402
-from headway.llm.models import load_model, load_tokenizer  # noqa: E402
-from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
-from headway.llm.rereading_decoder import RereadingDecoder  # noqa: E402
-from headway.llm.sampling import draw  # noqa: E402
-from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
-from headway.llm.trees import ReplyTree  # noqa: E402
-from headway.llm.triton_llama_decoder import TritonLlamaDecoder  # noqa: E402
+from headway.llm.engine.decoder_sampling import draw  # noqa: E402
+from headway.llm.engine.general_decoders_padded_decoder import PaddedDecoder  # noqa: E402
+from headway.llm.engine.general_decoders_rereading_decoder import RereadingDecoder  # noqa: E402
+from headway.llm.engine.protocol_engine import Engine, Request, Sampling  # noqa: E402
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.engine.triton_llama_decoder import TritonLlamaDecoder  # noqa: E402
+from headway.llm.model.loading_models import load_model, load_tokenizer  # noqa: E402
+from headway.llm.train.trees import ReplyTree  # noqa: E402
 from headway.testing.engine_contract import EngineContract  # noqa: E402
 from headway.testing.score_contract import ScoreContract  # noqa: E402
 from headway.testing.session_contract import SessionContract  # noqa: E402

@@ -16,10 +16,10 @@ if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.experience.group import Group  # noqa: E402
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.llm.gpu_share import generating  # noqa: E402
-from headway.llm.part_of_gpu import num_multiprocessors, stream_on_part  # noqa: E402
+from headway.llm.engine.gpu_share import generating  # noqa: E402
+from headway.llm.engine.gpu_share_part_of_gpu import num_multiprocessors, stream_on_part  # noqa: E402
+from headway.llm.rollouts_group import Group  # noqa: E402
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
@@ -142,8 +142,8 @@ def test_float32_is_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the model's own precision the kernels differ from dense masks by rounding alone."""
     import contextlib
 
-    monkeypatch.setattr("headway.learn.grpo.policy.autocast", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr("headway.learn.model_in_training.autocast", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr("headway.llm.train.model_in_training_policy.autocast", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr("headway.llm.train.model_in_training.autocast", lambda device: contextlib.nullcontext())
     auto, dense = learner("llama"), learner("llama", trainer_attention="dense", compile_trainer="off")
     assert auto._training.kernels.windows is not None
     auto.learn(batch())

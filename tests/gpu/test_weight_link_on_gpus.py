@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import torch
 
-from headway.publish.weight_link import Intake, LinkedWeights
-from headway.publish.weight_source import ON_DEVICE, WeightSource
-from headway.publish.weight_wire import LinkBroken
+from headway.llm.weights.connection_weight_wire import LinkBroken
+from headway.llm.weights.receiver_weight_link import Intake, LinkedWeights
+from headway.llm.weights.source_weight_source import ON_DEVICE, WeightSource
 
 pytestmark = pytest.mark.gpu
 
 OTHER = """
 import pickle, sys, time, torch
-from headway.publish.weight_link import Intake
-from headway.publish.weight_source import WeightSource
+from headway.llm.weights.receiver_weight_link import Intake
+from headway.llm.weights.source_weight_source import WeightSource
 
 source, intake = WeightSource(deadline_s=60.0, bucket_bytes=4 << 20), Intake("cuda")
 while True:

@@ -18,10 +18,10 @@ pytest.importorskip("numba", reason="needs headway[llm]")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from headway.llm.engine import ContinuationScores, EngineError, ScoreRequest  # noqa: E402
-from headway.llm.made_models import word_tokenizer  # noqa: E402
-from headway.llm.model_types import ModelError  # noqa: E402
-from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.engine.protocol_engine import ContinuationScores, EngineError, ScoreRequest  # noqa: E402
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.model.tiny_llama import word_tokenizer  # noqa: E402
+from headway.llm.model.types import ModelError  # noqa: E402
 from headway.testing.story_priors import UniformPrior  # noqa: E402
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
 from headway.text_games.action_prior import ActionPrior, Opinion, Situation, softened  # noqa: E402

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from headway.llm.block_masks import BLOCK, RowMask, Spans  # noqa: E402
-from headway.llm.row_packing import STEP, fill_rows, row_length  # noqa: E402
-from headway.llm.trees import ReplyTree, lay_out, pack_trees  # noqa: E402
+from headway.llm.train.trees import ReplyTree, lay_out, pack_trees  # noqa: E402
+from headway.llm.train.trees_block_masks import BLOCK, RowMask, Spans  # noqa: E402
+from headway.llm.train.trees_row_packing import STEP, fill_rows, row_length  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

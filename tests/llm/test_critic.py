@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.experience.group import Group  # noqa: E402
-from headway.learn.corrections import CORRECTIONS  # noqa: E402
-from headway.learn.grpo.critic import CriticSettings  # noqa: E402
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.llm.adapters import add_adapters  # noqa: E402
+from headway.llm.model.adapters import add_adapters  # noqa: E402
+from headway.llm.rollouts_group import Group  # noqa: E402
+from headway.llm.train.corrections import CORRECTIONS  # noqa: E402
+from headway.llm.train.critic import CriticSettings  # noqa: E402
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
 START = tiny_model()

@@ -22,8 +22,8 @@ from headway.agents.chat_api import ChatMessage, FunctionCall, Refused, read_rep
 from headway.agents.endpoint import AgentRun, Endpoint, RunRules  # noqa: E402
 from headway.agents.endpoint_server import EndpointServer  # noqa: E402
 from headway.agents.endpoint_tokens import ChatTokens  # noqa: E402
-from headway.llm.engine import Overdue, Reply, Sampling, Session  # noqa: E402
-from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.engine.protocol_engine import Overdue, Reply, Sampling, Session  # noqa: E402
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.observe.strangers import Strangers  # noqa: E402
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
 

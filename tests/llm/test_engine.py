@@ -17,13 +17,13 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
-from headway.llm.engine import EngineError, Overdue, Request, Sampling, ScoreRequest  # noqa: E402
-from headway.llm.gpu_share import is_generating  # noqa: E402
-from headway.llm.llama_decoder import LlamaDecoder  # noqa: E402
-from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
-from headway.llm.rereading_decoder import RereadingDecoder  # noqa: E402
-from headway.llm.sampling import draw, log_kept_mass, uniform  # noqa: E402
-from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.engine.decoder_sampling import draw, log_kept_mass, uniform  # noqa: E402
+from headway.llm.engine.general_decoders_padded_decoder import PaddedDecoder  # noqa: E402
+from headway.llm.engine.general_decoders_rereading_decoder import RereadingDecoder  # noqa: E402
+from headway.llm.engine.gpu_share import is_generating  # noqa: E402
+from headway.llm.engine.llama_decoder import LlamaDecoder  # noqa: E402
+from headway.llm.engine.protocol_engine import EngineError, Overdue, Request, Sampling, ScoreRequest  # noqa: E402
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.testing.tiny_models import KINDS, PLAIN_KINDS, RECURRENT_KINDS, tiny_model, tiny_tokenizer  # noqa: E402
 
 STOPS = (0, 7, 90, 91, 92)  # of some 260 tokens

@@ -18,12 +18,12 @@ pytest.importorskip("numba", reason="needs headway[llm]")
 import bigram_engine  # noqa: E402
 from with_vllm import needs_vllm, vllm_python  # noqa: E402
 
-from headway.llm.engine import Engine, EngineError, Sampling  # noqa: E402
-from headway.llm.models import load_model, load_tokenizer  # noqa: E402
-from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
-from headway.llm.rereading_decoder import RereadingDecoder  # noqa: E402
-from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
-from headway.llm.vllm_engine import VLLMEngine, kind_of_log_probs  # noqa: E402
+from headway.llm.engine.general_decoders_padded_decoder import PaddedDecoder  # noqa: E402
+from headway.llm.engine.general_decoders_rereading_decoder import RereadingDecoder  # noqa: E402
+from headway.llm.engine.protocol_engine import Engine, EngineError, Sampling  # noqa: E402
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.engine.vllm_engine import VLLMEngine, kind_of_log_probs  # noqa: E402
+from headway.llm.model.loading_models import load_model, load_tokenizer  # noqa: E402
 from headway.testing.engine_contract import EngineContract  # noqa: E402
 from headway.testing.score_contract import ScoreContract  # noqa: E402
 from headway.testing.session_contract import SessionContract  # noqa: E402

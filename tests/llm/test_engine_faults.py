@@ -19,7 +19,6 @@ from bigram_engine import WEIGHT, bigram_engine, log_softmax, table
 from log_totals import audit
 from running_processes import all_children, title, wait_until_gone
 
-from headway.collect.groups import GroupCollector, GroupSettings
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
@@ -27,8 +26,9 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.types import Batch, LearnReport
 from headway.launching import build_runtime
-from headway.llm.engine import Engine, Sampling
-from headway.llm.tasks import Prompt, PromptTask, user_says
+from headway.llm.collector import GroupCollector, GroupSettings
+from headway.llm.engine.protocol_engine import Engine, Sampling
+from headway.llm.tasks.tasks import Prompt, PromptTask, user_says
 from headway.observe.recorder import MemoryRecorder
 
 PROMPTS = 500

@@ -12,12 +12,12 @@ from headway.agents.collector_group_filters import GroupSummary, is_silent  # no
 from headway.agents.episodes_episode_loop import Progress  # noqa: E402
 from headway.agents.episodes_episode_player import PlayedGroup  # noqa: E402
 from headway.agents.evaluator_agent_games import _measures  # noqa: E402
-from headway.experience.episode import EpisodeBuilder, Episodes  # noqa: E402
-from headway.learn.grpo.credit import state_credit  # noqa: E402
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings, _Look  # noqa: E402
-from headway.learn.grpo.replies import Replies  # noqa: E402
-from headway.learn.grpo.summary import summarize  # noqa: E402
-from headway.llm.transcript import Transcript, TurnText  # noqa: E402
+from headway.llm.rollouts_episode import EpisodeBuilder, Episodes  # noqa: E402
+from headway.llm.rollouts_transcript import Transcript, TurnText  # noqa: E402
+from headway.llm.train.advantages_credit import state_credit  # noqa: E402
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings, _Look  # noqa: E402
+from headway.llm.train.grpo_learner_summary import summarize  # noqa: E402
+from headway.llm.train.replies import Replies  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

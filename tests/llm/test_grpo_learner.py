@@ -15,14 +15,14 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.coordinate.roles import LearnerRole  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.experience.group import Group  # noqa: E402
-from headway.learn.corrections import CORRECTIONS  # noqa: E402
-from headway.learn.grpo.advantages import ALL_ESTIMATORS, ESTIMATORS  # noqa: E402
-from headway.learn.grpo.engine_check import overwrite  # noqa: E402
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
-from headway.llm.heads import chosen_log_probs  # noqa: E402
-from headway.llm.trees import ReplyTree, hidden_states, lay_out, lay_out_joined, pack_trees, pays_to_join  # noqa: E402
+from headway.llm.model.adapters import add_adapters, plain_weights  # noqa: E402
+from headway.llm.rollouts_group import Group  # noqa: E402
+from headway.llm.train.advantages import ALL_ESTIMATORS, ESTIMATORS  # noqa: E402
+from headway.llm.train.corrections import CORRECTIONS  # noqa: E402
+from headway.llm.train.grpo_learner_engine_check import overwrite  # noqa: E402
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
+from headway.llm.train.heads import chosen_log_probs  # noqa: E402
+from headway.llm.train.trees import ReplyTree, hidden_states, lay_out, lay_out_joined, pack_trees, pays_to_join  # noqa: E402
 from headway.testing.tiny_models import PLAIN_KINDS, tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headway.llm.heads import PLAIN, LogitTransform, chosen_log_probs
+from headway.llm.train.heads import PLAIN, LogitTransform, chosen_log_probs
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's compiler, when it is imported

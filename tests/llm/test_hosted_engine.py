@@ -22,9 +22,9 @@ torch = pytest.importorskip("torch")
 from bigram_engine import WEIGHT, bigram_engine, log_softmax, table  # noqa: E402
 from running_processes import all_children, assert_no_more_shared_memory, wait_until_gone  # noqa: E402
 
-from headway.llm.engine import EngineError, Overdue, Request, Sample, Sampling, ScoreRequest  # noqa: E402
-from headway.llm.host_process import HostSettings  # noqa: E402
-from headway.llm.hosted_engine import HostedEngine  # noqa: E402
+from headway.llm.engine.engine_process_host_process import HostSettings  # noqa: E402
+from headway.llm.engine.engine_process_hosted_engine import HostedEngine  # noqa: E402
+from headway.llm.engine.protocol_engine import EngineError, Overdue, Request, Sample, Sampling, ScoreRequest  # noqa: E402
 
 LONG = Sampling(max_tokens=80, min_tokens=80)
 STEP_S = 2e-3 * slowness()  # 80 tokens in about 200 ms of a quiet machine
@@ -275,7 +275,7 @@ def test_an_engine_that_nobody_holds_any_more_ends() -> None:
 def test_the_process_goes_with_whoever_started_it(what: signal.Signals) -> None:
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from bigram_engine import bigram_engine\n"
-        "from headway.llm.engine import Request, Sampling\n"
+        "from headway.llm.engine.protocol_engine import Request, Sampling\n"
         "engine = bigram_engine(step_s=0.05)\n"
         "print(engine.pid, flush=True)\n"
         "engine.generate(Request('r', (1, 2), 4, 0, Sampling(max_tokens=100, min_tokens=100)))\n"

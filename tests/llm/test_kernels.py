@@ -20,21 +20,21 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.experience.episode import EpisodeBuilder  # noqa: E402
-from headway.experience.group import Group  # noqa: E402
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.learn.imitation.learner import ImitationLearner  # noqa: E402
-from headway.learn.imitation.settings import ImitationSettings  # noqa: E402
-from headway.llm import layer_compiler  # noqa: E402
-from headway.llm.adapters import add_adapters  # noqa: E402
-from headway.llm.flash_trees import FlashTable, seen  # noqa: E402
-from headway.llm.flex_attention import can_read_by_flash, expect_slow_attention  # noqa: E402
-from headway.llm.gpu_share import GpuShare  # noqa: E402
-from headway.llm.kernels import BY_FLASH, Kernels, choose_kernels  # noqa: E402
-from headway.llm.layer_compiler import compile_layers, layers_of, undo_compiling  # noqa: E402
-from headway.llm.layouts import choose_layout  # noqa: E402
-from headway.llm.trees import ReplyTree, hidden_states, lay_out  # noqa: E402
-from headway.llm.without_dropout import without_dropout  # noqa: E402
+from headway.llm.engine.gpu_share import GpuShare  # noqa: E402
+from headway.llm.model.adapters import add_adapters  # noqa: E402
+from headway.llm.rollouts_episode import EpisodeBuilder  # noqa: E402
+from headway.llm.rollouts_group import Group  # noqa: E402
+from headway.llm.train import heads_layer_compiler as layer_compiler  # noqa: E402
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
+from headway.llm.train.heads_layer_compiler import compile_layers, layers_of, undo_compiling  # noqa: E402
+from headway.llm.train.imitation_learner import ImitationLearner  # noqa: E402
+from headway.llm.train.imitation_settings import ImitationSettings  # noqa: E402
+from headway.llm.train.kernels import BY_FLASH, Kernels, choose_kernels  # noqa: E402
+from headway.llm.train.kernels_flex_attention import can_read_by_flash, expect_slow_attention  # noqa: E402
+from headway.llm.train.kernels_layouts import choose_layout  # noqa: E402
+from headway.llm.train.trees import ReplyTree, hidden_states, lay_out  # noqa: E402
+from headway.llm.train.trees_flash_trees import FlashTable, seen  # noqa: E402
+from headway.llm.train.without_dropout import without_dropout  # noqa: E402
 from headway.testing.tiny_models import ROWS_KINDS, WINDOW, tiny_model  # noqa: E402
 from headway.text_games.prior_learner_learner import PriorLearner  # noqa: E402
 from headway.text_games.prior_learner_settings import PriorSettings  # noqa: E402
@@ -367,7 +367,7 @@ def test_a_wrong_number_is_found_and_the_model_goes_on_without(
     class OnAGPU:
         type = "cuda"
 
-    monkeypatch.setattr("headway.llm.kernels.device_of", lambda model: OnAGPU)
+    monkeypatch.setattr("headway.llm.train.kernels.device_of", lambda model: OnAGPU)
     assert choose_kernels(model, "tree", "auto", "auto", 512, no_autocast) == Kernels()
     said = capsys.readouterr().err
     by_flex, by_dense = said.splitlines()  # it was tried by flash kernels, then by FlexAttention

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.experience.group import Group  # noqa: E402
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.llm.heads import LogitTransform, logit_transform_of  # noqa: E402
-from headway.llm.layouts import choose_layout  # noqa: E402
-from headway.llm.without_dropout import without_dropout  # noqa: E402
+from headway.llm.rollouts_group import Group  # noqa: E402
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
+from headway.llm.train.heads import LogitTransform, logit_transform_of  # noqa: E402
+from headway.llm.train.kernels_layouts import choose_layout  # noqa: E402
+from headway.llm.train.without_dropout import without_dropout  # noqa: E402
 from headway.testing.tiny_models import KINDS, PLAIN_KINDS, ROWS_KINDS, WINDOW, tiny_model  # noqa: E402
 
 CASES = [(kind, layout) for kind in KINDS for layout in ("tree", "rows") if layout == "rows" or kind not in ROWS_KINDS]

@@ -11,25 +11,25 @@ import numpy as np
 import pytest
 import torch
 
-from headway.capacity.model_shape import FAMILY, shape_of
-from headway.capacity.planned_run import PAIR_SLOWNESS, tree_tokens
-from headway.capacity.training_memory import (
+from headway.core.types import Batch, Rollout, Span
+from headway.llm.memory.model_shape import FAMILY, shape_of
+from headway.llm.memory.model_shapes import find_shape
+from headway.llm.memory.planned_run import PAIR_SLOWNESS, tree_tokens
+from headway.llm.memory.roles_training_memory import (
     Training,
     activation_bytes,
     copied_matrices_bytes,
     layer_activation_bytes,
     learner_memory,
 )
-from headway.core.types import Batch, Rollout, Span
-from headway.experience.group import Group
-from headway.learn.grpo.learner import GRPOLearner
-from headway.learn.grpo.settings import GRPOSettings
-from headway.llm import layer_compiler
-from headway.llm.adapters import add_adapters
-from headway.llm.kernels import BY_FLASH, Kernels
-from headway.llm.layouts import log_probs_of_group
-from headway.llm.trees import SLOWNESS, pack_trees, pair_price
-from headway.recipes.model_shapes import find_shape
+from headway.llm.model.adapters import add_adapters
+from headway.llm.rollouts_group import Group
+from headway.llm.train import heads_layer_compiler as layer_compiler
+from headway.llm.train.grpo_learner_learner import GRPOLearner
+from headway.llm.train.grpo_settings import GRPOSettings
+from headway.llm.train.kernels import BY_FLASH, Kernels
+from headway.llm.train.kernels_layouts import log_probs_of_group
+from headway.llm.train.trees import SLOWNESS, pack_trees, pair_price
 from headway.testing.tiny_models import save_tiny_model, tiny_model
 
 PROMPT, REPLY, REPLIES = 24, 16, 4

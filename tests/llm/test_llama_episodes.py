@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 pytest.importorskip("numba", reason="needs headway[llm]")
 
-from headway.llm import llama_episodes  # noqa: E402
-from headway.llm.adapters import add_adapters  # noqa: E402
-from headway.llm.trees import body_of, hidden_states, lay_out, pack_trees  # noqa: E402
+from headway.llm.model.adapters import add_adapters  # noqa: E402
+from headway.llm.train import llama_episodes  # noqa: E402
+from headway.llm.train.trees import body_of, hidden_states, lay_out, pack_trees  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

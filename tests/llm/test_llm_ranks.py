@@ -24,10 +24,10 @@ from sharded_learners import batch  # noqa: E402
 
 from headway.children.torch_groups import find_store, open_store  # noqa: E402
 from headway.core.types import Batch, LearnReport  # noqa: E402
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.learn.rank import ALONE, Meeting, Rank  # noqa: E402
 from headway.learn.rank_processes import RankProcesses  # noqa: E402
 from headway.learn.ranks import RankedLearner, RankFailed  # noqa: E402
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 

@@ -18,9 +18,9 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.experience.group import Group  # noqa: E402
-from headway.learn.grpo.learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.llm.adapters import add_adapters, without_adapters  # noqa: E402
+from headway.llm.model.adapters import add_adapters, without_adapters  # noqa: E402
+from headway.llm.rollouts_group import Group  # noqa: E402
+from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
 START = {kind: tiny_model(kind) for kind in ("llama", "gpt2")}

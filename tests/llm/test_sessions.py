@@ -18,15 +18,15 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
-from headway.llm import llama_decoder  # noqa: E402
-from headway.llm.continuous_batch import ContinuousBatch  # noqa: E402
-from headway.llm.engine import Aborted, Request, Sample, Sampling  # noqa: E402
-from headway.llm.engine_host import EngineHost  # noqa: E402
-from headway.llm.llama_decoder import LlamaDecoder  # noqa: E402
-from headway.llm.sample_rows import GenerationJob  # noqa: E402
-from headway.llm.session_rows import CachedSession, SharedPrompt  # noqa: E402
-from headway.llm.sessions import RereadSession  # noqa: E402
-from headway.llm.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
+from headway.llm.engine import llama_decoder  # noqa: E402
+from headway.llm.engine.continuous_batch import ContinuousBatch  # noqa: E402
+from headway.llm.engine.continuous_batch_sample_rows import GenerationJob  # noqa: E402
+from headway.llm.engine.continuous_batch_session_rows import CachedSession, SharedPrompt  # noqa: E402
+from headway.llm.engine.engine_host import EngineHost  # noqa: E402
+from headway.llm.engine.llama_decoder import LlamaDecoder  # noqa: E402
+from headway.llm.engine.protocol_engine import Aborted, Request, Sample, Sampling  # noqa: E402
+from headway.llm.engine.protocol_sessions import RereadSession  # noqa: E402
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
 from headway.testing.tiny_models import KINDS, tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

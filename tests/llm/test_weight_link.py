@@ -20,16 +20,16 @@ from waiting import patient, wait_until
 
 from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, carriers, map_payloads
-from headway.publish.linked_learner import LinkedLearner
-from headway.publish.weight_layout import BucketLayout, checksum
-from headway.publish.weight_link import Intake, LinkedWeights
-from headway.publish.weight_pair import BYTES, GLOO, NCCL, End, choose_backend
-from headway.publish.weight_source import WeightSource
-from headway.publish.weight_wire import LinkBroken
+from headway.llm.weights.connection_weight_pair import BYTES, GLOO, NCCL, End, choose_backend
+from headway.llm.weights.connection_weight_wire import LinkBroken
+from headway.llm.weights.receiver_weight_layout import BucketLayout, checksum
+from headway.llm.weights.receiver_weight_link import Intake, LinkedWeights
+from headway.llm.weights.source_linked_learner import LinkedLearner
+from headway.llm.weights.source_weight_source import WeightSource
 
 SOURCE = """
 import pickle, sys, torch
-from headway.publish.weight_source import WeightSource
+from headway.llm.weights.source_weight_source import WeightSource
 
 source = WeightSource(**pickle.load(sys.stdin.buffer))
 while True:
@@ -335,8 +335,8 @@ def test_a_linked_learner_publishes_handles_of_what_its_weights_were() -> None:
 
 def test_an_engine_keeps_its_weights_until_all_of_the_new_ones_are_there(source: Elsewhere) -> None:
     pytest.importorskip("transformers", reason="needs headway[llm]")
-    from headway.llm.engine import Request, Sampling
-    from headway.llm.transformers_engine import TransformersEngine, build_decoder
+    from headway.llm.engine.protocol_engine import Request, Sampling
+    from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder
     from headway.testing.tiny_models import tiny_model, tiny_tokenizer
 
     def engine_of(seed: int) -> TransformersEngine:

@@ -13,9 +13,9 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from grpo_runs import make_material, tiny_values
 
 from headway.coordinate.coordinator import Coordinator
+from headway.llm.grpo import GRPOConfig, stations
 from headway.observe.fingerprint import fingerprint
 from headway.recipes.config import read_values
-from headway.recipes.grpo import GRPOConfig, stations
 from headway.runtime.inline import Inline
 from headway.runtime.ray_actors import RayActors
 

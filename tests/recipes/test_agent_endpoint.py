@@ -19,7 +19,7 @@ from headway.agents.episodes_episode_player import GroupFailed  # noqa: E402
 from headway.agents.recipe import AgentConfig  # noqa: E402
 from headway.core.protocols import CannotGoOn  # noqa: E402
 from headway.core.types import MEASURES, Rollout, Ticket  # noqa: E402
-from headway.experience.episode import Episodes  # noqa: E402
+from headway.llm.rollouts_episode import Episodes  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.observe.recorder import MemoryRecorder  # noqa: E402
 from headway.recipes.config import ConfigError, read_values  # noqa: E402

@@ -23,8 +23,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from headway.cli import main  # noqa: E402
 from headway.coordinate.best_weights import kept_weights  # noqa: E402
 from headway.coordinate.checkpoint import CheckpointStore  # noqa: E402
-from headway.llm.models import ModelError  # noqa: E402
-from headway.llm.saving import save_model  # noqa: E402
+from headway.llm.model.loading_models import ModelError  # noqa: E402
+from headway.llm.model.loading_saving import save_model  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.observe.folder import RunFolder  # noqa: E402
 from headway.recipes import EXPORTED, RECIPES, load_recipe  # noqa: E402

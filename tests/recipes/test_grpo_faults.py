@@ -24,10 +24,10 @@ from running_processes import all_children, title, wait_until_gone
 from with_vllm import needs_vllm, vllm_python
 
 from headway.coordinate.coordinator import Coordinator
+from headway.llm.grpo import GRPOConfig, stations
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder, read_events
 from headway.recipes.config import read_values
-from headway.recipes.grpo import GRPOConfig, stations
 from headway.runtime.processes import Processes
 from headway.runtime.threads import Threads
 from headway.testing.tiny_models import save_tiny_model

@@ -18,9 +18,9 @@ from waiting import patient, wait_until  # noqa: E402
 from headway.coordinate.run_result import RunResult  # noqa: E402
 from headway.core.types import SAMPLES, Snapshot, Ticket  # noqa: E402
 from headway.launching import launch  # noqa: E402
+from headway.llm.grpo import GRPOConfig, stations  # noqa: E402
 from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.recipes.config import ConfigError, read_values  # noqa: E402
-from headway.recipes.grpo import GRPOConfig, stations  # noqa: E402
 from headway.testing.tiny_models import save_tiny_reward_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -196,10 +196,10 @@ def test_a_reward_model_scores_in_the_pool(folder: Path) -> None:
 def test_a_reward_model_gives_what_the_model_itself_says(folder: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from headway.llm.reward_functions import RewardQuestion, answered
-    from headway.llm.reward_models import ModelReward
-    from headway.llm.rewards import RewardError
-    from headway.llm.tasks import Prompt, user_says
+    from headway.llm.tasks.reward_functions import RewardQuestion, answered
+    from headway.llm.tasks.reward_models import ModelReward
+    from headway.llm.tasks.rewards import RewardError
+    from headway.llm.tasks.tasks import Prompt, user_says
 
     place = str(save_tiny_reward_model(folder / "other-judge", seed=3))
     prompt = Prompt("p/1", 0, "train", "p", (user_says("How are you?"),))
@@ -260,14 +260,14 @@ def test_a_function_that_hangs_is_killed_in_its_process_and_costs_its_group(fold
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_one_line(values: dict[str, Any], message: str) -> None:
-    from headway.recipes.grpo_prompts import build_task
+    from headway.llm.prompts import build_task
 
     with pytest.raises((ConfigError, ValueError), match=message):
         build_task(read_values(GRPOConfig, {"task": "arithmetic", **values}))  # type: ignore[arg-type]
 
 
 def test_a_model_with_more_than_one_number_is_no_reward_model(folder: Path) -> None:
-    from headway.llm.reward_models import ModelReward
+    from headway.llm.tasks.reward_models import ModelReward
 
     with pytest.raises(ValueError, match=r"has 2 labels; a reward model has one number as its head"):
         ModelReward(str(folder / "model"))

@@ -19,11 +19,11 @@ from headway.cli import main
 from headway.cli.report import write_report
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import SAMPLES, Snapshot, Ticket
-from headway.llm.rewards import overlong_penalty
+from headway.llm.grpo import GRPOConfig, stations
+from headway.llm.tasks.rewards import overlong_penalty
 from headway.observe.folder import RunFolder
 from headway.observe.samples import EVAL, TRAIN, read_samples
 from headway.recipes.config import read_values
-from headway.recipes.grpo import GRPOConfig, stations
 
 pytestmark = pytest.mark.timeout(180)
 Output = pytest.CaptureFixture[str]

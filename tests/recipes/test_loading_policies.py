@@ -21,11 +21,11 @@ import headway
 from headway.cli import main
 from headway.cli.evaluate import evaluate
 from headway.coordinate.checkpoint import CheckpointError
-from headway.llm.tasks import Prompt
+from headway.llm.grpo import GRPOConfig
+from headway.llm.prompts import Encoder
+from headway.llm.tasks.tasks import Prompt
 from headway.observe.folder import RunFolder
 from headway.recipes.config import read_values
-from headway.recipes.grpo import GRPOConfig
-from headway.recipes.grpo_prompts import Encoder
 
 pytestmark = pytest.mark.timeout(120)
 Output = pytest.CaptureFixture[str]

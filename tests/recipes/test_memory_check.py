@@ -9,14 +9,15 @@ import pytest
 from headway import cli
 from headway.agents import recipe as agent
 from headway.agents.config import AgentConfig
-from headway.capacity.machine import Gpu, HostMemory
-from headway.capacity.memory_items import GB
-from headway.recipes import grpo, gsm8k, memory_check, sft
+from headway.llm import grpo, gsm8k, sft
+from headway.llm.grpo_config import GRPOConfig
+from headway.llm.memory import check as memory_check
+from headway.llm.memory.check import memory_of, planned_run
+from headway.llm.memory.model_shapes import find_shape
+from headway.llm.memory.remedies_machine import Gpu, HostMemory
+from headway.llm.memory.roles_memory_items import GB
+from headway.llm.sft_config import SFTConfig
 from headway.recipes.config import ConfigError
-from headway.recipes.grpo_config import GRPOConfig
-from headway.recipes.memory_check import memory_of, planned_run
-from headway.recipes.model_shapes import find_shape
-from headway.recipes.sft_config import SFTConfig
 from headway.testing.tiny_models import save_tiny_model
 
 Output = pytest.CaptureFixture[str]

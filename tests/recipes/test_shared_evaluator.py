@@ -16,12 +16,12 @@ from grpo_runs import make_material, tiny
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.protocols import Runtime
+from headway.llm.grpo import stations
+from headway.llm.memory.check import planned_run
+from headway.llm.memory.model_shapes import find_shape
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.recipes.config import ConfigError
-from headway.recipes.grpo import stations
-from headway.recipes.memory_check import planned_run
-from headway.recipes.model_shapes import find_shape
 from headway.runtime.processes import Processes
 from headway.runtime.threads import Threads
 

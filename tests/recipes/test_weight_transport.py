@@ -22,11 +22,11 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay
 from headway.coordinate.run_result import RunResult
+from headway.llm.grpo import GRPOConfig, stations
+from headway.llm.weights.receiver_weight_link import LinkedWeights
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.publish.weight_link import LinkedWeights
 from headway.recipes.config import ConfigError
-from headway.recipes.grpo import GRPOConfig, stations
 from headway.runtime.arena import SharedRef
 from headway.runtime.inline import Inline
 from headway.runtime.processes import Processes

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 
 from headway import cli
 from headway.capacity.division import Division, Work, best_of, divide, divisions, predict
-from headway.capacity.fit_report import PROCESS_BYTES, Place, Tenant, table_rows
-from headway.capacity.generation_memory import VLLM_CPU_CACHE, Generation, engine_memory, spare_bytes
-from headway.capacity.machine import Gpu, HostMemory, host_memory
-from headway.capacity.memory_items import GB, MemoryItem, RoleMemory, in_gb
-from headway.capacity.model_shape import NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
-from headway.capacity.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
 from headway.capacity.rates import CACHE_BYTES_PER_S, ENGINE_RATES, LEARNER_RATES, Rates, shipped_rates
-from headway.capacity.remedies import find_remedies, learner_changes
-from headway.capacity.training_memory import (
+from headway.llm.memory.model_shape import NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
+from headway.llm.memory.model_shapes import find_shape
+from headway.llm.memory.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
+from headway.llm.memory.planned_run_fit_report import PROCESS_BYTES, Place, Tenant, table_rows
+from headway.llm.memory.remedies import find_remedies, learner_changes
+from headway.llm.memory.remedies_machine import Gpu, HostMemory, host_memory
+from headway.llm.memory.roles_generation_memory import VLLM_CPU_CACHE, Generation, engine_memory, spare_bytes
+from headway.llm.memory.roles_memory_items import GB, MemoryItem, RoleMemory, in_gb
+from headway.llm.memory.roles_training_memory import (
     CHECKED_ON_DEVICE_BYTES,
     SAVED_AHEAD_BYTES,
     Training,
@@ -33,7 +34,6 @@ from headway.capacity.training_memory import (
     learner_memory,
     shard_parameters,
 )
-from headway.recipes.model_shapes import find_shape
 
 stable = settings(max_examples=100, deadline=None, derandomize=True)
 Output = pytest.CaptureFixture[str]
@@ -253,7 +253,7 @@ def test_weights_to_check_an_engine_by_are_on_the_gpu_if_they_are_few_and_only_w
 
 
 def test_what_is_small_to_the_plan_is_small_to_the_check() -> None:
-    engine_check = pytest.importorskip("headway.learn.grpo.engine_check")
+    engine_check = pytest.importorskip("headway.llm.train.grpo_learner_engine_check")
     assert CHECKED_ON_DEVICE_BYTES == engine_check.SMALL_BYTES
 
 
@@ -296,7 +296,7 @@ def test_settings_that_cannot_be_are_refused(field: str, value: Any, message: st
 
 
 def test_a_checkpoint_in_shards_takes_a_stated_amount_of_the_machines_memory() -> None:
-    from headway.learn import shard_writer
+    from headway.llm.train import shard_files_shard_writer as shard_writer
 
     assert SAVED_AHEAD_BYTES == shard_writer.AHEAD_BYTES
     shards = Training(sharding="full", learner_ranks=2)

@@ -19,7 +19,7 @@ from waiting import wait_until
 from headway.children.channel import Channel, HungUp
 from headway.children.child import Child, Command
 from headway.children.memory import read_value, write_value
-from headway.llm import vllm_host
+from headway.llm.engine import vllm_host
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from headway.experience.episode import EpisodeBuilder
-from headway.llm.conversation import Conversation
-from headway.llm.model_types import ModelError
-from headway.llm.models import encode_chat
+from headway.llm.model.conversation import Conversation
+from headway.llm.model.loading_models import encode_chat
+from headway.llm.model.types import ModelError
+from headway.llm.rollouts_episode import EpisodeBuilder
 from headway.testing.tiny_models import tiny_tokenizer
 
 CHATML = (

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.learn.corrections import CORRECTIONS, MAX_LOG_RATIO, Weighed, find_correction, interpolate
-from headway.learn.grpo.loss import LossSettings, policy_loss, token_scale
-from headway.learn.ragged import Ragged
+from headway.llm.train.corrections import CORRECTIONS, MAX_LOG_RATIO, Weighed, find_correction, interpolate
+from headway.llm.train.grpo_loss_loss import LossSettings, policy_loss, token_scale
+from headway.llm.train.ragged import Ragged
 
 torch.set_num_threads(1)
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.experience.episode import EpisodeBuilder, Episodes
-from headway.experience.group import Group
-from headway.learn.grpo.advantages import group_advantages, token_gae
-from headway.learn.grpo.credit import (
+from headway.llm.rollouts_episode import EpisodeBuilder, Episodes
+from headway.llm.rollouts_group import Group
+from headway.llm.train.advantages import group_advantages, token_gae
+from headway.llm.train.advantages_credit import (
     CreditSettings,
     Turns,
     gigpo_credit,
@@ -22,8 +22,8 @@ from headway.learn.grpo.credit import (
     turn_credit,
     turn_gae,
 )
-from headway.learn.grpo.replies import Replies
-from headway.learn.grpo.settings import GRPOSettings
+from headway.llm.train.grpo_settings import GRPOSettings
+from headway.llm.train.replies import Replies
 
 torch.set_num_threads(1)
 

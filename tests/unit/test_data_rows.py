@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headway.llm.data_rows import files_at, read_rows
-from headway.llm.tasks import Task, load_task
+from headway.llm.tasks.file_tasks_data_rows import files_at, read_rows
+from headway.llm.tasks.tasks import Task, load_task
 
 needs_pyarrow = pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
 needs_datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
@@ -121,7 +121,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
 ) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1....PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "headway.llm.pyarrow_rows", raising=False)
+    monkeypatch.delitem(sys.modules, "headway.llm.tasks.pyarrow_rows", raising=False)
     with pytest.raises(
         ValueError, match=r"x.parquet is a parquet file, which needs pyarrow: pip install 'headway\[data"
     ):
@@ -130,7 +130,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
 
 def test_datasets_without_the_package_says_what_to_install(reward: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    monkeypatch.delitem(sys.modules, "headway.llm.datasets_rows", raising=False)
+    monkeypatch.delitem(sys.modules, "headway.llm.tasks.datasets_rows", raising=False)
     with pytest.raises(ValueError, match=r"^task datasets needs the package datasets: pip install 'headway\[data\]'$"):
         load_task("datasets:somewhere", reward=reward)
 

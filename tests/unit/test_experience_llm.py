@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.types import Rollout, Span, size_of
-from headway.experience.episode import ENDS, EpisodeBuilder, Episodes, state_number
-from headway.experience.group import Group, group_of
+from headway.llm.rollouts_episode import ENDS, EpisodeBuilder, Episodes, state_number
+from headway.llm.rollouts_group import Group, group_of
 
 
 def group(sizes: list[int], **others: Any) -> Group:

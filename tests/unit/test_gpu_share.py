@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from headway.llm.gpu_share import GpuShare, generating, is_generating  # noqa: E402
-from headway.llm.part_of_gpu import NoPart, num_multiprocessors, stream_on_part  # noqa: E402
+from headway.llm.engine.gpu_share import GpuShare, generating, is_generating  # noqa: E402
+from headway.llm.engine.gpu_share_part_of_gpu import NoPart, num_multiprocessors, stream_on_part  # noqa: E402
 
 CPU = torch.device("cpu")
 

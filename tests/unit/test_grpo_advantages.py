@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.learn.grpo.advantages import ESTIMATORS, at_the_end, group_advantages, token_gae, whiten
-from headway.learn.grpo.diagnostics import replies
-from headway.learn.ragged import Ragged
+from headway.llm.train.advantages import ESTIMATORS, at_the_end, group_advantages, token_gae, whiten
+from headway.llm.train.grpo_loss_diagnostics import replies
+from headway.llm.train.ragged import Ragged
 
 torch.set_num_threads(1)
 

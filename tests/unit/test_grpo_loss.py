@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.learn.corrections import Surrogate, Weighed
-from headway.learn.grpo.diagnostics import behaviour, explained_variance, mismatch, staleness
-from headway.learn.grpo.loss import LossSettings, TokenLoss, k3, measures, policy_loss, token_scale, value_loss
-from headway.learn.grpo.settings import GRPOSettings
-from headway.learn.ragged import Ragged
+from headway.llm.train.corrections import Surrogate, Weighed
+from headway.llm.train.grpo_loss_diagnostics import behaviour, explained_variance, mismatch, staleness
+from headway.llm.train.grpo_loss_loss import LossSettings, TokenLoss, k3, measures, policy_loss, token_scale, value_loss
+from headway.llm.train.grpo_settings import GRPOSettings
+from headway.llm.train.ragged import Ragged
 
 torch.set_num_threads(1)
 

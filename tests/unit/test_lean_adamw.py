@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from headway.learn.lean_adamw import BLOCK, LeanAdamW  # noqa: E402
-from headway.learn.trained_weights import OptimizerSettings, TrainedWeights  # noqa: E402
+from headway.llm.train.optimizer_lean_adamw import BLOCK, LeanAdamW  # noqa: E402
+from headway.llm.train.optimizer_trained_weights import OptimizerSettings, TrainedWeights  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}

@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.agents.games.lights import Lights  # noqa: E402
-from headway.llm.conversation import Conversation  # noqa: E402
-from headway.llm.made_models import UNKNOWN, WordModel, make_word_model, word_tokenizer  # noqa: E402
-from headway.llm.model_types import ModelError  # noqa: E402
-from headway.llm.models import load_config, load_model, load_tokenizer, locate, stop_tokens  # noqa: E402
+from headway.llm.model.conversation import Conversation  # noqa: E402
+from headway.llm.model.loading_models import load_config, load_model, load_tokenizer, locate, stop_tokens  # noqa: E402
+from headway.llm.model.tiny_llama import UNKNOWN, WordModel, make_word_model, word_tokenizer  # noqa: E402
+from headway.llm.model.types import ModelError  # noqa: E402
 
 GAME = """
 class Echo:

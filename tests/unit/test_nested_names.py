@@ -13,7 +13,7 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from headway import cli
-from headway.learn.grpo.loss import LossSettings
+from headway.llm.train.grpo_loss_loss import LossSettings
 from headway.names.nested_paths import GROUPS, flatten, mean, resolve
 from headway.names.verl import OUR_WORDS, PATHS, WITHOUT_EFFECT
 from headway.names.verl_meanings import ESTIMATORS
@@ -469,7 +469,7 @@ def test_a_penalty_in_the_rewards_can_be_switched_off_again() -> None:
 
 
 def test_the_estimators_are_those_that_exist() -> None:
-    from headway.learn.grpo.advantages import ALL_ESTIMATORS
+    from headway.llm.train.advantages import ALL_ESTIMATORS
 
     assert set(ESTIMATORS) == {*ALL_ESTIMATORS, "ppo"}
     config = read("algorithm: {adv_estimator: gigpo, norm_adv_by_std_in_grpo: false}")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.evaluate.pass_at_k import pass_at_k
+from headway.llm.evaluator_pass_at_k import pass_at_k
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)

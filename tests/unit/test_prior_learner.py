@@ -18,8 +18,8 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.coordinate.roles import LearnerRole  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.learn.ragged import Ragged  # noqa: E402
-from headway.llm.adapters import add_adapters, plain_weights  # noqa: E402
+from headway.llm.model.adapters import add_adapters, plain_weights  # noqa: E402
+from headway.llm.train.ragged import Ragged  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 from headway.text_games.prior_learner_learner import PriorLearner  # noqa: E402
 from headway.text_games.prior_learner_loss import clamped_weights, imitation_loss  # noqa: E402

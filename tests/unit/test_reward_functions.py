@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from headway.llm.reward_functions import (
+from headway.llm.tasks.reward_functions import (
     RewardFunctions,
     RewardQuestion,
     answered,
     load_rewards,
     named_rewards,
 )
-from headway.llm.rewards import RewardError, Scored, parts_of
-from headway.llm.tasks import Prompt, load_task, user_says
-from headway.llm.user_rewards import UserReward
+from headway.llm.tasks.reward_functions_user_rewards import UserReward
+from headway.llm.tasks.rewards import RewardError, Scored, parts_of
+from headway.llm.tasks.tasks import Prompt, load_task, user_says
 
 SOURCE = """
 import asyncio
@@ -235,7 +235,7 @@ def test_mathematics_is_compared_by_what_it_means() -> None:
 
 def test_math_without_the_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    monkeypatch.delitem(sys.modules, "headway.llm.math_verify_rewards", raising=False)
+    monkeypatch.delitem(sys.modules, "headway.llm.tasks.math_verify_rewards", raising=False)
     with pytest.raises(ValueError, match=r"^reward 'math' needs math-verify: pip install 'headway\[math\]'$"):
         load_rewards(["math"])
 

@@ -18,11 +18,11 @@ import pytest
 from waiting import patient
 
 from headway.core.protocols import CannotGoOn
-from headway.llm.engine import Sample
-from headway.llm.reward_functions import RewardFunctions, RuleReward, load_rewards
-from headway.llm.reward_pool import PoolSettings, RewardPool, RuleScorer, scorer_of
-from headway.llm.rewards import RewardError, parts_of
-from headway.llm.tasks import Prompt, load_task, user_says
+from headway.llm.engine.protocol_engine import Sample
+from headway.llm.tasks.reward_functions import RewardFunctions, RuleReward, load_rewards
+from headway.llm.tasks.reward_pool import PoolSettings, RewardPool, RuleScorer, scorer_of
+from headway.llm.tasks.rewards import RewardError, parts_of
+from headway.llm.tasks.tasks import Prompt, load_task, user_says
 
 LONG_S = patient(30)
 

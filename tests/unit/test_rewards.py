@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.llm.reward_functions import RewardQuestion, answered
-from headway.llm.rewards import (
+from headway.llm.tasks.reward_functions import RewardQuestion, answered
+from headway.llm.tasks.reward_functions_user_rewards import UserReward
+from headway.llm.tasks.rewards import (
     RewardError,
     flexible_score,
     format_score,
@@ -25,8 +26,7 @@ from headway.llm.rewards import (
     parts_of_all,
     strict_score,
 )
-from headway.llm.tasks import Prompt, user_says
-from headway.llm.user_rewards import UserReward
+from headway.llm.tasks.tasks import Prompt, user_says
 
 # -- numbers ----------------------------------------------------------------------------------------
 

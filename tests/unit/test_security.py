@@ -121,7 +121,7 @@ def say_until_it_hangs_up(port: int, message: bytes) -> None:
 
 def test_a_pickle_from_a_stranger_is_not_opened_by_anything_that_listens(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from headway.publish.weight_source import WeightSource
+    from headway.llm.weights.source_weight_source import WeightSource
 
     trap = pickle.dumps(Trap(tmp_path / "opened"))
     source = WeightSource()
@@ -195,7 +195,7 @@ def test_who_has_shown_who_they_are_is_not_hung_up_on() -> None:
 SERVES = """
 import resource, sys
 import torch
-from headway.publish.weight_source import WeightSource
+from headway.llm.weights.source_weight_source import WeightSource
 source = WeightSource()
 handle = source.offer({"w": torch.ones(3)})
 used = len(__import__("os").listdir("/proc/self/fd"))
@@ -232,7 +232,7 @@ def limit_of(pid: int) -> int:
 
 def test_engines_find_the_learner_through_a_crowd_of_strangers() -> None:
     torch = pytest.importorskip("torch")
-    from headway.publish.weight_source import WeightSource
+    from headway.llm.weights.source_weight_source import WeightSource
 
     source = WeightSource()
     handle = source.offer({"w": torch.ones(3)})

@@ -13,10 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from headway.children import shard_files  # noqa: E402
-from headway.children.shard_files import Rows, SavedShards, ShardError, write_shard  # noqa: E402
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
 from headway.core.saved_beside import SavedBeside  # noqa: E402
+from headway.llm.train import shard_files  # noqa: E402
+from headway.llm.train.shard_files import Rows, SavedShards, ShardError, write_shard  # noqa: E402
 
 WEIGHT = torch.arange(11 * 7, dtype=torch.float32).view(11, 7)
 SCALE = torch.arange(11).to(torch.bfloat16)
@@ -106,8 +106,8 @@ sys.path.insert(0, sys.argv[2])
 from test_checkpoint import state
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.saved_beside import SavedSoon
-from headway.children.shard_files import Rows, write_shard
-from headway.learn.shard_writer import ShardWriter
+from headway.llm.train.shard_files import Rows, write_shard
+from headway.llm.train.shard_files_shard_writer import ShardWriter
 writers = [ShardWriter(), ShardWriter()]
 store = CheckpointStore(Path(sys.argv[1]))
 number = 0

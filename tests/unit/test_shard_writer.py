@@ -17,10 +17,10 @@ from waiting import wait_until
 
 torch = pytest.importorskip("torch")
 
-from headway.children.shard_files import Rows, SavedShards  # noqa: E402
 from headway.core.saved_beside import SavedSoon  # noqa: E402
-from headway.learn import shard_writer  # noqa: E402
-from headway.learn.shard_writer import ShardWriter  # noqa: E402
+from headway.llm.train import shard_files_shard_writer as shard_writer  # noqa: E402
+from headway.llm.train.shard_files import Rows, SavedShards  # noqa: E402
+from headway.llm.train.shard_files_shard_writer import ShardWriter  # noqa: E402
 
 KIB = 1 << 10
 NUM_TENSORS = 10
@@ -28,7 +28,7 @@ NUM_TENSORS = 10
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.children.shard_files.BLOCK_BYTES", 16 * KIB)
+    monkeypatch.setattr("headway.llm.train.shard_files.BLOCK_BYTES", 16 * KIB)
 
 
 def tensors() -> dict[str, Any]:

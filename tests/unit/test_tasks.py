@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.llm.rewards import RewardError
-from headway.llm.tasks import Generated, Prompt, PromptTask, load_task, user_says
+from headway.llm.tasks.rewards import RewardError
+from headway.llm.tasks.tasks import Generated, Prompt, PromptTask, load_task, user_says
 
 # Data sets are not ours to ship: they are looked for in this folder, or in shared/data beside the repository.
 DATA = Path(os.environ.get("HEADWAY_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -504,7 +504,7 @@ def test_reasoning_gym_settings_that_cannot_work_are_refused_in_one_line() -> No
 @pytest.fixture
 def without_reasoning_gym(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    monkeypatch.delitem(sys.modules, "headway.llm.reasoning_gym_tasks", raising=False)
+    monkeypatch.delitem(sys.modules, "headway.llm.tasks.reasoning_gym_tasks", raising=False)
 
 
 @pytest.mark.usefixtures("without_reasoning_gym")

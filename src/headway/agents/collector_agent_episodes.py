@@ -26,9 +26,9 @@ from headway.agents.collector_group_filters import SILENT, Compared, GroupFilter
 from headway.agents.episodes_episode_loop import EpisodeLimits
 from headway.agents.episodes_episode_player import GroupPlan, GroupPlayer, PlayedGroup
 from headway.core.types import HEALTH, MEASURES, SAMPLES, Rollout, Snapshot, Ticket
-from headway.experience.episode import Episodes
-from headway.llm.engine import Sampling
-from headway.llm.transcript import GROUP
+from headway.llm.engine.protocol_engine import Sampling
+from headway.llm.rollouts_episode import Episodes
+from headway.llm.rollouts_transcript import GROUP
 
 
 @dataclass(frozen=True, slots=True)

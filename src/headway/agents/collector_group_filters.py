@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from headway.core.one_line import in_a_line
-from headway.experience.episode import Episodes
+from headway.llm.rollouts_episode import Episodes
 from headway.observe.user_functions import load_function
 
 SILENT = "silent"

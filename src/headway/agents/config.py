@@ -13,10 +13,10 @@ from headway.agents.episodes_episode_loop import EpisodeLimits
 from headway.agents.loading import env_options
 from headway.agents.stepping import StepDeadlines, parse_where
 from headway.core.opaque import JsonObject, SettingValue
-from headway.learn.grpo.advantages import GAE
-from headway.learn.grpo.settings import GRPOSettings
+from headway.llm.config import LanguageModelConfig
+from headway.llm.train.advantages import GAE
+from headway.llm.train.grpo_settings import GRPOSettings
 from headway.recipes.config import with_defaults, without
-from headway.recipes.language_model_config import LanguageModelConfig
 from headway.recipes.shared_settings import SettingsGroup
 
 OF_ENVIRONMENTS = (

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 
 from headway.agents.chat_api import ChatMessage, ChatRequest, Completion, Refused, read_reply
 from headway.agents.endpoint_tokens import ChatTokens
-from headway.llm.engine import Aborted, Engine, EngineError, EngineOver, Reply, Sampling, Session
+from headway.llm.engine.protocol_engine import Aborted, Engine, EngineError, EngineOver, Reply, Sampling, Session
 
 AGAIN_S = 60.0
 """How long a client that asks the same again waits for the answer that is under way."""

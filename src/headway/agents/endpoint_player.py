@@ -46,7 +46,7 @@ from headway.agents.episodes_episode_threads import EpisodeThreads
 from headway.core.one_line import in_a_line
 from headway.core.protocols import CannotGoOn
 from headway.core.types import derive_seed
-from headway.llm.engine import Aborted, Engine, Reply, Sampling, Session
+from headway.llm.engine.protocol_engine import Aborted, Engine, Reply, Sampling, Session
 
 LOOK_S = 0.5
 """How often whoever waits for a group looks whether its time is over, or the player closed."""

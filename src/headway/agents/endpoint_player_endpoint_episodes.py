@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from headway.agents.endpoint import AgentBranch, AgentRun, AgentTurn
 from headway.agents.env import BadEnvironment, finite
-from headway.experience.episode import EpisodeBuilder, Episodes
-from headway.llm.transcript import Transcript, TurnText
+from headway.llm.rollouts_episode import EpisodeBuilder, Episodes
+from headway.llm.rollouts_transcript import Transcript, TurnText
 from headway.observe.user_functions import load_function
 
 AgentReturn = float | Mapping[str, object] | None

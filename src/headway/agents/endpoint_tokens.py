@@ -18,9 +18,9 @@ from typing import Any
 
 from headway.agents.chat_api import ChatMessage, Refused
 from headway.core.opaque import JsonObject, SettingValue
-from headway.llm.conversation import Chat, Conversation
-from headway.llm.model_types import ModelError, Tokenizer
-from headway.llm.models import find_template
+from headway.llm.model.conversation import Chat, Conversation
+from headway.llm.model.loading_models import find_template
+from headway.llm.model.types import ModelError, Tokenizer
 
 KEPT = 32
 """Lists of tools whose conversations are kept; others are tried out again when they come back."""

@@ -23,9 +23,9 @@ from headway.agents.env import Step
 from headway.agents.episodes_replayed_game import ReplayedGame
 from headway.agents.episodes_turn_times import Turn
 from headway.core.types import derive_seed
-from headway.experience.episode import EpisodeBuilder
-from headway.llm.engine import Overdue, Reply, Sampling, Session
-from headway.llm.transcript import Transcript, TurnText
+from headway.llm.engine.protocol_engine import Overdue, Reply, Sampling, Session
+from headway.llm.rollouts_episode import EpisodeBuilder
+from headway.llm.rollouts_transcript import Transcript, TurnText
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class EpisodeLimits:
 
 
 class Speaker(Protocol):
-    """Makes tokens of what the environment says (`llm/conversation.py`)."""
+    """Makes tokens of what the environment says (`llm/model/conversation.py`)."""
 
     prefix: tuple[int, ...]
     end_token: int | None

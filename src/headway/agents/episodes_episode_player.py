@@ -32,9 +32,9 @@ from headway.agents.episodes_turn_times import CountedSession, EngineUse, Episod
 from headway.agents.stepping import Stepping
 from headway.core.protocols import CannotGoOn
 from headway.core.types import derive_seed
-from headway.llm.conversation import Conversation
-from headway.llm.engine import Aborted, Engine, Sampling, Session
-from headway.llm.transcript import Transcript
+from headway.llm.engine.protocol_engine import Aborted, Engine, Sampling, Session
+from headway.llm.model.conversation import Conversation
+from headway.llm.rollouts_transcript import Transcript
 
 
 class GroupFailed(RuntimeError):

@@ -16,7 +16,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
-from headway.llm.engine import Reply, Sampling, Session
+from headway.llm.engine.protocol_engine import Reply, Sampling, Session
 
 Turn = tuple[float, float, float]
 """Seconds: the reply begins, it ends and the step begins, the step ends."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from headway.core.opaque import Weights
 from headway.core.types import Score, Snapshot
-from headway.experience.episode import ENDS
-from headway.llm.transcript import Transcript
+from headway.llm.rollouts_episode import ENDS
+from headway.llm.rollouts_transcript import Transcript
 
 
 class GamePlayer(Protocol):

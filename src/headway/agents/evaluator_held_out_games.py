@@ -12,8 +12,8 @@ from headway.agents.episodes_episode_player import GroupPlan, GroupPlayer
 from headway.agents.episodes_episode_threads import EpisodeThreads
 from headway.core.opaque import Weights
 from headway.core.types import derive_seed
-from headway.llm.engine import Sampling
-from headway.llm.transcript import Transcript
+from headway.llm.engine.protocol_engine import Sampling
+from headway.llm.rollouts_transcript import Transcript
 from headway.observe.messages import to_stderr
 
 

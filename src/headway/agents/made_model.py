@@ -1,4 +1,4 @@
-"""Models that the runs of this library make: `made:GAME`, and the folder of a run. `headway.llm.models` asks here.
+"""Models that the runs of this library make: `made:GAME`, and the folder of a run. `headway.llm.model.loading_models` asks here.
 
 made:lights                    a small model that knows the words of a game, made on the spot
 made:my_games.py:Guess         ... of your own: the game has a method vocabulary() that lists its words
@@ -16,9 +16,9 @@ from typing import Any
 
 from headway.agents.loading import env_options, load_env
 from headway.coordinate.checkpoint import LAST, CheckpointStore
-from headway.llm.made_models import WordModel, kept_word_model
-from headway.llm.model_types import ModelError
-from headway.llm.models import written_once
+from headway.llm.model.loading_models import written_once
+from headway.llm.model.tiny_llama import WordModel, kept_word_model
+from headway.llm.model.types import ModelError
 from headway.observe.folder import RunFolder
 from headway.recipes.run_export import export
 

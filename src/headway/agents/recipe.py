@@ -36,17 +36,17 @@ from headway.agents.stepping import build_stepping, env_facts
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
-from headway.learn.grpo.learner import GRPOLearner
-from headway.llm.conversation import Conversation
-from headway.llm.engine import Sampling
+from headway.llm.build_language_model import build_engine, check_engine, learner_of
+from headway.llm.build_trained_models import export_model, with_gpus
+from headway.llm.engine.protocol_engine import Sampling
+from headway.llm.memory.check import check_memory
+from headway.llm.memory.check import memory_of as memory
+from headway.llm.model.conversation import Conversation
+from headway.llm.policy_language_policy import LanguagePolicy
+from headway.llm.policy_trained_language_policies import language_policy
+from headway.llm.train.grpo_learner_learner import GRPOLearner
 from headway.recipes import Exported
-from headway.recipes.language_model import build_engine, check_engine, learner_of
 from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE
-from headway.recipes.memory_check import check_memory
-from headway.recipes.memory_check import memory_of as memory
-from headway.recipes.trained_language_policies import language_policy
-from headway.recipes.trained_models import export_model, with_gpus
-from headway.trained.language_policy import LanguagePolicy
 
 __all__ = ["CONFIG", "AgentConfig", "export", "load_policy", "memory", "stations"]
 
@@ -109,7 +109,7 @@ def title_of(env: str) -> str:
 
 def build_conversation(config: AgentConfig, game: EnvFacts) -> Conversation:
     """How what is said in the game becomes tokens of the model."""
-    from headway.llm.models import load_tokenizer
+    from headway.llm.model.loading_models import load_tokenizer
 
     return Conversation(
         load_tokenizer(config.model),
@@ -134,7 +134,7 @@ def build_player(config: AgentConfig, factory: EnvFactory, game: EnvFacts, sampl
 
 def build_chat_tokens(config: AgentConfig) -> ChatTokens:
     """How what an agent says becomes tokens of the model."""
-    from headway.llm.models import load_tokenizer
+    from headway.llm.model.loading_models import load_tokenizer
 
     return ChatTokens(
         load_tokenizer(config.model),

@@ -9,7 +9,7 @@ from pathlib import Path
 from headway.cli.words import UsageError
 from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
-from headway.llm.engine import Reply, Sampling, Session
+from headway.llm.engine.protocol_engine import Reply, Sampling, Session
 from headway.observe.folder import RunFolder
 
 TAKEN = (
@@ -28,8 +28,8 @@ class RunPlayer:
         from headway.agents.loading import load_env
         from headway.agents.recipe import AgentConfig, build_conversation
         from headway.agents.stepping import env_facts
+        from headway.llm.build_language_model import build_engine
         from headway.recipes.config import read_values
-        from headway.recipes.language_model import build_engine
 
         folder = RunFolder.existing(run)
         recipe, values = folder.read_config()

@@ -1,1 +1,1 @@
-"""What a run of a language model needs, before anything is loaded: memory of every role, GPUs, updates a second."""
+"""What is left here moves in a later step."""

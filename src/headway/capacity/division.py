@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from headway.capacity.planned_run import PlannedRun, places_apart
 from headway.capacity.rates import PUBLISH_BYTES_PER_S, SPREAD_ENGINE, SPREAD_LEARNER, Rates, spread
-from headway.capacity.remedies import is_refused
+from headway.llm.memory.planned_run import PlannedRun, places_apart
+from headway.llm.memory.remedies import is_refused
 from headway.simulate.simulation import Outcome, Workshop, compare, recommend
 from headway.simulate.workloads import Constant, Duration, Lognormal
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headway.capacity.model_shape import ModelShape
+from headway.llm.memory.model_shape import ModelShape
 
 MEASURED_ON = "NVIDIA H200"
 PROMPT, REPLY, GROUP = 128, 256, 8

@@ -43,21 +43,21 @@ from dataclasses import replace
 from typing import Any
 
 from headway.capacity.division import Division, Work, best_of, divide, divisions, predict
-from headway.capacity.fit_report import Place
-from headway.capacity.generation_memory import ENGINES, Generation
-from headway.capacity.machine import Gpu, HostMemory, gpus_here, host_memory
-from headway.capacity.memory_items import GB
-from headway.capacity.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
 from headway.capacity.rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
-from headway.capacity.remedies import Remedy, engine_changes, find_remedies, is_refused, learner_changes
-from headway.capacity.training_memory import CRITICS, OPTIMIZER_STATES, PARAMETER_DTYPES, SHARDINGS, Training
 from headway.cli.output import say
 from headway.cli.plan_report import Machine, PlanReport
 from headway.cli.simulate import read_leads
 from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
-from headway.recipes.model_shapes import find_shape
+from headway.llm.memory.model_shapes import find_shape
+from headway.llm.memory.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
+from headway.llm.memory.planned_run_fit_report import Place
+from headway.llm.memory.remedies import Remedy, engine_changes, find_remedies, is_refused, learner_changes
+from headway.llm.memory.remedies_machine import Gpu, HostMemory, gpus_here, host_memory
+from headway.llm.memory.roles_generation_memory import ENGINES, Generation
+from headway.llm.memory.roles_memory_items import GB
+from headway.llm.memory.roles_training_memory import CRITICS, OPTIMIZER_STATES, PARAMETER_DTYPES, SHARDINGS, Training
 
 Told = Mapping[str, SettingValue]
 """What the user said of the run, under the names of the options."""

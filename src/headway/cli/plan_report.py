@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from headway.capacity.division import Prediction
-from headway.capacity.fit_report import Place, table_rows
-from headway.capacity.machine import HostMemory
-from headway.capacity.memory_items import in_gb
-from headway.capacity.planned_run import PlannedRun, line_about_pages
 from headway.capacity.rates import Rates
-from headway.capacity.remedies import Remedy, is_refused
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError
 from headway.core.opaque import JsonObject
+from headway.llm.memory.planned_run import PlannedRun, line_about_pages
+from headway.llm.memory.planned_run_fit_report import Place, table_rows
+from headway.llm.memory.remedies import Remedy, is_refused
+from headway.llm.memory.remedies_machine import HostMemory
+from headway.llm.memory.roles_memory_items import in_gb
 
 
 class Machine:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from headway.capacity.fit_report import table_rows
 from headway.cli.output import print_table, say
 from headway.cli.report_page import leave_report
 from headway.coordinate.checkpoint import CheckpointStore
@@ -22,6 +21,7 @@ from headway.core.refusals import refusal
 from headway.launching import Recording, build_sinks, launch, statistics_rows
 from headway.launching.metric_sinks import has_tensorboard
 from headway.launching.signals import answered_without_a_coordinator
+from headway.llm.memory.planned_run_fit_report import table_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.messages import to_stderr

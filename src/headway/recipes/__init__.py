@@ -10,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from headway.capacity.remedies import MemoryReport
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
 from headway.core.opaque import SettingValue
+from headway.llm.memory.remedies import MemoryReport
 
 RECIPES = {
     "agent": "GRPO on episodes of a language model in environments that answer it (needs headway[llm])",

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.capacity.planned_run import PlannedRun
 from headway.capacity.rates import Rates
 from headway.core.types import Batch, Rollout, Span
-from headway.experience.group import Group
-from headway.learn.grpo.learner import GRPOLearner
-from headway.learn.grpo.settings import GRPOSettings
-from headway.llm.engine import Request, Sampling
-from headway.llm.transformers_engine import TransformersEngine, build_decoder
+from headway.llm.engine.protocol_engine import Request, Sampling
+from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder
+from headway.llm.memory.model_shapes import random_model
+from headway.llm.memory.planned_run import PlannedRun
+from headway.llm.rollouts_group import Group
+from headway.llm.train.grpo_learner_learner import GRPOLearner
+from headway.llm.train.grpo_settings import GRPOSettings
 from headway.observe.messages import Say
-from headway.recipes.model_shapes import random_model
 
 PROBED_TOKENS = 64
 """Tokens of each reply that are generated and learned from, at most."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.llm.engine import Aborted, EngineError, Overdue, Request, Sample, Sampling
+from headway.llm.engine.protocol_engine import Aborted, EngineError, Overdue, Request, Sample, Sampling
 from headway.testing.engine_subject import SOON_S, MakeEngine, answer, started, tokens, wait_until
 from headway.testing.score_contract import ScoreContract
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.llm.engine import Engine, Request, Sample, Sampling
+from headway.llm.engine.protocol_engine import Engine, Request, Sample, Sampling
 
 CONTEXT = 128
 SOON_S = 60.0

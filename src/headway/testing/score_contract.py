@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.llm.engine import Aborted, ContinuationScores, Engine, EngineError, ScoreRequest
+from headway.llm.engine.protocol_engine import Aborted, ContinuationScores, Engine, EngineError, ScoreRequest
 from headway.testing.engine_subject import SOON_S, EngineSubject, MakeEngine, started, wait_until
 
 

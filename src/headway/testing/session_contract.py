@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.llm.engine import Aborted, EngineError, Overdue, Reply, Sampling, Session
+from headway.llm.engine.protocol_engine import Aborted, EngineError, Overdue, Reply, Sampling, Session
 from headway.testing.engine_subject import SOON_S, MakeEngine, started, wait_until
 from headway.testing.session_subject import SessionSubject, Talk
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headway.llm.engine import Engine, Reply, Request, Sample, Sampling, Session
+from headway.llm.engine.protocol_engine import Engine, Reply, Request, Sample, Sampling, Session
 from headway.testing.engine_subject import EngineSubject
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.llm.engine import Engine, EngineError, ScoreRequest
+from headway.llm.engine.protocol_engine import Engine, EngineError, ScoreRequest
 from headway.text_games.action_prior_opinion_cache import OpinionCache, prompt_digest
 
 CACHE_SIZE = 1 << 16

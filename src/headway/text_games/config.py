@@ -12,8 +12,8 @@ from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.settings import Settings
 from headway.core.opaque import JsonObject, SettingValue
 from headway.core.order import OnStale
+from headway.llm.config import ChatSettings, LanguageModelSettings, ReachableEngine
 from headway.recipes.config import with_defaults, without
-from headway.recipes.language_model_config import ChatSettings, LanguageModelSettings, ReachableEngine
 from headway.recipes.shared_settings import SettingsGroup
 from headway.text_games.guidance import LINE
 from headway.text_games.loading import load_story

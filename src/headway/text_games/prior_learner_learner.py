@@ -1,6 +1,6 @@
 """Learns the prior of a search, a language model, from segments of text games.
 
-    segments --> steps --> distinct states (states.py) --> chunks of whole states --> trees (llm/trees.py)
+    segments --> steps --> distinct states (states.py) --> chunks of whole states --> trees (llm/train/trees.py)
                                                                                           |
     weights <-- AdamW <-- gradients, added up over ranks <-- imitation of the visits <----+
                                                          or ppo on what was executed (loss.py)
@@ -24,18 +24,18 @@ from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
 from headway.experience.records import record_of
-from headway.learn.grpo.advantages import whiten
-from headway.learn.grpo.loss import measures, policy_loss, token_scale
-from headway.learn.grpo.policy import TokenPolicy, find_reference
-from headway.learn.grpo.replies import Replies, minibatches
-from headway.learn.grpo.update import sums_of_all_ranks
-from headway.learn.model_in_training import LearnsAModel, ModelInTraining
-from headway.learn.ragged import Ragged
 from headway.learn.rank import ALONE, Rank
-from headway.llm.adapters import has_adapters
-from headway.llm.device_copies import send
-from headway.llm.model_types import CausalModel
-from headway.llm.trees import TreeBatch
+from headway.llm.model.adapters import has_adapters
+from headway.llm.model.types import CausalModel
+from headway.llm.train.advantages import whiten
+from headway.llm.train.grpo_loss_loss import measures, policy_loss, token_scale
+from headway.llm.train.grpo_loss_update import sums_of_all_ranks
+from headway.llm.train.model_in_training import LearnsAModel, ModelInTraining
+from headway.llm.train.model_in_training_policy import TokenPolicy, find_reference
+from headway.llm.train.ragged import Ragged
+from headway.llm.train.ragged_device_copies import send
+from headway.llm.train.replies import Replies, minibatches
+from headway.llm.train.trees import TreeBatch
 from headway.text_games.prior_learner_loss import IMITATION_SUMS, clamped_weights, imitation_loss
 from headway.text_games.prior_learner_settings import PriorSettings
 from headway.text_games.prior_learner_states import (

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headway.learn.corrections import Weighed, exp_ratio
-from headway.learn.ragged import Ragged
+from headway.llm.train.corrections import Weighed, exp_ratio
+from headway.llm.train.ragged import Ragged
 
 LOW_WEIGHT, HIGH_WEIGHT = 0.5, 5.0
 """How far the weights that make up for another engine, or an older one, may go."""

@@ -6,9 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from headway.learn.grpo.settings import GRPOSettings
-from headway.learn.kernel_settings import KernelSettings
-from headway.llm.heads import CHUNK
+from headway.llm.train.grpo_settings import GRPOSettings
+from headway.llm.train.heads import CHUNK
+from headway.llm.train.kernels_kernel_settings import KernelSettings
 
 PriorLoss = Literal["imitation", "ppo", "imitation_then_ppo"]
 PriorPhase = Literal["imitation", "ppo"]

@@ -7,7 +7,7 @@
 `SearchedStates` are for imitation: all candidates of a state, and how often the search visited each, on average over
 its steps. `TakenActions` are for ppo: prompts with the actions that were executed there, and for each step which one.
 
-A prompt with its actions is a group of replies (learn/grpo/replies.py), so both are read in trees like those.
+A prompt with its actions is a group of replies (llm/train/replies.py), so both are read in trees like those.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.experience.group import Group
-from headway.learn.grpo.replies import Replies
-from headway.learn.ragged import Ragged
+from headway.llm.rollouts_group import Group
+from headway.llm.train.ragged import Ragged
+from headway.llm.train.replies import Replies
 from headway.text_games.prior_learner_returns import step_advantages
 from headway.text_games.segment import TextSegment
 

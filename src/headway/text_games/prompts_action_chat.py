@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from headway.core.opaque import SettingValue
-from headway.llm.model_types import ModelError, Tokenizer
-from headway.llm.models import encode_chat
+from headway.llm.model.loading_models import encode_chat
+from headway.llm.model.types import ModelError, Tokenizer
 from headway.text_games.action_prior import Situation, SituationTokens
 
 REPLY_BEGINS = "Action:"

@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 
-from headway.llm.made_models import WordModel, kept_word_model
+from headway.llm.model.tiny_llama import WordModel, kept_word_model
 from headway.recipes.config import ConfigError
 from headway.text_games.config import MADE, PriorZeroConfig
 from headway.text_games.loading import load_story

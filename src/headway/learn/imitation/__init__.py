@@ -1,1 +1,0 @@
-"""Learning to say what somebody else has said."""

@@ -1,0 +1,1 @@
+"""engine: say here what this package is for."""

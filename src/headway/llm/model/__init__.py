@@ -1,0 +1,1 @@
+"""model: say here what this package is for."""

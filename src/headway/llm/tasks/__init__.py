@@ -1,0 +1,1 @@
+"""tasks: say here what this package is for."""
