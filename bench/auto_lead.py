@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 import headway
 from headway.core.types import Ticket
-from headway.simulate.simulation import Outcome, Workshop, compare, simulate
-from headway.simulate.workloads import Constant, Exponential, Lognormal, Pareto
+from headway.tools.simulate.simulation import Outcome, Workshop, compare, simulate
+from headway.tools.simulate.workloads import Constant, Exponential, Lognormal, Pareto
 
 LEADS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 REAL_LEADS = (0, 1, 2, 3, 4, "auto")

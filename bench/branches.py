@@ -30,8 +30,8 @@ from headway.simulate.branched_shape import Branched, Network
 from headway.simulate.branches import BranchedRun
 from headway.simulate.lease_messages import LandedGroup, Landing, LeaseAnswer, LeaseTerms, Report
 from headway.simulate.leases import RootLedger
-from headway.simulate.ticket_costs import TICKET_COSTS
-from headway.simulate.workloads import Constant, Lognormal
+from headway.tools.simulate.cluster_ticket_costs import TICKET_COSTS
+from headway.tools.simulate.workloads import Constant, Lognormal
 
 SEATS = 1000
 COLLECT_S = 0.1

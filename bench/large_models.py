@@ -30,7 +30,7 @@ from headway.llm.memory.model_shape import NAMED_CONFIGS, shape_of
 from headway.llm.memory.roles_memory_items import in_gb
 from headway.llm.rollouts_group import Group
 from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings
-from headway.recipes.rate_probe import made_up_batch
+from headway.tools.plan.rate_probe import made_up_batch
 
 TINY = {
     "model_type": "qwen2",

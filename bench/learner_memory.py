@@ -24,7 +24,7 @@ from headway.llm.memory.roles_memory_items import in_gb
 from headway.llm.memory.roles_training_memory import Training, activation_bytes, learner_memory
 from headway.llm.train.grpo_learner_learner import GRPOLearner
 from headway.llm.train.grpo_settings import GRPOSettings
-from headway.recipes.rate_probe import made_up_batch
+from headway.tools.plan.rate_probe import made_up_batch
 
 GROUP = 8
 

@@ -40,7 +40,7 @@ from headway.observe.point_maker import PointMaker
 from headway.observe.recorder import EventLog
 from headway.observe.sinks import JsonLines
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, Lognormal, SteadyWorkload
+from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 run_files.TRACE_UP_TO_BYTES = 0  # what a short run writes at its end, and a long one does not
 COLLECTORS = 8
@@ -155,7 +155,7 @@ def write(folder: Path, tickets: int) -> None:
 
 
 def tickets_in(folder: Path) -> int:
-    from headway.observe.log_end import read_numbers
+    from headway.tools.report.status_log_end import read_numbers
 
     return int(read_numbers(folder / "metrics.jsonl").last["tickets/opened"])
 

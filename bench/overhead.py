@@ -25,7 +25,7 @@ from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.observe.recorder import EventLog
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, Lognormal, SteadyWorkload
+from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 REPEATS = 5
 

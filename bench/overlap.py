@@ -25,9 +25,9 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import tell
-from headway.simulate.fitting import fit
-from headway.simulate.simulation import simulate
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.what_if_fitting import fit
+from headway.tools.simulate.simulation import simulate
 
 
 class SlowCollector:

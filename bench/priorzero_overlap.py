@@ -31,9 +31,9 @@ from runs import recorded
 
 from headway.coordinate.roles import LEARNER
 from headway.coordinate.run_result import RunResult
-from headway.observe.run_history import tell
-from headway.simulate.fitting import fit
-from headway.simulate.simulation import simulate
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.what_if_fitting import fit
+from headway.tools.simulate.simulation import simulate
 
 PARTS = {"collect": ("collector", "collect"), "learn": (LEARNER, "learn"), "prior": (f"prior/{LEARNER}", "learn")}
 ONE_BY_ONE = {"max_lead": 0, "prior_max_lead": 0}

@@ -5,7 +5,7 @@
     python bench/scale.py --only ray         one part: threads, processes, ray or branches
 
 One coordinator: collectors that take a second a ticket, a batch of one ticket a collector, a lead of 2, what a ticket
-costs as it is shipped (`headway.simulate.ticket_costs`). Branches: as in bench/branches.py. Nothing is asserted.
+costs as it is shipped (`headway.tools.simulate.cluster_ticket_costs`). Branches: as in bench/branches.py. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 from branches import SEATS, per_s
 
-from headway.simulate.cluster import Cluster
-from headway.simulate.simulation import Workshop, simulate
-from headway.simulate.ticket_costs import TICKET_COSTS
-from headway.simulate.workloads import Constant, Lognormal
+from headway.tools.simulate.cluster import Cluster
+from headway.tools.simulate.cluster_ticket_costs import TICKET_COSTS
+from headway.tools.simulate.simulation import Workshop, simulate
+from headway.tools.simulate.workloads import Constant, Lognormal
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "scale.jsonl"

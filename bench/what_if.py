@@ -30,12 +30,12 @@ from headway.coordinate.settings import Settings
 from headway.core.types import Ticket
 from headway.launching import launch
 from headway.observe.folder import RunFolder
-from headway.observe.run_history import Story, read_story
 from headway.recipes.functions import FunctionsConfig
 from headway.recipes.functions import stations as toy_stations
-from headway.simulate.fitting import fit
-from headway.simulate.simulation import Outcome, simulate
-from headway.simulate.what_if import MeasuredRun, measure, repeat
+from headway.tools.report.recorded_run_run_history import Story, read_story
+from headway.tools.report.what_if import MeasuredRun, measure, repeat
+from headway.tools.report.what_if_fitting import fit
+from headway.tools.simulate.simulation import Outcome, simulate
 
 RATE_WITHIN, STALENESS_WITHIN = 0.05, 0.10
 

@@ -18,7 +18,7 @@ from headway.core.types import Phase
 from headway.simulate.branched_shape import Branched, BranchedResult, Faults, Network
 from headway.simulate.branches import BranchedRun, Watcher
 from headway.simulate.lease_messages import LeaseTerms
-from headway.simulate.workloads import Constant, Duration, Exponential, Lognormal
+from headway.tools.simulate.workloads import Constant, Duration, Exponential, Lognormal
 
 
 class Broken(AssertionError):

@@ -21,7 +21,7 @@ from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Ticket
 from headway.runtime.virtual import Fault
-from headway.simulate.workloads import COLLECTING, Constant, Duration, Exponential, Lognormal, unit
+from headway.tools.simulate.workloads import COLLECTING, Constant, Duration, Exponential, Lognormal, unit
 
 
 @dataclass(frozen=True)

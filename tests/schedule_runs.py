@@ -46,8 +46,8 @@ from headway.core.order import OnStale
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 from headway.observe.log_file import Mark
 from headway.runtime.virtual import Deadlock, Virtual
-from headway.simulate.workloads import Constant
 from headway.testing.auditor import Terms, Violation, audit
+from headway.tools.simulate.workloads import Constant
 
 MOST_SESSIONS = 6
 MOST_EVENTS = 60_000

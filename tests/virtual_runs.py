@@ -13,10 +13,10 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import tell
-from headway.observe.story_records import Story
 from headway.runtime.virtual import Virtual, Workload
-from headway.simulate.workloads import (
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.recorded_run_story_records import Story
+from headway.tools.simulate.workloads import (
     Constant,
     Duration,
     SimulatedCollector,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headway.launching import Run, build_runtime, launch, run
     from headway.recipes.background import start, train
     from headway.recipes.loading import load
-    from headway.sweeping.session import SweepFailed, sweep
+    from headway.tools.sweep.runner_session import SweepFailed, sweep
 
 __version__ = "0.1.0"
 
@@ -62,7 +62,7 @@ _HOMES = {
     "headway.launching": ("Run", "build_runtime", "launch", "run"),
     "headway.recipes.background": ("start", "train"),
     "headway.recipes.loading": ("load",),
-    "headway.sweeping.session": ("SweepFailed", "sweep"),
+    "headway.tools.sweep.runner_session": ("SweepFailed", "sweep"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

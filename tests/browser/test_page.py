@@ -17,7 +17,7 @@ from virtual_runs import record
 from waiting import patient
 
 from headway.cli.report import ReportServer, write_report
-from headway.simulate.workloads import Exponential, Lognormal
+from headway.tools.simulate.workloads import Exponential, Lognormal
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -659,8 +659,8 @@ def served(run: Path) -> Iterator[str]:
 def test_a_live_page_follows_the_run_to_its_end(
     show: Callable[..., Any], tmp_path: Path, known: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.cli.report_server.REFRESH_S", 0.1)
-    monkeypatch.setattr("headway.cli.report_server.REST", 0.0)
+    monkeypatch.setattr("headway.tools.report.report_page_report_server.REFRESH_S", 0.1)
+    monkeypatch.setattr("headway.tools.report.report_page_report_server.REST", 0.0)
     run = write_log(tmp_path / "live", known, len(known) // 2)
     with served(run) as address:
         page = show(address)

@@ -17,8 +17,8 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY, OnStale
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Exponential, FaultyWorkload
 from headway.testing.two_lines import SECOND, two_line_stations
+from headway.tools.simulate.workloads import Exponential, FaultyWorkload
 
 pytestmark = pytest.mark.timeout(120)
 Events = list[dict[str, Any]]

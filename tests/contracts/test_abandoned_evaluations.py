@@ -22,8 +22,8 @@ from headway.launching import build_runtime, run, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.fakes import ToyEvaluator, pinned_loop, toy_stations
+from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 pytestmark = pytest.mark.timeout(60)
 NEVER = 1e9

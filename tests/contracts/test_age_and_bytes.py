@@ -25,8 +25,8 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, Lognormal, SimulatedLearner, SteadyWorkload
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
+from headway.tools.simulate.workloads import Constant, Lognormal, SimulatedLearner, SteadyWorkload
 
 
 class Sized:

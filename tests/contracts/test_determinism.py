@@ -19,8 +19,8 @@ from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.fakes import Pause, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
+from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
 

@@ -18,8 +18,8 @@ from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.order import OLDEST, OnStale, Order, window
 from headway.core.rules import ReplayRatio
 from headway.runtime.virtual import Fault, Virtual, Workload
-from headway.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 from headway.testing.auditor import audit
+from headway.tools.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 
 RATIO = ReplayRatio(2, min_size=3, samples_per_update=SAMPLES, steps_per_ticket=1)
 LOOSE = ReplayRatio(3, min_size=4, samples_per_update=SAMPLES, steps_per_ticket=1)

@@ -23,8 +23,8 @@ from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.fakes import SIZE, ToyCollector, ToyLearner
+from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 DROPS = Retries(on_failure="drop")
 every_runtime = pytest.mark.parametrize("runtime", ["inline", "threads", "processes", "virtual"])

@@ -25,7 +25,7 @@ from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedLearner
+from headway.tools.simulate.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedLearner
 
 SCHEDULES = 5000
 LANE_SCHEDULES = 2500

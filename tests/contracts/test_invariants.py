@@ -32,9 +32,9 @@ from headway.launching import run as run_functions
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload
 from headway.testing.auditor import audit as audit_log
 from headway.testing.fakes import Pause, ToyCollector, ToyEvaluator, ToyLearner, toy_stations
+from headway.tools.simulate.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes", "virtual"]
 

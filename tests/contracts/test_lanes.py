@@ -36,13 +36,8 @@ from headway.core.types import Rollout, Snapshot, Span, Ticket
 from headway.launching import build_runtime, look_at, statistics_rows
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import tell
-from headway.observe.timeline import intervals
 from headway.runtime.processes import Processes
 from headway.runtime.virtual import Fault, Virtual
-from headway.simulate.fitting import fit
-from headway.simulate.simulation import Workshop, simulate
-from headway.simulate.workloads import Constant, Lognormal, SteadyWorkload
 from headway.testing.fakes import (
     Pause,
     ToyCollector,
@@ -52,6 +47,11 @@ from headway.testing.fakes import (
     pinned_loop,
     toy_stations,
 )
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.terminal_charts_timeline import intervals
+from headway.tools.report.what_if_fitting import fit
+from headway.tools.simulate.simulation import Workshop, simulate
+from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
 

@@ -28,8 +28,8 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.inline import Inline
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Exponential, FaultyWorkload, Lognormal
 from headway.testing.fakes import ToyCollector, ToyLearner, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
+from headway.tools.simulate.workloads import Exponential, FaultyWorkload, Lognormal
 
 
 class Ref:

@@ -18,13 +18,13 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import GivesNotice, Notice, RoleLate
 from headway.observe.fingerprint import fingerprint
-from headway.observe.notable_moments import notable_moments
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import tell
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, Lognormal, SteadyWorkload
 from headway.testing.auditor import audit as faults_in
 from headway.testing.fakes import ToyCollector, ToyEngine, engine_stations, pinned_loop, toy_stations
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.series_notable_moments import notable_moments
+from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 BUILD_S = 3.0
 WHY = "node 10.0.0.7 is drained and goes in 30 s"

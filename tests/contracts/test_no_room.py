@@ -17,9 +17,9 @@ from headway.core.types import Batch, Rollout
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, Lognormal, SteadyWorkload
 from headway.testing.auditor import audit as faults_in
 from headway.testing.fakes import engine_stations, pinned_loop, toy_stations
+from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 
 class SmallStore(Virtual):

@@ -22,10 +22,10 @@ from headway.core.types import Rollout, Score, Snapshot, Ticket
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import tell
 from headway.runtime.virtual import Fault, Virtual
 from headway.testing.auditor import audit
 from headway.testing.fakes import ToyEngine, ToyEvaluator, ToyLearner, engine_stations, pinned_loop
+from headway.tools.report.recorded_run_run_history import tell
 
 PATIENCE_S = 20.0
 

@@ -30,7 +30,6 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder
 from headway.runtime.virtual import Fault, Virtual
-from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 from headway.testing.fakes import Pause, toy_stations
 from headway.testing.replay_fakes import (
     ToyReanalyzer,
@@ -39,6 +38,7 @@ from headway.testing.replay_fakes import (
     toy_reanalysis_stations,
     toy_replay_stations,
 )
+from headway.tools.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
 RATIO = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)

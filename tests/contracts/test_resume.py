@@ -31,8 +31,8 @@ from headway.observe.log_file import Mark
 from headway.observe.log_parts import go_on_at
 from headway.observe.recorder import EventLog, read_events
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, Lognormal, SteadyWorkload
 from headway.testing.fakes import Pause, ToyLearner, ToyReplayLearner, pinned_loop, toy_stations
+from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 
 def session(

@@ -9,8 +9,8 @@ from headway.runtime.inline import Inline
 from headway.runtime.processes import Processes
 from headway.runtime.threads import Threads
 from headway.runtime.virtual import Fault, Virtual
-from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.runtime_contract import SOON_S, RuntimeContract
+from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 
 class TestInline(RuntimeContract):

@@ -22,9 +22,9 @@ from headway.core.types import Batch, LearnReport
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import tell
-from headway.simulate.fitting import fit
 from headway.testing.fakes import ToyLearner, pinned_loop, toy_stations
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.what_if_fitting import fit
 
 NOTE = "shard-00000.note"
 NUM_UPDATES = 12

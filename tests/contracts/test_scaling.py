@@ -22,14 +22,14 @@ from headway.core.order import READY
 from headway.core.protocols import Runtime
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
-from headway.observe.log_end import read_end
-from headway.observe.notable_moments import notable_moments
-from headway.observe.run_history import tell
-from headway.observe.time_report import account
 from headway.runtime.virtual import Fault, Virtual
-from headway.simulate.workloads import Constant, Duration, Lognormal, SteadyWorkload
 from headway.testing.auditor import audit
 from headway.testing.fakes import Pause, engine_stations, toy_stations
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.series_notable_moments import notable_moments
+from headway.tools.report.status_log_end import read_end
+from headway.tools.report.time_report import account
+from headway.tools.simulate.workloads import Constant, Duration, Lognormal, SteadyWorkload
 
 REAL = ["threads", "processes"]
 UPDATES = 30

@@ -20,8 +20,8 @@ from headway.observe.recorder import MemoryRecorder
 from headway.recipes.config import RunConfig
 from headway.runtime.inline import Inline
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload
 from headway.testing.auditor import audit
+from headway.tools.simulate.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload
 
 
 class Walker:

@@ -33,9 +33,9 @@ from headway.observe.log_parts import go_on_at
 from headway.observe.recorder import EventLog, MemoryRecorder, read_events
 from headway.runtime.processes import Processes
 from headway.runtime.virtual import Fault, Virtual
-from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, Lognormal, SteadyWorkload
 from headway.testing.fakes import Pause, ToyCollector, ToyLearner, ToyReplayLearner, toy_stations
 from headway.testing.replay_fakes import ToyDrawLearner, ToyReplay, plain_replay_loop, toy_replay_stations
+from headway.tools.simulate.workloads import Constant, Exponential, FaultyWorkload, Lognormal, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]
 RATIO = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)

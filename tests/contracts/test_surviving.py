@@ -31,8 +31,8 @@ from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import FolderInUse, RunFolder
 from headway.observe.recorder import MemoryRecorder, read_events
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
+from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 ENOUGH_S = patient(60)
 LONG = ["--updates", "100000", "--collect_ms", "2", "--train_ms", "2", "--evaluate_every", "0"]

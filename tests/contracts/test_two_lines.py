@@ -35,22 +35,22 @@ from headway.core.types import Batch, Ticket
 from headway.core.written_events import as_event
 from headway.launching import build_runtime, launch
 from headway.launching.run_summary import statistics_rows
-from headway.observe.advice import advise, bottleneck
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.report import document
-from headway.observe.report_texts import Seen
-from headway.observe.run_history import read_story, tell
-from headway.observe.status import read_end_status, read_whole_status
-from headway.observe.time_report import account
-from headway.observe.trace import trace_events
 from headway.runtime.virtual import Virtual
-from headway.simulate.fitting import fit
-from headway.simulate.simulation import compare
-from headway.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 from headway.testing.auditor import Terms, audit
 from headway.testing.two_lines import SECOND, PairEvaluator, plain_two_line_loop, two_line_stations
+from headway.tools.report.advice import advise, bottleneck
+from headway.tools.report.recorded_run_run_history import read_story, tell
+from headway.tools.report.report import document
+from headway.tools.report.report_texts import Seen
+from headway.tools.report.status import read_end_status, read_whole_status
+from headway.tools.report.time_report import account
+from headway.tools.report.timeline_trace import trace_events
+from headway.tools.report.what_if_fitting import fit
+from headway.tools.simulate.simulation import compare
+from headway.tools.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 
 RAY = pytest.param("ray", marks=pytest.mark.slow)
 RUNTIMES = ["inline", "threads", "processes", RAY]

@@ -14,10 +14,10 @@ from headway.core.written_events import as_event
 from headway.observe.folder import RunFolder
 from headway.observe.metrics import Metrics
 from headway.observe.recorder import read_events
-from headway.observe.run_history import read_story
-from headway.observe.status import read_end_status, read_whole_status
-from headway.simulate.fitting import fit
 from headway.testing.auditor import audit
+from headway.tools.report.recorded_run_run_history import read_story
+from headway.tools.report.status import read_end_status, read_whole_status
+from headway.tools.report.what_if_fitting import fit
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "run-of-one-line"
 

@@ -17,11 +17,11 @@ from headway.core.types import Snapshot  # noqa: E402
 from headway.launching import launch  # noqa: E402
 from headway.llm.collector import GroupCollector  # noqa: E402
 from headway.llm.grpo import GRPOConfig, stations  # noqa: E402
-from headway.observe.advice import advise  # noqa: E402
 from headway.observe.folder import RunFolder  # noqa: E402
-from headway.observe.run_history import read_story  # noqa: E402
-from headway.observe.story_records import Story  # noqa: E402
-from headway.observe.time_report import account  # noqa: E402
+from headway.tools.report.advice import advise  # noqa: E402
+from headway.tools.report.recorded_run_run_history import read_story  # noqa: E402
+from headway.tools.report.recorded_run_story_records import Story  # noqa: E402
+from headway.tools.report.time_report import account  # noqa: E402
 
 NOISE = 0.02
 

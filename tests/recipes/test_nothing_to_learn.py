@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from grpo_runs import make_material, tiny_values
 
 from headway.cli import main
-from headway.observe.run_history import read_story
+from headway.tools.report.recorded_run_run_history import read_story
 
 ALWAYS_WRONG = """
 def share_of_digits(prompt, response, truth, info):

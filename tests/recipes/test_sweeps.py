@@ -17,8 +17,8 @@ from waiting import patient, wait_until
 
 import headway
 from headway.cli import main
-from headway.sweeping.folder import SweepFolder
-from headway.sweeping.results import read_run
+from headway.tools.sweep.grid_folder import SweepFolder
+from headway.tools.sweep.results import read_run
 
 Output = pytest.CaptureFixture[str]
 QUICK = ["--collect_ms", "0", "--train_ms", "0", "--evaluate_ms", "0", "--report", "false", "--tensorboard", "false"]

@@ -15,12 +15,12 @@ from headway.coordinate.settings import Retries
 from headway.core.history_records import FinishedUpdate
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
-from headway.observe.advice import Finding, advise, bottleneck, without_findings
-from headway.observe.run_history import tell
-from headway.observe.story_records import LEARNER, Story
-from headway.observe.time_report import account
-from headway.simulate.simulation import ForgottenCheckpoints
-from headway.simulate.workloads import (
+from headway.tools.report.advice import Finding, advise, bottleneck, without_findings
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.recorded_run_story_records import LEARNER, Story
+from headway.tools.report.time_report import account
+from headway.tools.simulate.simulation import ForgottenCheckpoints
+from headway.tools.simulate.workloads import (
     Constant,
     Exponential,
     FaultyWorkload,

@@ -21,8 +21,8 @@ from headway.core.written_events import written
 from headway.observe.alarms import DEFAULT_ALARMS, KNOWN, Alarms, check_alarms
 from headway.observe.metrics import MEANINGS
 from headway.observe.recorder import read_events
-from headway.observe.run_history import read_story
 from headway.recipes.config import ConfigError, RunConfig, read_values
+from headway.tools.report.recorded_run_run_history import read_story
 
 STALE = "staleness/nonzero"
 

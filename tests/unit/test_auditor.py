@@ -21,15 +21,6 @@ from headway.coordinate.settings import Retries
 from headway.core.order import READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.runtime.virtual import Workload
-from headway.simulate.workloads import (
-    Constant,
-    Exponential,
-    FaultyWorkload,
-    Lognormal,
-    SimulatedCollector,
-    SimulatedReplayLearner,
-    SteadyWorkload,
-)
 from headway.testing import (
     audit_admission,
     audit_evaluations,
@@ -39,6 +30,15 @@ from headway.testing import (
     line_auditor,
 )
 from headway.testing.auditor import RULES, Terms, audit
+from headway.tools.simulate.workloads import (
+    Constant,
+    Exponential,
+    FaultyWorkload,
+    Lognormal,
+    SimulatedCollector,
+    SimulatedReplayLearner,
+    SteadyWorkload,
+)
 
 Event = dict[str, Any]
 UPDATES = 24

@@ -14,8 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway import cli
-from headway.capacity.division import Division, Work, best_of, divide, divisions, predict
-from headway.capacity.rates import CACHE_BYTES_PER_S, ENGINE_RATES, LEARNER_RATES, Rates, shipped_rates
 from headway.llm.memory.model_shape import NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
 from headway.llm.memory.model_shapes import find_shape
 from headway.llm.memory.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
@@ -34,6 +32,8 @@ from headway.llm.memory.roles_training_memory import (
     learner_memory,
     shard_parameters,
 )
+from headway.tools.plan.division import Division, Work, best_of, divide, divisions, predict
+from headway.tools.plan.division_rates import CACHE_BYTES_PER_S, ENGINE_RATES, LEARNER_RATES, Rates, shipped_rates
 
 stable = settings(max_examples=100, deadline=None, derandomize=True)
 Output = pytest.CaptureFixture[str]

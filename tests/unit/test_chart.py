@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.observe.chart import Canvas, beside, curve_chart
+from headway.tools.report.terminal_charts_chart import Canvas, beside, curve_chart
 
 BLANK = chr(0x2800)
 

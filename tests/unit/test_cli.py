@@ -29,14 +29,14 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.launching import build_runtime, launch, run, statistics_rows, status_of
-from headway.names.flat import KNOWN_NAMES
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig, in_our_words
 from headway.recipes.functions import FunctionsConfig
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, SimulatedCollector, SimulatedLearner, SteadyWorkload
+from headway.tools.names.flat import KNOWN_NAMES
+from headway.tools.simulate.workloads import Constant, SimulatedCollector, SimulatedLearner, SteadyWorkload
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -25,8 +25,8 @@ WALL_CLOCKS = {"time", "time_ns", "localtime", "gmtime", "ctime", "now", "utcnow
 MAY_ASK_THE_WALL_CLOCK = {
     "agents/endpoint_server.py": "when an answer was made, which its protocol wants to know",
     "observe/folder.py": "when a session began, for people",
-    "observe/report.py": "the same, in words",
-    "observe/status.py": "how long a log has been silent, by the time its file system gave it",
+    "tools/report/report.py": "the same, in words",
+    "tools/report/status.py": "how long a log has been silent, by the time its file system gave it",
     "observe/tensorboard_sink.py": "TensorBoard's stamps",
     "runtime/ray_notices.py": "how long a node has left, for people: Ray says when it goes by the wall clock",
 }

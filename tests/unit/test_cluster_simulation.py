@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.simulate.broadcast import EACH, Broadcast, parse_fanout
-from headway.simulate.cluster import Cluster
-from headway.simulate.parts import Failing, Part
-from headway.simulate.sessions import ClusterCosts
-from headway.simulate.simulation import Outcome, Workshop, simulate
-from headway.simulate.ticket_costs import TICKET_COSTS, parse_ticket_cost
-from headway.simulate.workloads import Constant, Lognormal
+from headway.tools.simulate.cluster import Cluster
+from headway.tools.simulate.cluster_broadcast import EACH, Broadcast, parse_fanout
+from headway.tools.simulate.cluster_parts import Failing, Part
+from headway.tools.simulate.cluster_sessions import ClusterCosts
+from headway.tools.simulate.cluster_ticket_costs import TICKET_COSTS, parse_ticket_cost
+from headway.tools.simulate.simulation import Outcome, Workshop, simulate
+from headway.tools.simulate.workloads import Constant, Lognormal
 
 stable = settings(max_examples=50, deadline=None, derandomize=True)
 

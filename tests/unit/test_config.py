@@ -13,10 +13,10 @@ from pydantic import Field, ValidationError
 from headway.core.order import READY
 from headway.launching import RUNTIMES, build_runtime
 from headway.launching.run_files import with_absolute_paths
-from headway.names.flat import KNOWN_NAMES, SYSTEMS, translate
 from headway.observe.folder import RunFolder, read_config
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values, without
+from headway.tools.names.flat import KNOWN_NAMES, SYSTEMS, translate
 
 CONFIGS = [RunConfig, *(load_recipe(name).config for name in RECIPES)]
 

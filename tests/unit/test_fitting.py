@@ -22,13 +22,13 @@ from headway.core.types import Rollout, Snapshot, Ticket
 from headway.launching import build_runtime, launch
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import read_story, tell, tell_end
-from headway.observe.story_records import Story
 from headway.recipes.functions import FunctionsConfig, stations
-from headway.simulate.fitting import MAX_TICKETS, fit
-from headway.simulate.simulation import ForgottenCheckpoints, simulate
-from headway.simulate.what_if import LEADS, measure, repeat, what_if
-from headway.simulate.workloads import (
+from headway.tools.report.recorded_run_run_history import read_story, tell, tell_end
+from headway.tools.report.recorded_run_story_records import Story
+from headway.tools.report.what_if import LEADS, measure, repeat, what_if
+from headway.tools.report.what_if_fitting import MAX_TICKETS, fit
+from headway.tools.simulate.simulation import ForgottenCheckpoints, simulate
+from headway.tools.simulate.workloads import (
     Constant,
     Exponential,
     HoldingCollector,

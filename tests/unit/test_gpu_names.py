@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from headway.names import gpu_places
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, read_values, understand
+from headway.tools.names import rows_gpu_places as gpu_places
 
 GSM8K, AGENT = load_recipe("gsm8k").config, load_recipe("agent").config
 

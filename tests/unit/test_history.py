@@ -35,11 +35,11 @@ from headway.core.events import (
 from headway.core.history import RunHistory
 from headway.core.written_events import read_event, written
 from headway.observe.metrics import Metrics, load_metrics, metrics_of
-from headway.observe.report import Seen, document, page
-from headway.observe.run_history import tell
-from headway.observe.time_report import account
-from headway.observe.trace import trace_events
 from headway.testing.auditor import Terms, audit
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.report import Seen, document, page
+from headway.tools.report.time_report import account
+from headway.tools.report.timeline_trace import trace_events
 
 SETTINGS: dict[str, Any] = {
     "max_lead": 1, "order": "oldest", "dispatch": "free", "max_staleness": None, "on_stale": "keep", "max_age_s": None,

@@ -49,7 +49,7 @@ def run(collect: Any = collect, **more: Any) -> headway.RunResult:
 def test_a_run_inside_of_asyncio_gives_the_bits_of_one_outside(runtime: str, tmp_path: Path) -> None:
     def place() -> Any:
         from headway.runtime.virtual import Virtual
-        from headway.simulate.workloads import Constant, SteadyWorkload
+        from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
         return Virtual(SteadyWorkload(collect=Constant(1.0), learn=Constant(1.0))) if runtime == "virtual" else runtime
 

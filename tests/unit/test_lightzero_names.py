@@ -17,11 +17,11 @@ pytest.importorskip("gymnasium")
 from headway import cli
 from headway.cli.lightzero import merged, read_file, recipe_of, train
 from headway.cli.lightzero_entries import train_muzero
-from headway.names.flat import KNOWN_NAMES
-from headway.names.lightzero import ALONE, PATHS, WITHOUT_EFFECT
-from headway.names.nested_paths import mean
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, read_values, understand
+from headway.tools.names.flat import KNOWN_NAMES
+from headway.tools.names.lightzero import ALONE, PATHS, WITHOUT_EFFECT
+from headway.tools.names.translate_nested_paths import mean
 
 DOCS = Path(__file__).parents[2] / "docs"
 KINDS = {name: load_recipe(name).config for name in ("muzero", "unizero")}

@@ -13,7 +13,6 @@ from headway.coordinate.functions import stations_from_functions
 from headway.coordinate.rerun import ReplayError, replay
 from headway.launching import Recording, run
 from headway.observe.json_lines import JsonLines
-from headway.observe.log_end import read_numbers
 from headway.observe.log_file import TextLog
 from headway.observe.log_parts import (
     KEEP_DISCARDED,
@@ -28,10 +27,11 @@ from headway.observe.log_parts import (
 )
 from headway.observe.metrics import Moment
 from headway.observe.recorder import EventLog, read_events
-from headway.observe.run_history import read_story
 from headway.observe.spacing import Spacing
 from headway.recipes.functions import FunctionsConfig
 from headway.testing.auditor import audit
+from headway.tools.report.recorded_run_run_history import read_story
+from headway.tools.report.status_log_end import read_numbers
 
 PART = 2000
 

@@ -12,17 +12,17 @@ import pytest
 
 import headway
 from headway.cli import main
-from headway.cli.report_page import see, write_report
-from headway.cli.report_server import LiveReport
 from headway.core.history_records import FinishedUpdate
 from headway.core.types import Ticket
 from headway.observe.log_parts import all_parts, closed_parts, lines_from
-from headway.observe.log_window import find_window
 from headway.observe.recorder import EventLog, read_events
-from headway.observe.report import document
-from headway.observe.run_history import ONLY_ITS_END, StoryReader, read_story
-from headway.observe.status import read_status
-from headway.observe.story_records import Story
+from headway.tools.report.recorded_run_log_window import find_window
+from headway.tools.report.recorded_run_run_history import ONLY_ITS_END, StoryReader, read_story
+from headway.tools.report.recorded_run_story_records import Story
+from headway.tools.report.report import document
+from headway.tools.report.report_page import see, write_report
+from headway.tools.report.report_page_report_server import LiveReport
+from headway.tools.report.status import read_status
 
 UPDATES = 400
 
@@ -59,9 +59,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are long earlier."""
-    monkeypatch.setattr("headway.observe.run_history.LONG_BYTES", 60_000)
-    monkeypatch.setattr("headway.observe.run_history.WINDOW_BYTES", 40_000)
-    monkeypatch.setattr("headway.observe.status.UP_TO_BYTES", 60_000)
+    monkeypatch.setattr("headway.tools.report.recorded_run_run_history.LONG_BYTES", 60_000)
+    monkeypatch.setattr("headway.tools.report.recorded_run_run_history.WINDOW_BYTES", 40_000)
+    monkeypatch.setattr("headway.tools.report.status.UP_TO_BYTES", 60_000)
 
 
 def without_steps(story: Story) -> list[FinishedUpdate]:

@@ -39,7 +39,8 @@ from headway.observe.metrics import (
 )
 from headway.observe.recorder import read_events
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import (
+from headway.testing.replay_fakes import toy_reanalysis_stations
+from headway.tools.simulate.workloads import (
     Constant,
     Exponential,
     FaultyWorkload,
@@ -47,7 +48,6 @@ from headway.simulate.workloads import (
     SimulatedLearner,
     SteadyWorkload,
 )
-from headway.testing.replay_fakes import toy_reanalysis_stations
 
 DOCS = Path(__file__).parents[2] / "docs"
 

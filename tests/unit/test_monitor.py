@@ -25,8 +25,8 @@ from headway.launching import build_runtime
 from headway.observe.monitor import Monitor, MonitorThread, StopRun, load_monitor
 from headway.recipes.config import ConfigError, RunConfig, read_values
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, SteadyWorkload
 from headway.testing.fakes import toy_stations
+from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 
 def collect(weights: Any, ticket: Any) -> Any:

@@ -14,11 +14,11 @@ pytest.importorskip("torch")
 
 from headway import cli
 from headway.llm.train.grpo_loss_loss import LossSettings
-from headway.names.nested_paths import GROUPS, flatten, mean, resolve
-from headway.names.verl import OUR_WORDS, PATHS, WITHOUT_EFFECT
-from headway.names.verl_meanings import ESTIMATORS
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, RunConfig, read_values, understand
+from headway.tools.names.translate_nested_paths import GROUPS, flatten, mean, resolve
+from headway.tools.names.verl import OUR_WORDS, PATHS, WITHOUT_EFFECT
+from headway.tools.names.verl_meanings import ESTIMATORS
 
 DOCS = Path(__file__).parents[2] / "docs"
 GRPO, GSM8K = load_recipe("grpo").config, load_recipe("gsm8k").config
@@ -651,7 +651,7 @@ def test_every_path_means_settings_that_exist_or_says_why_not(known: Any) -> Non
 
 
 def test_a_path_is_in_one_table_only_and_no_group_hides_a_known_name() -> None:
-    from headway.names.flat import KNOWN_NAMES
+    from headway.tools.names.flat import KNOWN_NAMES
 
     assert not set(PATHS) & set(WITHOUT_EFFECT)
     assert not GROUPS & set(KNOWN_NAMES)

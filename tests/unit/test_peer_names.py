@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from headway.cli import main
-from headway.names.nested_paths import ALL_PATHS, mean
-from headway.names.peers import TABLES, meaning_in
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, defaults_of, read_values, understand
+from headway.tools.names.translate_nested_paths import ALL_PATHS, mean
+from headway.tools.names.translate_peers import TABLES, meaning_in
 
 PPO, GRPO = load_recipe("ppo").config, load_recipe("grpo").config
 MUZERO = load_recipe("muzero").config

@@ -28,15 +28,13 @@ from waiting import patient
 import headway
 from headway.cli import main
 from headway.cli.doctor import examine
-from headway.cli.report_page import leave_report, look, see, write_report
-from headway.cli.report_server import LiveReport, ReportServer
 from headway.core.events import Looked
 from headway.core.types import Ticket
 from headway.observe.activities import CAUSES
 from headway.observe.environment import describe_environment, git_commit
 from headway.observe.folder import RunFolder
-from headway.observe.notable_moments import notices
-from headway.observe.report import (
+from headway.tools.report.recorded_run_run_history import read_story, tell
+from headway.tools.report.report import (
     Seen,
     Setting,
     comparison,
@@ -50,11 +48,13 @@ from headway.observe.report import (
     page,
     state,
 )
-from headway.observe.run_history import read_story, tell
-from headway.observe.series import MAX_POINTS, flows, learner, scores, thin, titles, training
-from headway.observe.time_report import account
-from headway.observe.timeline_slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
-from headway.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
+from headway.tools.report.report_page import leave_report, look, see, write_report
+from headway.tools.report.report_page_report_server import LiveReport, ReportServer
+from headway.tools.report.series import MAX_POINTS, flows, learner, scores, thin, titles, training
+from headway.tools.report.series_notable_moments import notices
+from headway.tools.report.time_report import account
+from headway.tools.report.timeline_slices import BUDGET, COLOURS, MAX_MARKS, MEANINGS, Palette, time_by_role, timeline
+from headway.tools.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 
 Output = pytest.CaptureFixture[str]
 
@@ -379,7 +379,7 @@ def test_marks_of_a_long_run_are_bounded(events: list[dict[str, Any]]) -> None:
 
 
 def test_no_two_causes_have_the_same_colour() -> None:
-    style = (files("headway.observe") / "page" / "page.css").read_text()
+    style = (files("headway.tools.report") / "page" / "page.css").read_text()
     themes = [theme for theme in re.findall(r"[{]([^{}]*)[}]", style) if "--collect" in theme]
     assert len(themes) == 3
     for theme in themes:
@@ -712,7 +712,7 @@ def ask(address: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
 def test_a_served_run_is_followed_until_its_end(
     tmp_path: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.cli.report_server.REST", 0.0)
+    monkeypatch.setattr("headway.tools.report.report_page_report_server.REST", 0.0)
     run = write_log(tmp_path / "run", events, last=150)
     with served(run) as address:
         status, headers, body = ask(address)

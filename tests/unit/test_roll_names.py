@@ -14,11 +14,11 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from headway import cli
-from headway.names import roll, verl_agent
-from headway.names.layers import Said
-from headway.names.nested_paths import OUR_WORDS, TABLES, mean
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError, defaults_of, read_values, understand
+from headway.tools.names import roll, verl_agent
+from headway.tools.names.translate_layers import Said
+from headway.tools.names.translate_nested_paths import OUR_WORDS, TABLES, mean
 
 DOCS = Path(__file__).parents[2] / "docs"
 AGENT = load_recipe("agent").config
@@ -310,7 +310,7 @@ def test_every_path_means_settings_that_exist_or_says_why_not(known: Any) -> Non
         assert set(meaning) <= set(re.findall(r"\w+", known.ours))
     else:
         assert meaning and "\n" not in meaning
-    from headway.names.verl import PATHS as OF_VERL
+    from headway.tools.names.verl import PATHS as OF_VERL
 
     assert set(known.reads) <= {*roll.PATHS, *OF_VERL, *roll.WITHOUT_EFFECT, *OUR_WORDS, *ALL_SIZES}
 

@@ -25,8 +25,8 @@ from headway.launching import run_requests
 from headway.launching.run_requests import ANSWER, ASK, ask_to_scale
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
-from headway.observe.status import read_status
 from headway.testing.auditor import audit
+from headway.tools.report.status import read_status
 
 
 def collect(weights: float, ticket: Ticket) -> float:

@@ -16,11 +16,11 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import tell
 from headway.runtime.virtual import Fault, Virtual
-from headway.simulate.fitting import fit
-from headway.simulate.simulation import Outcome, Workshop, compare, recommend, simulate
-from headway.simulate.workloads import (
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.what_if_fitting import fit
+from headway.tools.simulate.simulation import Outcome, Workshop, compare, recommend, simulate
+from headway.tools.simulate.workloads import (
     Constant,
     Duration,
     Empirical,

@@ -37,12 +37,12 @@ from headway.observe.folder import RunFolder
 from headway.observe.metrics import ALIASES, Moment, Point, metrics_of
 from headway.observe.prometheus_sink import PrometheusSink, exposition
 from headway.observe.recorder import read_events
-from headway.observe.run_history import read_story
 from headway.observe.sinks import QUEUE_POINTS, Deliveries, JsonLines, resident_bytes
 from headway.observe.tensorboard_sink import TensorBoardSink
 from headway.recipes.functions import FunctionsConfig
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Constant, SimulatedLearner, SteadyWorkload
+from headway.tools.report.recorded_run_run_history import read_story
+from headway.tools.simulate.workloads import Constant, SimulatedLearner, SteadyWorkload
 
 WAIT_S = patient(30)
 AT_ONCE = ["--collect_ms", "0", "--train_ms", "0", "--evaluate_ms", "0", "--quiet"]

@@ -30,18 +30,24 @@ from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.observe import run_history as story_module
 from headway.observe.activities import BETWEEN, CAUSES, in_words
 from headway.observe.console import duration
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder, read_events
-from headway.observe.run_history import StoryReader, read_story, tell
-from headway.observe.status import read_end_status, read_status, read_whole_status
-from headway.observe.story_records import Story, role_order
-from headway.observe.time_report import Distribution, account
-from headway.observe.trace import trace_text, write_trace
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedEvaluator, SimulatedLearner
+from headway.tools.report import recorded_run_run_history as story_module
+from headway.tools.report.recorded_run_run_history import StoryReader, read_story, tell
+from headway.tools.report.recorded_run_story_records import Story, role_order
+from headway.tools.report.status import read_end_status, read_status, read_whole_status
+from headway.tools.report.time_report import Distribution, account
+from headway.tools.report.timeline_trace import trace_text, write_trace
+from headway.tools.simulate.workloads import (
+    Exponential,
+    FaultyWorkload,
+    Lognormal,
+    SimulatedEvaluator,
+    SimulatedLearner,
+)
 
 Events = list[dict[str, Any]]
 
@@ -553,8 +559,8 @@ def quick_train(weights: float, rollouts: list[float]) -> float:
 def test_a_status_of_a_long_log_reads_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     headway.run(quick, quick_train, weights=0.0, updates=20, folder=tmp_path)
     known = read_status(tmp_path).status
-    monkeypatch.setattr("headway.observe.status.UP_TO_BYTES", 100)
-    monkeypatch.setattr("headway.observe.status.read_whole_status", None)
+    monkeypatch.setattr("headway.tools.report.status.UP_TO_BYTES", 100)
+    monkeypatch.setattr("headway.tools.report.status.read_whole_status", None)
     assert read_status(tmp_path).status.done == known.done == 20
 
 
@@ -572,7 +578,7 @@ def test_a_status_of_a_long_run_that_was_resumed_reads_its_end_too(
 ) -> None:
     for updates, resume in ((20, False), (30, True)):
         headway.run(quick, quick_train, weights=0.0, updates=updates, folder=tmp_path, resume=resume)
-    monkeypatch.setattr("headway.observe.status.UP_TO_BYTES", 100)
+    monkeypatch.setattr("headway.tools.report.status.UP_TO_BYTES", 100)
     assert read_status(tmp_path).status.done == 30
     for tail_bytes in range(200, 12_000, 400):  # from within the session that goes on to before it
         told = read_end_status(folder_of(tmp_path), tail_bytes=tail_bytes)

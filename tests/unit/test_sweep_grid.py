@@ -11,7 +11,7 @@ from command_runs import refused
 from headway.cli import main
 from headway.recipes import load_recipe
 from headway.recipes.functions import FunctionsConfig
-from headway.sweeping.grid import Grid, plan_runs, read_axis, read_seeds, split
+from headway.tools.sweep.grid import Grid, plan_runs, read_axis, read_seeds, split
 
 PPO = load_recipe("ppo").config
 Output = pytest.CaptureFixture[str]

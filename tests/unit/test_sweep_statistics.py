@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headway.sweeping.aggregate import (
+from headway.tools.sweep.results_aggregate import (
     Curve,
     Estimate,
     at_points,

@@ -22,11 +22,11 @@ from headway.core.events import Alarmed
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.observe.recorder import MemoryRecorder
-from headway.observe.run_history import tell
-from headway.observe.story_records import Story
-from headway.observe.trace import ROLLOUT, VERSIONS, WEIGHTS, trace_events, trace_text
 from headway.runtime.virtual import Virtual
-from headway.simulate.workloads import (
+from headway.tools.report.recorded_run_run_history import tell
+from headway.tools.report.recorded_run_story_records import Story
+from headway.tools.report.timeline_trace import ROLLOUT, VERSIONS, WEIGHTS, trace_events, trace_text
+from headway.tools.simulate.workloads import (
     Constant,
     Exponential,
     Lognormal,

@@ -11,13 +11,13 @@ from virtual_runs import story_of
 
 from headway.agents.episodes_turn_times import EngineUse, EpisodeTrack, idle_share, timing, track
 from headway.core.history_records import Evaluation
-from headway.observe.advice import Finding, advise
-from headway.observe.agent_report import MAX_GROUPS, agents, group, newest_groups
 from headway.observe.episodes_in_words import in_words
-from headway.observe.report import document, page
-from headway.observe.report_texts import Seen
-from headway.observe.story_records import Story
-from headway.observe.time_report import account
+from headway.tools.report.advice import Finding, advise
+from headway.tools.report.agent_report import MAX_GROUPS, agents, group, newest_groups
+from headway.tools.report.recorded_run_story_records import Story
+from headway.tools.report.report import document, page
+from headway.tools.report.report_texts import Seen
+from headway.tools.report.time_report import account
 
 TRACKS: list[EpisodeTrack] = [
     track(0, "done", [(10.0, 11.0, 11.5), (11.5, 12.0, 12.5)], 10.0),

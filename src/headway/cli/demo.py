@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from headway.cli.output import say
-from headway.cli.report_page import REPORT, write_report
 from headway.cli.words import UsageError, read_options
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.run_result import RunResult
@@ -17,14 +16,15 @@ from headway.core.naming import unknown
 from headway.core.opaque import JsonObject
 from headway.core.types import Snapshot, Ticket, derive_seed
 from headway.launching import launch, statistics_rows
-from headway.observe.chart import Canvas, beside, curve_chart
 from headway.observe.folder import RunFolder
 from headway.observe.recorder import read_events
 from headway.observe.statistics import side_by_side
-from headway.observe.timeline import text_timeline
 from headway.recipes.config import RunConfig
 from headway.recipes.functions import FunctionsConfig
 from headway.recipes.functions import stations as toy_stations
+from headway.tools.report.report_page import REPORT, write_report
+from headway.tools.report.terminal_charts_chart import Canvas, beside, curve_chart
+from headway.tools.report.terminal_charts_timeline import text_timeline
 
 TARGET, MOST_RETURN = 475, 500
 WAITING = "headway.envs.waiting_cartpole:headway/WaitingCartPole-v1"

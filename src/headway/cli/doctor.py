@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from headway.cli.output import say
-from headway.cli.report_page import look
 from headway.cli.words import UsageError
-from headway.observe.advice import MIN_UPDATES, Finding, without_findings
-from headway.observe.run_history import read_story
+from headway.tools.report.advice import MIN_UPDATES, Finding, without_findings
+from headway.tools.report.recorded_run_run_history import read_story
+from headway.tools.report.report_page import look
 
 
 def command(words: list[str]) -> int:

@@ -15,14 +15,16 @@ from headway.cli.recipe_help import assignments
 from headway.cli.words import UsageError, any_value, config_file, read_options, scalar
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
-from headway.names import lightzero as lightzero_names
-from headway.names import nested_paths, peers, roll, sb3, verl, verl_agent
-from headway.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
-from headway.names.layers import Said
-from headway.names.peer_rows import NOT_HERE
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import RunConfig, defaults_of, in_our_words, read_values
 from headway.text_games.loading_story_defaults import story_defaults
+from headway.tools.names import lightzero as lightzero_names
+from headway.tools.names import roll, sb3, verl, verl_agent
+from headway.tools.names import translate_nested_paths as nested_paths
+from headway.tools.names import translate_peers as peers
+from headway.tools.names.flat import KNOWN_NAMES, SYSTEMS, KnownName, OtherMeaning
+from headway.tools.names.rows_peer_rows import NOT_HERE
+from headway.tools.names.translate_layers import Said
 
 
 def command(words: list[str]) -> int:

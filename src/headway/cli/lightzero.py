@@ -5,7 +5,7 @@
     train([main_config, create_config], seed=0, max_env_step=200_000)
 
 The recipe is chosen by `create_config.policy.type`, the environment by both. Every name in them is translated, said
-to have no effect, or refused with the reason: `headway/names/lightzero.py` holds the tables. On the command line the
+to have no effect, or refused with the reason: `headway/tools/names/lightzero.py` holds the tables. On the command line the
 file itself is enough:
 
     headway run --config cartpole_unizero_config.py --max_lead 2
@@ -26,9 +26,9 @@ from headway.cli.starting import start
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
 from headway.core.opaque import SettingValue
-from headway.names.lightzero import RECIPES
 from headway.observe.folder import RunFolder, read_config
 from headway.recipes import load_recipe
+from headway.tools.names.lightzero import RECIPES
 
 if TYPE_CHECKING:
     from headway.coordinate.run_result import RunResult

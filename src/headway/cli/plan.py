@@ -42,8 +42,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from headway.capacity.division import Division, Work, best_of, divide, divisions, predict
-from headway.capacity.rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
 from headway.cli.output import say
 from headway.cli.plan_report import Machine, PlanReport
 from headway.cli.simulate import read_leads
@@ -58,6 +56,8 @@ from headway.llm.memory.remedies_machine import Gpu, HostMemory, gpus_here, host
 from headway.llm.memory.roles_generation_memory import ENGINES, Generation
 from headway.llm.memory.roles_memory_items import GB
 from headway.llm.memory.roles_training_memory import CRITICS, OPTIMIZER_STATES, PARAMETER_DTYPES, SHARDINGS, Training
+from headway.tools.plan.division import Division, Work, best_of, divide, divisions, predict
+from headway.tools.plan.division_rates import PUBLISH_BYTES_PER_S, Rates, shipped_rates
 
 Told = Mapping[str, SettingValue]
 """What the user said of the run, under the names of the options."""
@@ -193,7 +193,7 @@ def _planned(model: Any, told: Told, machine: Machine) -> PlannedRun:
 
 def _rates(plan: PlannedRun, told: Told) -> Rates:
     if told["probe"]:
-        from headway.recipes.rate_probe import probe
+        from headway.tools.plan.rate_probe import probe
 
         return probe(plan, prompt_tokens=told["prompt_tokens"], reply_tokens=told["reply_tokens"], say=say)
     found = shipped_rates(

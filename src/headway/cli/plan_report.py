@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from headway.capacity.division import Prediction
-from headway.capacity.rates import Rates
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError
 from headway.core.opaque import JsonObject
@@ -14,6 +12,8 @@ from headway.llm.memory.planned_run_fit_report import Place, table_rows
 from headway.llm.memory.remedies import Remedy, is_refused
 from headway.llm.memory.remedies_machine import HostMemory
 from headway.llm.memory.roles_memory_items import in_gb
+from headway.tools.plan.division import Prediction
+from headway.tools.plan.division_rates import Rates
 
 
 class Machine:

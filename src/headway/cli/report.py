@@ -15,13 +15,13 @@ from queue import SimpleQueue
 
 from headway.cli.doctor import examine as examine
 from headway.cli.output import say
-from headway.cli.report_page import leave_report as leave_report
-from headway.cli.report_page import write_report
-from headway.cli.report_server import ReportServer
 from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
-from headway.sweeping.folder import SweepFolder
-from headway.sweeping.page import results_of
+from headway.tools.report.report_page import leave_report as leave_report
+from headway.tools.report.report_page import write_report
+from headway.tools.report.report_page_report_server import ReportServer
+from headway.tools.sweep.grid_folder import SweepFolder
+from headway.tools.sweep.results_page import results_of
 
 PORT = 8642
 

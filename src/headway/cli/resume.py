@@ -19,7 +19,7 @@ from headway.launching.signals import answered_without_a_coordinator
 from headway.observe.folder import RunFolder
 from headway.recipes import load_recipe
 from headway.recipes.config import RunConfig, read_values, understand
-from headway.sweeping.folder import SweepFolder
+from headway.tools.sweep.grid_folder import SweepFolder
 
 PLAN = {"updates", "steps", "wall_s", "target_score"}
 """Settings that say when a run is over."""

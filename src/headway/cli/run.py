@@ -18,12 +18,12 @@ from headway.cli.words import UsageError, config_file, read_options
 from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
 from headway.core.opaque import SettingValue
-from headway.names import roll, sb3
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RecordedSettings, RunFolder
 from headway.observe.recorder import read_events
 from headway.recipes import RECIPES, load_recipe
 from headway.recipes.config import read_values
+from headway.tools.names import roll, sb3
 
 
 def command(words: list[str]) -> int:

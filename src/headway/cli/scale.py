@@ -14,7 +14,7 @@ from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
 from headway.launching.run_requests import ask_to_scale
 from headway.observe.folder import RunFolder
-from headway.sweeping.folder import SweepFolder
+from headway.tools.sweep.grid_folder import SweepFolder
 
 WITHIN_S = 150.0
 """Longer than a role may take to start, by default."""

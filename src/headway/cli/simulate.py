@@ -46,14 +46,14 @@ from headway.cli.simulate_tables import print_outcomes
 from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
-from headway.observe.run_history import read_story
-from headway.simulate.broadcast import Broadcast, parse_fanout
-from headway.simulate.cluster import Cluster
-from headway.simulate.fitting import fit
-from headway.simulate.parts import KINDS, Failing
-from headway.simulate.simulation import Workshop, compare
-from headway.simulate.ticket_costs import parse_ticket_cost
-from headway.simulate.workloads import parse_duration
+from headway.tools.report.recorded_run_run_history import read_story
+from headway.tools.report.what_if_fitting import fit
+from headway.tools.simulate.cluster import Cluster
+from headway.tools.simulate.cluster_broadcast import Broadcast, parse_fanout
+from headway.tools.simulate.cluster_parts import KINDS, Failing
+from headway.tools.simulate.cluster_ticket_costs import parse_ticket_cost
+from headway.tools.simulate.simulation import Workshop, compare
+from headway.tools.simulate.workloads import parse_duration
 
 DURATIONS = ("collect", "learn", "evaluate", "save")
 COUNTS = ("evaluate_every", "lanes", "publish_every", "max_staleness", "updates", "seed")

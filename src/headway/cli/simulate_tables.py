@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from headway.cli import output
 from headway.cli.output import print_table, say
-from headway.simulate.cluster import Cluster
-from headway.simulate.sessions import ClusterCosts
-from headway.simulate.simulation import Outcome, Workshop, recommend
+from headway.tools.simulate.cluster import Cluster
+from headway.tools.simulate.cluster_sessions import ClusterCosts
+from headway.tools.simulate.simulation import Outcome, Workshop, recommend
 
 Leads = Sequence[float | str]
 Sizes = Sequence[tuple[Workshop, Sequence[Outcome]]]

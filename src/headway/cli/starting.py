@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from headway.cli.output import print_table, say
-from headway.cli.report_page import leave_report
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
@@ -29,6 +28,7 @@ from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
 from headway.recipes import Recipe
 from headway.recipes.config import RunConfig, read_values, understand
+from headway.tools.report.report_page import leave_report
 
 
 @answered_without_a_coordinator()

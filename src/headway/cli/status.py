@@ -9,8 +9,8 @@ from headway.cli import output
 from headway.cli.output import say
 from headway.cli.sweep_table import table_of
 from headway.cli.words import one_run
-from headway.observe.status import read_status
-from headway.sweeping.folder import SweepFolder
+from headway.tools.report.status import read_status
+from headway.tools.sweep.grid_folder import SweepFolder
 
 
 def command(words: list[str]) -> int:

@@ -29,9 +29,9 @@ from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject, SettingValue
 from headway.recipes import RECIPES, Recipe, load_recipe
-from headway.sweeping.folder import SweepFolder
-from headway.sweeping.grid import Grid, plan_runs, read_axis, read_seeds
-from headway.sweeping.session import SweepFailed, SweepInterrupted, begin, go_on
+from headway.tools.sweep.grid import Grid, plan_runs, read_axis, read_seeds
+from headway.tools.sweep.grid_folder import SweepFolder
+from headway.tools.sweep.runner_session import SweepFailed, SweepInterrupted, begin, go_on
 
 RESUMED = ("resume", "workers", "retry", "quiet")
 

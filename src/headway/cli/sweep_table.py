@@ -18,9 +18,9 @@ from headway.cli.output import OUT, print_table, say
 from headway.core.opaque import JsonObject
 from headway.observe.console import duration
 from headway.observe.parsed_json import parsed
-from headway.sweeping.folder import Sweep, SweepFolder, SweepRunState
-from headway.sweeping.grid import SweepRun
-from headway.sweeping.scheduler import Scheduler
+from headway.tools.sweep.grid import SweepRun
+from headway.tools.sweep.grid_folder import Sweep, SweepFolder, SweepRunState
+from headway.tools.sweep.runner_scheduler import Scheduler
 
 LOOK_EVERY_S = 1.0
 TAIL_BYTES = 1 << 14

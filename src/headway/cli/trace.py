@@ -8,7 +8,7 @@ from headway.cli.output import say
 from headway.cli.words import UsageError, one_run, read_options
 from headway.core.naming import unknown
 from headway.observe.folder import RunFolder
-from headway.observe.trace import write_trace
+from headway.tools.report.timeline_trace import write_trace
 
 
 def command(words: list[str]) -> int:

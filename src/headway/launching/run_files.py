@@ -37,7 +37,7 @@ from headway.observe.metrics import Metrics, load_metrics
 from headway.observe.recorder import EventLog, read_events
 from headway.observe.samples import SampleLog
 from headway.observe.sinks import JsonLines
-from headway.observe.trace import write_trace
+from headway.tools.report.timeline_trace import write_trace
 
 TRACE_UP_TO_BYTES = 20 * 2**20  # of events: about 200,000, a few seconds to read
 

@@ -1,0 +1,1 @@
+"""What is left here moves in a later step."""

@@ -33,7 +33,7 @@ from headway.observe.activities import WAITS, in_words, were_in_words
 from headway.observe.log_file import TextLog
 from headway.observe.messages import to_stderr
 from headway.observe.notebook_cells import replaceable_text
-from headway.observe.story_records import role_order
+from headway.tools.report.recorded_run_story_records import role_order
 
 REFRESH_S = 0.25
 CELL_REFRESH_S = 1.0

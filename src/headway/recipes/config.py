@@ -2,7 +2,7 @@
 
 One frozen, validated model per recipe. It is flat: it inherits groups of settings (`shared_settings.py`, the settings
 of its learner), each declared once, and hands them on as wholes (`part`). A value comes from, in rising order: the
-default, `--config file.yaml`, `--field value`. Names known from other systems are translated (`headway.names`), unknown
+default, `--config file.yaml`, `--field value`. Names known from other systems are translated (`headway.tools.names`), unknown
 ones are refused with the nearest known one. What cannot be is said all at once, one line for each problem.
 """
 
@@ -23,7 +23,6 @@ from headway.core.opaque import SettingValue
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
 from headway.launching import build_runtime
-from headway.names.layers import Said, understand_layers
 from headway.observe.folder import RecordedSettings
 from headway.recipes.shared_settings import (
     AsynchronySettings,
@@ -33,6 +32,7 @@ from headway.recipes.shared_settings import (
     PlanSettings,
     RecordingSettings,
 )
+from headway.tools.names.translate_layers import Said, understand_layers
 
 YAML_WORDS = {True: "on", False: "off"}
 """Words that YAML reads as these; of a setting that has such a word as a value, the word is meant."""

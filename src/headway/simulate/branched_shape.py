@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headway.core.ledger import Ledger
 from headway.simulate.lease_messages import LeaseTerms
-from headway.simulate.workloads import Constant, Duration
+from headway.tools.simulate.workloads import Constant, Duration
 
 A_MILLISECOND, A_TENTH, A_SECOND = Constant(0.001), Constant(0.1), Constant(1.0)
 USUAL_TERMS = LeaseTerms()

@@ -1,0 +1,1 @@
+"""tools: say here what this package is for."""

@@ -1,0 +1,1 @@
+"""plan: say here what this package is for."""
