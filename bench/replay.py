@@ -42,7 +42,7 @@ def transitions(num: int) -> dict[str, np.ndarray]:
 
 class Headway:
     def __init__(self, capacity: int) -> None:
-        from headway.buffer.prioritized import PrioritizedReplay
+        from headway.replay.prioritized import PrioritizedReplay
 
         self._replay = PrioritizedReplay(capacity, alpha=ALPHA, eps=EPS)
 

@@ -25,10 +25,10 @@ from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Rollout
 from headway.launching import build_runtime
-from headway.learn.with_replay import WithReplay
 from headway.observe.fingerprint import fingerprint
 from headway.observe.metrics import metrics_of
 from headway.observe.recorder import MemoryRecorder
+from headway.replay.with_replay import WithReplay
 from headway.runtime.virtual import Fault, Virtual
 from headway.testing.fakes import Pause, toy_stations
 from headway.testing.replay_fakes import (

@@ -26,11 +26,11 @@ from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.launching import build_runtime
-from headway.learn.with_replay import WithReplay
 from headway.observe.fingerprint import fingerprint
 from headway.observe.log_file import Mark
 from headway.observe.log_parts import go_on_at
 from headway.observe.recorder import EventLog, MemoryRecorder, read_events
+from headway.replay.with_replay import WithReplay
 from headway.runtime.processes import Processes
 from headway.runtime.virtual import Fault, Virtual
 from headway.testing.fakes import Pause, ToyCollector, ToyLearner, ToyReplayLearner, toy_stations

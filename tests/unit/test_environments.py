@@ -32,11 +32,11 @@ from headway.envs.gymnasium_vector import (
     single_maker,
 )
 from headway.evaluate.episodes import EpisodeEvaluator
-from headway.experience.records import arrays_of
 from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.recipe_ppo import PPOConfig
 from headway.ppo.segments import SegmentCollector, segment_collector
 from headway.recipes.config import ConfigError, read_values
+from headway.replay.records import arrays_of
 
 torch.set_num_threads(1)
 NO_ENVPOOL = importlib.util.find_spec("envpool") is None

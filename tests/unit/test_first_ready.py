@@ -31,7 +31,6 @@ from headway.envs.gymnasium_in_worker import EnvStepper
 from headway.envs.gymnasium_rows import EnvRows, EnvShape
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec, describe_spaces
 from headway.envs.gymnasium_workers import EnvironmentFailed, EnvWorkers
-from headway.experience.records import arrays_of
 from headway.launching import launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder
@@ -45,6 +44,7 @@ from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.ppo.segments import SegmentCollector
 from headway.recipes.config import ConfigError, read_values
+from headway.replay.records import arrays_of
 
 torch.set_num_threads(1)  # two tests on two cores would only wait for each other
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.types import Batch, Rollout, Span
-from headway.experience.feedback import Priorities
-from headway.experience.records import arrays_of
+from headway.replay.records import arrays_of
+from headway.replay.records_feedback import Priorities
 from headway.zero.board_games_package import CONNECT_FOUR, BoardGames, random_player, symmetries
 from headway.zero.replay_game_segments import GameSegments, Reanalysis
 from headway.zero.replay_game_windows import Windows, gather

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headway.core.types import Rollout, size_of
-from headway.experience.records import record_of
+from headway.replay.records import record_of
 from headway.runtime.arena import Arena
 from headway.runtime.transport import Views, encode
 from headway.text_games.segment import RaggedFloats, RaggedTokens, TextSegment

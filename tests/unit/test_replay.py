@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from headway.buffer.item_ring import DrawnItems, ItemRing
-from headway.buffer.prioritized import PrioritizedReplay
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport
+from headway.replay.prioritized import PrioritizedReplay
+from headway.replay.prioritized_item_ring import DrawnItems, ItemRing
 from headway.runtime.inline import Inline
 from headway.testing.fakes import ToyCollector, ToyLearner
 

@@ -15,7 +15,7 @@ pytest.importorskip("gymnasium")
 
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import make_vector
-from headway.experience.records import arrays_of
+from headway.replay.records import arrays_of
 from headway.zero.board_games_matches import MatchEvaluator
 from headway.zero.board_games_package import CONNECT_FOUR, TIC_TAC_TOE
 from headway.zero.muzero_inference import searchable

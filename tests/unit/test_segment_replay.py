@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.types import Batch, LearnReport, Rollout, Span
-from headway.experience.feedback import Priorities
-from headway.experience.records import arrays_of
-from headway.learn.with_replay import WithReplay
 from headway.ppo.colorlines.replay_segment_replay import SegmentReplay
 from headway.ppo.segments_segment import Segment
+from headway.replay.records import arrays_of
+from headway.replay.records_feedback import Priorities
+from headway.replay.with_replay import WithReplay
 
 STEPS = 3
 

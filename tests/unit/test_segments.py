@@ -13,9 +13,9 @@ import torch
 from headway.core.types import Snapshot, Ticket
 from headway.envs.gymnasium_vector import Continuous, Discrete, MultiDiscrete, describe, make_vector
 from headway.evaluate.episodes import EpisodeEvaluator
-from headway.experience.records import arrays_of
 from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.segments import ResumableSegmentCollector, SegmentCollector, segment_collector
+from headway.replay.records import arrays_of
 
 torch.set_num_threads(1)  # two tests on two cores would only wait for each other
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.buffer import sumtree
-from headway.buffer.sumtree import Trees
+from headway.replay import priority_tree_sumtree as sumtree
+from headway.replay.priority_tree_sumtree import Trees
 
 stable = settings(max_examples=80, deadline=None, derandomize=True)
 SIZES = [1, 7, 8, 9, 64, 65, 500, 4097]

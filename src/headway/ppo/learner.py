@@ -22,8 +22,6 @@ from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
 from headway.core.types import Batch, LearnReport, State
-from headway.experience.recent_returns import RecentReturns
-from headway.experience.records import record_of
 from headway.learn.rank import ALONE, Rank
 from headway.ppo.learner_advantages import effective_sample_size, gae, vtrace
 from headway.ppo.learner_autograd_step import AutogradStep
@@ -33,6 +31,8 @@ from headway.ppo.mlp_memory import Loss
 from headway.ppo.networks_network import ObservationScale, PPONetwork
 from headway.ppo.policy import compiled
 from headway.ppo.segments_segment import Segment, side_by_side
+from headway.replay.records import record_of
+from headway.replay.records_recent_returns import RecentReturns
 
 Correction = Literal["none", "clip", "decoupled", "vtrace"]
 MEASURES = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")

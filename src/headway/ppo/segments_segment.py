@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headway.experience.records import arrays_of, restore_fields
+from headway.replay.records import arrays_of, restore_fields
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from headway.buffer.prioritized import PrioritizedReplay
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
 from headway.core.opaque import Payload, SavedState, Weights
 from headway.core.rules import Tally
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, derive_seed
+from headway.replay.prioritized import PrioritizedReplay
 from headway.testing.fakes import SIZE, ToyEvaluator, ToyLearner, Vector, toy_stations
 
 Work = Callable[[Rollout], None]

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
-from headway.experience.records import record_of
 from headway.learn.rank import ALONE, Rank
 from headway.llm.model.adapters import has_adapters
 from headway.llm.model.types import CausalModel
@@ -36,6 +35,7 @@ from headway.llm.train.ragged import Ragged
 from headway.llm.train.ragged_device_copies import send
 from headway.llm.train.replies import Replies, minibatches
 from headway.llm.train.trees import TreeBatch
+from headway.replay.records import record_of
 from headway.text_games.prior_learner_loss import IMITATION_SUMS, clamped_weights, imitation_loss
 from headway.text_games.prior_learner_settings import PriorSettings
 from headway.text_games.prior_learner_states import (

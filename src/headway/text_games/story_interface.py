@@ -18,7 +18,7 @@ from numbers import Real
 from typing import Protocol, cast
 
 from headway.core.one_line import shortened
-from headway.experience.records import restore_fields
+from headway.replay.records import restore_fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from pydantic import BaseModel, Field, model_validator
 from torch import Tensor, nn
 
 from headway.core.types import Batch, LearnReport, State
-from headway.experience.feedback import Priorities
-from headway.experience.records import record_of
+from headway.replay.records import record_of
+from headway.replay.records_feedback import Priorities
 from headway.zero.model_learner_window_loss import Losses, Targets
 from headway.zero.segments import DrawnWindows
 from headway.zero.world_model import WorldModel

@@ -29,12 +29,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from headway.buffer.beta_schedule import BetaSchedule
-from headway.buffer.priority_tree import PriorityTree, checked_priorities
 from headway.core.types import MEASURES, Batch, Rollout, Span, State
-from headway.experience.feedback import Priorities
-from headway.experience.recent_returns import RecentReturns
-from headway.experience.records import as_record, record_of
+from headway.replay.prioritized_beta_schedule import BetaSchedule
+from headway.replay.priority_tree import PriorityTree, checked_priorities
+from headway.replay.records import as_record, record_of
+from headway.replay.records_feedback import Priorities
+from headway.replay.records_recent_returns import RecentReturns
 from headway.zero.replay_board_views import BoardViews
 from headway.zero.replay_game_windows import Windows, complete_until, gather, segments_per_stream
 from headway.zero.replay_stream_rings import UNSAID, VALID, StreamRings, begins_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headway.experience.records import restore_fields
+from headway.replay.records import restore_fields
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]

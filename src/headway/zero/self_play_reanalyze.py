@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headway.core.types import Rollout, Snapshot
-from headway.experience.records import record_of
+from headway.replay.records import record_of
 from headway.zero.planner_history import Past, pasts
 from headway.zero.planner_planning import Planner
 from headway.zero.planner_prior_weight import PriorWeight

@@ -34,7 +34,7 @@ from headway.envs.gymnasium_vector import (
     reaches_255,
 )
 from headway.evaluate.episodes import EpisodeEvaluator
-from headway.learn.with_replay import WithReplay
+from headway.replay.with_replay import WithReplay
 from headway.trained.env_policy import EnvPolicy
 from headway.trained.facts import Facts
 from headway.zero.board_games_matches import MatchEvaluator

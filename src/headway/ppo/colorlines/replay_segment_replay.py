@@ -17,13 +17,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import DTypeLike
 
-from headway.buffer.beta_schedule import BetaSchedule
-from headway.buffer.prioritized import PrioritizedReplay
 from headway.core.types import Batch, Rollout, Span, State
-from headway.experience.feedback import Priorities
-from headway.experience.recent_returns import RecentReturns
-from headway.experience.records import arrays_of, as_record, record_of
 from headway.ppo.segments_segment import DrawnSegments, Segment
+from headway.replay.prioritized import PrioritizedReplay
+from headway.replay.prioritized_beta_schedule import BetaSchedule
+from headway.replay.records import arrays_of, as_record, record_of
+from headway.replay.records_feedback import Priorities
+from headway.replay.records_recent_returns import RecentReturns
 
 
 class SegmentReplay:

@@ -24,9 +24,17 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headway.buffer.item_ring import DrawnItems, ItemRing, ReplayStatistics, Spec, check_draw, num_items, staleness_of
-from headway.buffer.priority_tree import PriorityTree, checked_priorities
 from headway.core.types import State
+from headway.replay.prioritized_item_ring import (
+    DrawnItems,
+    ItemRing,
+    ReplayStatistics,
+    Spec,
+    check_draw,
+    num_items,
+    staleness_of,
+)
+from headway.replay.priority_tree import PriorityTree, checked_priorities
 
 _MAX_LOG2_AGE = 500.0  # how far an aged leaf may outgrow the reference
 _LEAST_LEAF = 2.0**-1000  # below, a live leaf could round to 0, which means empty

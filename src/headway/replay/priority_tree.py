@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-from headway.buffer import sumtree
+from headway.replay import priority_tree_sumtree as sumtree
 
 MAX_PRIORITY = 1e100  # a million of them, aged, still have a finite sum
 
