@@ -252,7 +252,7 @@ def _stations(
     """The recipes' stations without their configuration, which would refuse what is studied here."""
     from headway.coordinate.roles import Stations
     from headway.core.types import derive_seed
-    from headway.evaluate.episodes import EpisodeEvaluator
+    from headway.envs.evaluator_episodes import EpisodeEvaluator
     from headway.ppo.learner import PPOLearner, PPOSettings
     from headway.ppo.segments import SegmentCollector
 

@@ -15,12 +15,12 @@ from gymnasium import spaces
 from waiting import patient
 
 import headway
-from headway.collect.carried import can_be_carried
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.types import Snapshot, Ticket
 from headway.envs.atari import EpisodePerLife, FireFirst, NoOpStarts
-from headway.envs.env_source import EnvSource
+from headway.envs.resumable import can_be_carried
+from headway.envs.source_env_source import EnvSource
 from headway.launching import build_runtime
 from headway.observe.fingerprint import fingerprint
 from headway.ppo.recipe_ppo import PPOConfig, stations

@@ -17,8 +17,8 @@ from search_runs import TINY, TINY_MODEL
 
 import headway
 from headway.core.types import Snapshot, Ticket
-from headway.envs.env_source import EnvSource
-from headway.envs.observation_wrappers import FrameSkip, Grey, Resize, shares
+from headway.envs.atari_observation_wrappers import FrameSkip, Grey, Resize, shares
+from headway.envs.source_env_source import EnvSource
 from headway.observe.fingerprint import fingerprint
 from headway.ppo.first_ready import first_ready_collector
 from headway.ppo.policy import Actor, ActorCritic

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from headway.core.types import Snapshot, Ticket
 from headway.envs import envpool_vector
+from headway.envs.evaluator_episodes import EpisodeEvaluator
 from headway.envs.gymnasium_vector import (
     Discrete,
     MultiDiscrete,
@@ -31,7 +32,6 @@ from headway.envs.gymnasium_vector import (
     make_vector,
     single_maker,
 )
-from headway.evaluate.episodes import EpisodeEvaluator
 from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.recipe_ppo import PPOConfig
 from headway.ppo.segments import SegmentCollector, segment_collector

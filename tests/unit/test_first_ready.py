@@ -27,10 +27,10 @@ from waiting import patient, wait_until
 from headway.coordinate.role_calls import RunFailed
 from headway.core.protocols import Stateful
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.envs.gymnasium_in_worker import EnvStepper
-from headway.envs.gymnasium_rows import EnvRows, EnvShape
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec, describe_spaces
+from headway.envs.gymnasium_worker import EnvStepper
 from headway.envs.gymnasium_workers import EnvironmentFailed, EnvWorkers
+from headway.envs.gymnasium_workers_gymnasium_rows import EnvRows, EnvShape
 from headway.launching import launch
 from headway.observe.fingerprint import fingerprint
 from headway.observe.folder import RunFolder

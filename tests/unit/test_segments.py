@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from headway.core.types import Snapshot, Ticket
+from headway.envs.evaluator_episodes import EpisodeEvaluator
 from headway.envs.gymnasium_vector import Continuous, Discrete, MultiDiscrete, describe, make_vector
-from headway.evaluate.episodes import EpisodeEvaluator
 from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.segments import ResumableSegmentCollector, SegmentCollector, segment_collector
 from headway.replay.records import arrays_of

@@ -39,7 +39,7 @@ class Audience:
 def watch_policy(policy: Any, audience: Audience, console: Console | None) -> list[str]:
     """Lets a policy play its environment; a line for every episode."""
     if audience.video is not None:
-        from headway.trained.video import record_video
+        from headway.envs.policy_video import record_video
 
         if audience.render != BY_ITSELF:
             raise UsageError("--render and --video exclude each other")

@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from headway.envs.observation_wrappers import AnyEnv, AnyWrapper, Info
+from headway.envs.atari_observation_wrappers import AnyEnv, AnyWrapper, Info
 
 MAX_NO_OPS = 30
 NAMES = "ALE/"

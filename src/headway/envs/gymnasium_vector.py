@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headway.core.naming import unknown
 from headway.core.one_line import first_line, in_a_line
-from headway.envs.brightness import BRIGHTEST
+from headway.envs.gymnasium_vector_brightness import BRIGHTEST
 from headway.observe.user_functions import import_from_here
 
 Backend = Literal["gymnasium", "envpool"]

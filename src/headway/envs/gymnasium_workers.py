@@ -34,7 +34,7 @@ import numpy as np
 from headway.children.channel import Channel, HungUp
 from headway.children.child import Child, python_command, thread_limits
 from headway.children.memory import create_memory
-from headway.envs.gymnasium_rows import (
+from headway.envs.gymnasium_workers_gymnasium_rows import (
     ARRIVED,
     LOAD,
     RAISED,
@@ -73,7 +73,7 @@ class _Worker:
         self.indices = indices
         self.tasks: deque[_Task] = deque()
         self.began = 0.0  # the first of them
-        command = python_command("headway.envs.gymnasium_in_worker", "headway environment")
+        command = python_command("headway.envs.gymnasium_worker", "headway environment")
         self.child = Child(command, thread_limits(1), fds=[memory_fd], has_lifeline=True)  # of any thread's collector
         self.child.socket.settimeout(patience_s)  # of sending; reading waits in select
         self.channel = Channel(self.child.socket, takes_fds=False)

@@ -23,11 +23,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from headway.collect.carried import can_be_carried, refuse_nan
 from headway.core.types import Rollout, Snapshot, State, Ticket
-from headway.envs.gymnasium_rows import EnvRows, EnvShape, MakeEnv
 from headway.envs.gymnasium_vector import Spec, legal_actions, to_environment
 from headway.envs.gymnasium_workers import EnvWorkers
+from headway.envs.gymnasium_workers_gymnasium_rows import EnvRows, EnvShape, MakeEnv
+from headway.envs.resumable import can_be_carried, refuse_nan
 from headway.ppo.segments import NUMBERS, ActingPolicy, RememberingPolicy, first_state
 from headway.ppo.segments_reward_scale import RewardScale, RewardSigns
 from headway.ppo.segments_segment import Segment

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headway.core.opaque import Weights
 from headway.envs.gymnasium_vector import Continuous, Spec
-from headway.learn.input_scale import brightness
+from headway.envs.input_scale import brightness
 from headway.ppo.mlp_step import MLPStep, is_tanh_tower
 from headway.ppo.networks_bodies import NetworkName, begin_weights, make_body, tower
 from headway.ppo.networks_network import ObservationScale, PPONetwork

@@ -26,10 +26,13 @@ from headway.core.protocols import Collector
 from headway.core.types import derive_seed
 from headway.envs.atari import NAMES as ATARI_NAMES
 from headway.envs.atari import is_atari
-from headway.envs.env_source import EnvSource, find
 from headway.envs.envpool_vector import is_game_of_atari
+from headway.envs.evaluator_episodes import EpisodeEvaluator
 from headway.envs.gymnasium_vector import Backend, EnvVector, Space, Spec, describe
-from headway.evaluate.episodes import EpisodeEvaluator
+from headway.envs.policy_env_policy import EnvPolicy
+from headway.envs.policy_network_files import Deployable
+from headway.envs.source_env_settings import EnvSettings
+from headway.envs.source_env_source import EnvSource, find
 from headway.learn.rank import Rank, device_for
 from headway.ppo.first_ready import first_ready_collector
 from headway.ppo.learner import PPOLearner, PPOSettings
@@ -43,11 +46,8 @@ from headway.ppo.segments import segment_collector
 from headway.ppo.segments_reward_scale import RewardScale, RewardSigns
 from headway.ppo.sparse_planes_plane_step import SparsePlanes
 from headway.recipes.config import require_correction, with_defaults
-from headway.recipes.env_settings import EnvSettings
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
-from headway.trained.env_policy import EnvPolicy
 from headway.trained.facts import Facts
-from headway.trained.network_files import Deployable
 
 GPU_PAYS_FROM = 50_000
 """Weights. On an H200 an update of a network of 9,000 took 68 ms and 18 ms on one core; of 200,000, 78 and 364 ms."""

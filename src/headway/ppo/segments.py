@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headway.collect.carried import Carried, can_be_carried, refuse_nan
 from headway.core.opaque import Weights
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, refuse_misfits, to_environment
+from headway.envs.resumable import Carried, can_be_carried, refuse_nan
 from headway.ppo.segments_reward_scale import RewardScale, RewardSigns
 from headway.ppo.segments_segment import Segment
 

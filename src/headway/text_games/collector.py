@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headway.collect.carried import Carried
 from headway.core.types import MEASURES, Rollout, Snapshot, Ticket
+from headway.envs.resumable import Carried
 from headway.text_games.guidance import Guide, SlotOpinions, drawn_by_prior
 from headway.text_games.segment import RaggedFloats, RaggedTokens, TextSegment
 from headway.text_games.vector_story_games import StoryGames

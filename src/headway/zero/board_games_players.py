@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headway.envs.game_kernels import Array, below, kernel, seed_all
+from headway.envs.compiled_games_game_kernels import Array, below, kernel, seed_all
 from headway.zero.board_games_rules import TIC_TAC_TOE, Game, cell_of, has_run
 from headway.zero.board_games_vector import BoardGames
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.envs.game_kernels import Array, kernel
+from headway.envs.compiled_games_game_kernels import Array, kernel
 
 
 class Game(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from headway.core.naming import unknown
-from headway.envs.states import require_state
+from headway.envs.compiled_games_states import require_state
 from headway.zero.board_games_rules import GAMES, Game, ended_all, first_illegal, masks_all, planes_all, step_all
 
 

@@ -14,9 +14,9 @@ from headway.coordinate.settings import Settings
 from headway.core.opaque import SettingValue
 from headway.core.protocols import Placement
 from headway.core.rules import ReplayRatio
+from headway.envs.source_env_settings import EnvSettings
 from headway.observe.user_functions import load_function
 from headway.recipes.config import RunConfig, with_defaults
-from headway.recipes.env_settings import EnvSettings
 from headway.recipes.shared_settings import SettingsGroup
 from headway.zero.board_games_matches import moves_ahead
 from headway.zero.board_games_package import GAMES

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.learn.input_scale import InputScale
+from headway.envs.input_scale import InputScale
 from headway.zero import muzero_vector_kernels as kernels
 from headway.zero.model_calls_compiled_layers import array_of, bins_of, no_leaves, norm_of, product_of, room
 from headway.zero.model_calls_device_calls import DeviceModel, unpack

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headway.collect.carried import Carried, can_be_carried, refuse_nan
 from headway.core.opaque import SettingValue
 from headway.core.types import Rollout, Snapshot, Ticket
+from headway.envs.resumable import Carried, can_be_carried, refuse_nan
 from headway.zero.planner_planning import Planner
 from headway.zero.search_batched import choose_actions
 from headway.zero.search_interface import SearchResult

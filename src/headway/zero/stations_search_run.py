@@ -23,6 +23,7 @@ from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.protocols import Learner
 from headway.core.types import derive_seed
+from headway.envs.evaluator_episodes import EpisodeEvaluator
 from headway.envs.gymnasium_vector import (
     Discrete,
     Space,
@@ -33,9 +34,8 @@ from headway.envs.gymnasium_vector import (
     legal_actions,
     reaches_255,
 )
-from headway.evaluate.episodes import EpisodeEvaluator
+from headway.envs.policy_env_policy import EnvPolicy
 from headway.replay.with_replay import WithReplay
-from headway.trained.env_policy import EnvPolicy
 from headway.trained.facts import Facts
 from headway.zero.board_games_matches import MatchEvaluator
 from headway.zero.board_games_package import GAMES, symmetries

@@ -16,9 +16,9 @@ from pydantic import Field, model_validator
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
+from headway.envs.policy_env_policy import EnvPolicy
 from headway.learn.rank import device_for
 from headway.recipes.config import with_defaults
-from headway.trained.env_policy import EnvPolicy
 from headway.zero.config import SearchConfig
 from headway.zero.planner_planning import Planner
 from headway.zero.stations_search_run import GameSpec, game_spec, planner_of, search_policy, search_stations

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor, nn
 
-from headway.learn.input_scale import InputScale, brightness
+from headway.envs.input_scale import InputScale, brightness
 from headway.zero.world_model_two_hot import Support
 
 WINDOW = 4  # cells a side

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.envs.game_kernels import Array, kernel
+from headway.envs.compiled_games_game_kernels import Array, kernel
 from headway.ppo.colorlines.rules import CELLS, COLOURS, COMING, OFFSET, ROOM, label_all, masks_all
 
 SIGHT = 4  # steps, each way

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headway.envs.game_kernels import Array, below, kernel, seed_all
+from headway.envs.compiled_games_game_kernels import Array, below, kernel, seed_all
 from headway.ppo.colorlines.rules import (
     CELLS,
     MOVES,

@@ -31,8 +31,9 @@ from headway.coordinate.settings import Settings
 from headway.core.opaque import SettingValue
 from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
+from headway.envs.evaluator_episodes import EpisodeEvaluator
 from headway.envs.gymnasium_vector import describe
-from headway.evaluate.episodes import EpisodeEvaluator
+from headway.envs.policy_env_policy import EnvPolicy
 from headway.learn.rank import Rank
 from headway.ppo.colorlines.network_cells import CellsActor, CellsActorCritic
 from headway.ppo.colorlines.replay_segment_replay import SegmentReplay
@@ -45,7 +46,6 @@ from headway.ppo.segments import SegmentCollector, segment_collector
 from headway.recipes.config import require_correction, with_defaults
 from headway.recipes.learner_ranks import RankedConfig, over_ranks
 from headway.replay.with_replay import WithReplay
-from headway.trained.env_policy import EnvPolicy
 from headway.trained.facts import Facts
 
 REPLAY_DEFAULTS: dict[str, SettingValue] = {

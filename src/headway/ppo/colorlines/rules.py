@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headway.envs.game_kernels import Array, below, kernel
+from headway.envs.compiled_games_game_kernels import Array, below, kernel
 
 SIDE = 9
 CELLS = SIDE * SIDE

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headway.envs.game_kernels import seed_all
-from headway.envs.states import require_state
+from headway.envs.compiled_games_game_kernels import seed_all
+from headway.envs.compiled_games_states import require_state
 from headway.ppo.colorlines.rules import (
     CELLS,
     COLOURS,

@@ -19,7 +19,8 @@ import numpy as np
 from headway.children.channel import Channel, HungUp
 from headway.children.in_child import begin
 from headway.core.one_line import said
-from headway.envs.gymnasium_rows import (
+from headway.envs.gymnasium_vector import Info, as_features_of_one, wrong_shape
+from headway.envs.gymnasium_workers_gymnasium_rows import (
     ARRIVED,
     LOAD,
     RAISED,
@@ -33,7 +34,6 @@ from headway.envs.gymnasium_rows import (
     EnvShape,
     MakeEnv,
 )
-from headway.envs.gymnasium_vector import Info, as_features_of_one, wrong_shape
 
 _ARRIVAL = struct.Struct("<BI")  # the kind, the environment
 

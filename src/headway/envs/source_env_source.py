@@ -31,6 +31,7 @@ from headway.core.opaque import SettingValue, UserFunction
 from headway.envs import envpool_vector
 from headway.envs.atari import NAMES as ATARI_NAMES
 from headway.envs.atari import AtariOptions, is_atari
+from headway.envs.atari_observation_wrappers import FrameSkip, Grey, Resize
 from headway.envs.gymnasium_vector import (
     Backend,
     EnvVector,
@@ -41,7 +42,6 @@ from headway.envs.gymnasium_vector import (
     registered,
 )
 from headway.envs.named_classes import anywhere, class_in, module_in, require_options
-from headway.envs.observation_wrappers import FrameSkip, Grey, Resize
 
 HOW = "a registered id, module:Id, module:Class or file.py:Class"
 

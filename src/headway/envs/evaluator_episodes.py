@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from headway.core.types import CUT_EPISODES, Score, Snapshot
+from headway.envs.evaluator_policies import BestActions, Remembers
 from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, to_environment
-from headway.evaluate.policies import BestActions, Remembers
 
 
 class EpisodeEvaluator:

@@ -29,8 +29,8 @@ from headway.envs.gymnasium_vector import (
     choices_of,
     to_environment,
 )
+from headway.envs.policy_network_files import Deployable, write_network
 from headway.trained.facts import Facts
-from headway.trained.network_files import Deployable, write_network
 
 Action = Any
 """As the environment takes it: a number of a choice, or an array."""

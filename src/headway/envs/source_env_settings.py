@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field, field_validator
 
 from headway.core.opaque import JsonObject, SettingValue
-from headway.envs.env_source import EnvSource
 from headway.envs.named_classes import anywhere
+from headway.envs.source_env_source import EnvSource
 from headway.recipes.shared_settings import SettingsGroup
 
 

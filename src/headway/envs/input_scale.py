@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headway.envs.brightness import BRIGHTEST
+from headway.envs.gymnasium_vector_brightness import BRIGHTEST
 
 MEMORY = 1000
 """Batches after which the oldest begin to be forgotten."""

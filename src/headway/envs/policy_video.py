@@ -15,7 +15,7 @@ from pathlib import Path
 import gymnasium as gym
 from gymnasium.wrappers import RecordVideo
 
-from headway.trained.env_policy import EnvPolicy, PlayedEpisode
+from headway.envs.policy_env_policy import EnvPolicy, PlayedEpisode
 
 ENDING = ".mp4"
 PICTURES = "rgb_array"

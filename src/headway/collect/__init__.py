@@ -1,1 +1,0 @@
-"""Experience enters."""

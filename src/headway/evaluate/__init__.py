@@ -1,1 +1,0 @@
-"""Beside the path, never on it."""
