@@ -25,13 +25,13 @@ import numpy as np
 import torch
 
 from headway.core.types import Batch, LearnReport, Snapshot, Ticket
-from headway.learn.rank import ALONE, Rank
-from headway.learn.rank_processes import RankProcesses
-from headway.learn.ranks import RankedLearner
 from headway.ppo import recipe_ppo as ppo
 from headway.ppo.cartpole import CartPoleConfig
 from headway.ppo.colorlines import recipe as colorlines
 from headway.ppo.colorlines.recipe import ColorLinesConfig
+from headway.ranks.rank import ALONE, Rank
+from headway.ranks.rank_processes import RankProcesses
+from headway.ranks.ranked_learner import RankedLearner
 
 REPEATS = 7
 MINIBATCHES = (256, 1024)  # moves a gradient step

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 from headway.core.types import Batch, LearnReport
-from headway.learn.rank import ALONE, Rank
-from headway.learn.rank_processes import RankProcesses
-from headway.learn.ranks import RankedLearner
 from headway.llm.train.sharding import shard_model
+from headway.ranks.rank import ALONE, Rank
+from headway.ranks.rank_processes import RankProcesses
+from headway.ranks.ranked_learner import RankedLearner
 
 MB = 1e6
 

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 
 from headway.core.types import Batch, LearnReport, Rollout
-from headway.learn.rank import ALONE, Rank
-from headway.learn.rank_processes import RankProcesses
-from headway.learn.ranks import RankedLearner
 from headway.llm.rollouts_group import Group
 from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings
 from headway.llm.weights.source_offered_rows import OffersRows
 from headway.llm.weights.source_weight_source import WeightSource
+from headway.ranks.rank import ALONE, Rank
+from headway.ranks.rank_processes import RankProcesses
+from headway.ranks.ranked_learner import RankedLearner
 
 WORDS = 8192
 MB = 1e6

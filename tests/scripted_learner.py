@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from headway.core.types import Batch, LearnReport, Rollout
-from headway.learn.rank import Rank
+from headway.ranks.rank import Rank
 
 
 class Toy:

@@ -13,7 +13,6 @@ from waiting import wait_until
 
 from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport, Rollout
-from headway.learn.rank import ALONE, Rank
 from headway.llm.model.adapters import add_adapters
 from headway.llm.model.loading_models import load_model
 from headway.llm.rollouts_episode import Episodes
@@ -24,6 +23,7 @@ from headway.llm.train.imitation_settings import ImitationSettings
 from headway.llm.train.sharding import shard_model
 from headway.llm.weights.source_offered_rows import OffersRows
 from headway.llm.weights.source_weight_source import WeightSource
+from headway.ranks.rank import ALONE, Rank
 from headway.testing.tiny_models import tiny_model
 
 CASES: dict[str, dict[str, Any]] = {

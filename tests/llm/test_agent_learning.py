@@ -16,14 +16,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from headway.children.torch_groups import find_store, open_store  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.learn.rank import ALONE, Meeting, Rank  # noqa: E402
 from headway.llm.rollouts_episode import EpisodeBuilder, Episodes  # noqa: E402
 from headway.llm.rollouts_group import Group  # noqa: E402
 from headway.llm.train.corrections import CORRECTIONS  # noqa: E402
 from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.llm.train.replies import Replies  # noqa: E402
+from headway.ranks.rank import ALONE, Meeting, Rank  # noqa: E402
+from headway.ranks.rank_torch_groups import find_store, open_store  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
 SAID = 150

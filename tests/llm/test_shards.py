@@ -22,12 +22,12 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from sharded_learners import CASES, batch, compared, in_bfloat16, mortal, offering, written  # noqa: E402
 
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.learn.rank import ALONE  # noqa: E402
-from headway.learn.rank_processes import RankProcesses  # noqa: E402
-from headway.learn.ranks import RankedLearner, RankFailed  # noqa: E402
 from headway.llm.train.shard_files import SavedShards  # noqa: E402
 from headway.llm.weights.connection_weight_wire import LinkBroken  # noqa: E402
 from headway.llm.weights.receiver_weight_link import Intake, ShardedWeights  # noqa: E402
+from headway.ranks.rank import ALONE  # noqa: E402
+from headway.ranks.rank_processes import RankProcesses  # noqa: E402
+from headway.ranks.ranked_learner import RankedLearner, RankFailed  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow, pytest.mark.timeout(600)]
 

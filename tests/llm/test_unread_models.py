@@ -15,13 +15,13 @@ from sharded_learners import batch  # noqa: E402
 from waiting import patient  # noqa: E402
 
 from headway.core.types import Batch, LearnReport, Rollout  # noqa: E402
-from headway.learn.rank import ALONE, Rank  # noqa: E402
-from headway.learn.rank_processes import RankProcesses  # noqa: E402
-from headway.learn.ranks import RankedLearner  # noqa: E402
 from headway.llm.model.adapters import add_adapters  # noqa: E402
 from headway.llm.model.loading_models import load_model, load_unread  # noqa: E402
 from headway.llm.model.meta_loading import read_rows  # noqa: E402
 from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
+from headway.ranks.rank import ALONE, Rank  # noqa: E402
+from headway.ranks.rank_processes import RankProcesses  # noqa: E402
+from headway.ranks.ranked_learner import RankedLearner  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(300)]

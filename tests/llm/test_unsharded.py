@@ -14,9 +14,9 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 import torch.distributed as dist  # noqa: E402
 from test_llm_ranks import batch, flat, on_ranks  # noqa: E402
 
-from headway.learn.rank import ALONE, Rank, RanksBroken  # noqa: E402
 from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
 from headway.llm.train.sharding import find_layers, shard_body  # noqa: E402
+from headway.ranks.rank import ALONE, Rank, RanksBroken  # noqa: E402
 from headway.testing.tiny_models import KINDS, tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

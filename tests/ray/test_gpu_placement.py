@@ -20,8 +20,8 @@ from scripted_learner import Toy, told
 from waiting import patient
 
 from headway.core.protocols import Placement, Reserves, Role, RoleLate
-from headway.learn.ranks import RankedLearner
-from headway.learn.ray_ranks import RayRanks
+from headway.ranks.ranked_learner import RankedLearner
+from headway.ranks.ray_ranks import RayRanks
 from headway.runtime.ray_actors import RayActors
 from headway.runtime.ray_reservations import CannotPlace, check_room
 

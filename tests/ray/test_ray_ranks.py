@@ -21,11 +21,11 @@ from waiting import patient
 
 from headway.core.protocols import Placement, Role
 from headway.launching import launch
-from headway.learn.rank import Rank
-from headway.learn.ranks import RankedLearner, RankFailed
-from headway.learn.ray_ranks import RayRanks
 from headway.observe.fingerprint import fingerprint
 from headway.ppo.recipe_ppo import PPOConfig, stations
+from headway.ranks.rank import Rank
+from headway.ranks.ranked_learner import RankedLearner, RankFailed
+from headway.ranks.ray_ranks import RayRanks
 from headway.runtime.ray_actors import RayActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

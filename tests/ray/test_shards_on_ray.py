@@ -21,9 +21,9 @@ from waiting import patient
 
 from headway import cli
 from headway.core.protocols import Placement
-from headway.learn.rank_processes import RankProcesses
-from headway.learn.ranks import RankedLearner, RankFailed
-from headway.learn.ray_ranks import RayRanks
+from headway.ranks.rank_processes import RankProcesses
+from headway.ranks.ranked_learner import RankedLearner, RankFailed
+from headway.ranks.ray_ranks import RayRanks
 from headway.testing.tiny_models import save_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("one_thread")]

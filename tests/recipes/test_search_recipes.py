@@ -15,8 +15,8 @@ from search_runs import read, run, tiny
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import Snapshot, Ticket
-from headway.learn.rank import device_for
 from headway.observe.fingerprint import fingerprint
+from headway.ranks.rank import device_for
 from headway.recipes import load_recipe
 from headway.recipes.config import ConfigError
 from headway.replay.records import record_of

@@ -21,12 +21,12 @@ from test_learner_ranks import descendants  # noqa: E402
 from waiting import patient  # noqa: E402
 from with_vllm import needs_vllm, vllm_python  # noqa: E402
 
-from headway.learn.rank_processes import RankProcesses  # noqa: E402
-from headway.learn.ranks import RankedLearner  # noqa: E402
 from headway.llm.engine.protocol_engine import Request, Sample, Sampling  # noqa: E402
 from headway.llm.engine.vllm_engine import VLLMEngine  # noqa: E402
 from headway.llm.model.loading_models import load_model  # noqa: E402
 from headway.llm.weights.receiver_weight_link import Intake, ShardedWeights  # noqa: E402
+from headway.ranks.rank_processes import RankProcesses  # noqa: E402
+from headway.ranks.ranked_learner import RankedLearner  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
 pytestmark = [needs_vllm, pytest.mark.usefixtures("one_thread"), pytest.mark.slow, pytest.mark.timeout(900)]

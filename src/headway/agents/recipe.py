@@ -45,8 +45,8 @@ from headway.llm.model.conversation import Conversation
 from headway.llm.policy_language_policy import LanguagePolicy
 from headway.llm.policy_trained_language_policies import language_policy
 from headway.llm.train.grpo_learner_learner import GRPOLearner
+from headway.ranks.settings import BEFORE_THE_DEADLINE
 from headway.recipes import Exported
-from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE
 
 __all__ = ["CONFIG", "AgentConfig", "export", "load_policy", "memory", "stations"]
 

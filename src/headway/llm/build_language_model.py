@@ -10,7 +10,6 @@ import torch
 
 from headway.core.opaque import JsonObject
 from headway.core.protocols import Learner, Placement
-from headway.learn.rank import Rank
 from headway.llm.build_trained_models import (
     TrainsAModel,
     device_of,
@@ -27,8 +26,9 @@ from headway.llm.train.grpo_learner_learner import GRPOLearner
 from headway.llm.weights.receiver_weight_link import Intake
 from headway.llm.weights.source_linked_learner import LinkedLearner
 from headway.llm.weights.source_weight_source import WeightSource
+from headway.ranks.rank import Rank
+from headway.ranks.settings import BEFORE_THE_DEADLINE, over_ranks
 from headway.recipes.config import ConfigError
-from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, over_ranks
 
 
 class SpeaksAsAModel(Protocol):

@@ -14,13 +14,13 @@ from headway.coordinate.best_weights import Kept
 from headway.core.protocols import Learner, Placement
 from headway.core.saved_beside import SavedBeside
 from headway.core.types import derive_seed
-from headway.learn.rank import Device, Rank, repeatable
 from headway.llm.model.adapters import add_adapters
 from headway.llm.model.types import CausalModel, NamedWeights
 from headway.llm.weights.source_offered_rows import OffersRows, RankOfShards
 from headway.llm.weights.source_weight_source import WeightSource
+from headway.ranks.rank import Device, Rank, repeatable
+from headway.ranks.settings import BEFORE_THE_DEADLINE, ShardedConfig
 from headway.recipes import Exported
-from headway.recipes.learner_ranks import BEFORE_THE_DEADLINE, ShardedConfig
 
 UNREAD = "meta"
 """In place of a device: weights are read when the model is cut, by each rank its own rows."""

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from headway.core.opaque import JsonObject
 from headway.llm.engine.protocol_engine import EngineError
 from headway.llm.train.grpo_settings import GRPOSettings
+from headway.ranks.settings import ShardedConfig
 from headway.recipes.config import require_correction
-from headway.recipes.learner_ranks import ShardedConfig
 from headway.recipes.shared_settings import FaultSettings, SettingsGroup
 
 SILENCE_S = 30.0

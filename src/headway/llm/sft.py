@@ -21,7 +21,6 @@ from headway.agents.config import AgentConfig
 from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.protocols import Evaluator
-from headway.learn.rank import Rank
 from headway.llm.build_trained_models import (
     device_of,
     export_model,
@@ -43,8 +42,9 @@ from headway.llm.sft_episodes import check_episodes, held_out_episodes, source_o
 from headway.llm.sft_episodes_recorded_episodes import RecordedEpisodeCollector
 from headway.llm.train.imitation_learner import ImitationLearner
 from headway.llm.train.imitation_settings import ImitationSettings
+from headway.ranks.rank import Rank
+from headway.ranks.settings import over_ranks
 from headway.recipes import Exported
-from headway.recipes.learner_ranks import over_ranks
 
 __all__ = ["CONFIG", "SFTConfig", "export", "load_policy", "memory", "stations"]
 

@@ -12,8 +12,8 @@ from headway.coordinate.settings import Settings
 from headway.core.opaque import JsonObject, SettingValue
 from headway.llm.config import ChatSettings, LanguageModelSettings, MemorySettings
 from headway.llm.train.imitation_settings import ImitationSettings
+from headway.ranks.settings import ShardedConfig
 from headway.recipes.config import with_defaults
-from headway.recipes.learner_ranks import ShardedConfig
 from headway.recipes.shared_settings import SettingsGroup
 
 DEFAULT_ENV = "lights"

@@ -22,7 +22,6 @@ from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
 from headway.core.types import Batch, LearnReport, State
-from headway.learn.rank import ALONE, Rank
 from headway.ppo.learner_advantages import effective_sample_size, gae, vtrace
 from headway.ppo.learner_autograd_step import AutogradStep
 from headway.ppo.mlp_flat import Adam
@@ -31,6 +30,7 @@ from headway.ppo.mlp_memory import Loss
 from headway.ppo.networks_network import ObservationScale, PPONetwork
 from headway.ppo.policy import compiled
 from headway.ppo.segments_segment import Segment, side_by_side
+from headway.ranks.rank import ALONE, Rank
 from headway.replay.records import record_of
 from headway.replay.records_recent_returns import RecentReturns
 

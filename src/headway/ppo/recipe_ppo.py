@@ -33,7 +33,6 @@ from headway.envs.policy_env_policy import EnvPolicy
 from headway.envs.policy_network_files import Deployable
 from headway.envs.source_env_settings import EnvSettings
 from headway.envs.source_env_source import EnvSource, find
-from headway.learn.rank import Rank, device_for
 from headway.ppo.first_ready import first_ready_collector
 from headway.ppo.learner import PPOLearner, PPOSettings
 from headway.ppo.networks_bodies import NetworkName, require_widths
@@ -45,8 +44,9 @@ from headway.ppo.recurrent_policy import RecurrentActor, RecurrentActorCritic
 from headway.ppo.segments import segment_collector
 from headway.ppo.segments_reward_scale import RewardScale, RewardSigns
 from headway.ppo.sparse_planes_plane_step import SparsePlanes
+from headway.ranks.rank import Rank, device_for
+from headway.ranks.settings import RankedConfig, over_ranks
 from headway.recipes.config import require_correction, with_defaults
-from headway.recipes.learner_ranks import RankedConfig, over_ranks
 from headway.trained.facts import Facts
 
 GPU_PAYS_FROM = 50_000

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
-from headway.learn.rank import ALONE, Rank
 from headway.llm.model.adapters import has_adapters
 from headway.llm.model.types import CausalModel
 from headway.llm.train.advantages import whiten
@@ -35,6 +34,7 @@ from headway.llm.train.ragged import Ragged
 from headway.llm.train.ragged_device_copies import send
 from headway.llm.train.replies import Replies, minibatches
 from headway.llm.train.trees import TreeBatch
+from headway.ranks.rank import ALONE, Rank
 from headway.replay.records import record_of
 from headway.text_games.prior_learner_loss import IMITATION_SUMS, clamped_weights, imitation_loss
 from headway.text_games.prior_learner_settings import PriorSettings

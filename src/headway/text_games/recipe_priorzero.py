@@ -28,11 +28,11 @@ import torch
 from headway.coordinate.roles import LineStations, Stations
 from headway.core.protocols import Placement
 from headway.core.types import derive_seed
-from headway.learn.rank import device_for
 from headway.llm.build_language_model import build_engine, check_engine, check_model
 from headway.llm.build_trained_models import device_of, frozen_model, trained_model, with_gpus
 from headway.llm.engine.protocol_engine import Sampling
 from headway.llm.model.loading_models import load_tokenizer
+from headway.ranks.rank import device_for
 from headway.replay.with_replay import WithReplay
 from headway.text_games.action_prior import ActionPrior
 from headway.text_games.action_prior_opinion_cache import OpinionCache

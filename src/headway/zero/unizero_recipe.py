@@ -17,7 +17,7 @@ from headway.coordinate.best_weights import Kept
 from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
 from headway.envs.policy_env_policy import EnvPolicy
-from headway.learn.rank import device_for
+from headway.ranks.rank import device_for
 from headway.recipes.config import with_defaults
 from headway.zero.config import SearchConfig
 from headway.zero.planner_planning import Planner

@@ -24,7 +24,6 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from headway.core.types import State
-from headway.learn.rank import ALONE, Rank
 from headway.llm.model.types import CausalModel
 from headway.llm.train.advantages import at_the_end, token_gae
 from headway.llm.train.advantages_credit import Turns, turn_gae
@@ -36,6 +35,7 @@ from headway.llm.train.shard_files import SavedShards
 from headway.llm.train.sharding import Shards, shard_body
 from headway.llm.train.trees import TreeBatch, body_of, hidden_states
 from headway.llm.train.without_dropout import without_dropout
+from headway.ranks.rank import ALONE, Rank
 
 
 class CriticSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.learn.rank import ALONE, Rank
 from headway.llm.train import grpo_loss_diagnostics as diagnostics
 from headway.llm.train.model_in_training_policy import TokenPolicy
 from headway.llm.train.optimizer_trained_weights import TrainedWeights
 from headway.llm.train.replies import MicrobatchSizes, Replies
 from headway.llm.train.sharding import Shards
+from headway.ranks.rank import ALONE, Rank
 
 SHARE = 8
 """One reply of so many is read again, ..."""

@@ -28,7 +28,6 @@ from torch import Tensor
 
 from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport, State
-from headway.learn.rank import ALONE, Rank
 from headway.llm.model.types import CausalModel
 from headway.llm.train import grpo_loss_diagnostics as diagnostics
 from headway.llm.train.advantages import COMPARE_THE_BATCH, group_advantages, whiten
@@ -46,6 +45,7 @@ from headway.llm.train.optimizer_trained_weights import TrainedWeights
 from headway.llm.train.replies import Microbatch, Replies, minibatches, record_of
 from headway.llm.train.shard_files import SavedShards
 from headway.llm.train.sharding import shard_model
+from headway.ranks.rank import ALONE, Rank
 
 __all__ = ["GRPOLearner", "GRPOSettings"]
 

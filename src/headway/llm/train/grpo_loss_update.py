@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from headway.learn.rank import Rank
 from headway.llm.train import grpo_loss_diagnostics as diagnostics
 from headway.llm.train.corrections import Weighed
 from headway.llm.train.grpo_loss_loss import SUMS, measures
 from headway.llm.train.replies import Replies
+from headway.ranks.rank import Rank
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from headway.core.types import Batch, LearnReport
-from headway.learn.rank import ALONE, Rank
 from headway.llm.model.types import CausalModel
 from headway.llm.rollouts_episode import Episodes
 from headway.llm.tasks.chat_files import WEIGHT
@@ -32,6 +31,7 @@ from headway.llm.train.model_in_training_policy import autocast
 from headway.llm.train.ragged_device_copies import send
 from headway.llm.train.replies import Microbatch, Replies, minibatches
 from headway.llm.train.trees import hidden_states
+from headway.ranks.rank import ALONE, Rank
 
 
 class _Step(NamedTuple):

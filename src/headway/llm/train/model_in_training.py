@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import State
-from headway.learn.rank import Rank
 from headway.llm.engine.gpu_share import GpuShare
 from headway.llm.model.adapters import plain_weights
 from headway.llm.model.loading_models import context_length
@@ -39,6 +38,7 @@ from headway.llm.train.sharding import shard_model
 from headway.llm.train.sharding_published_rows import PublishedRows, published_rows
 from headway.llm.train.trees import pair_price
 from headway.llm.train.without_dropout import without_dropout
+from headway.ranks.rank import Rank
 
 
 class ModelInTraining:

@@ -18,10 +18,10 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from headway.core.types import State
-from headway.learn.rank import ALONE, Rank
 from headway.llm.train.optimizer_lean_adamw import LeanAdamW, OptimizerState
 from headway.llm.train.shard_files import Rows, SavedShards
 from headway.llm.train.sharding_published_rows import first_row
+from headway.ranks.rank import ALONE, Rank
 
 
 class OptimizerSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False):

@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.learn.rank import Rank
 from headway.llm.model.meta_loading import is_unread, read_rows
 from headway.llm.model.types import CausalModel
 from headway.llm.train.sharding_published_rows import first_row
 from headway.llm.train.trees import body_of
+from headway.ranks.rank import Rank
 
 
 class Shards:

@@ -29,10 +29,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.children.torch_groups import abort, gloo_group, nccl_group
 from headway.core.one_line import first_line
 from headway.core.opaque import JsonObject
 from headway.llm.weights.connection_weight_wire import Deadline
+from headway.ranks.rank_torch_groups import abort, gloo_group, nccl_group
 
 NCCL, GLOO, BYTES = "nccl", "gloo", "bytes"
 """Bytes: no group at all, everything goes over the wire that says where it is."""

@@ -29,7 +29,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.children.torch_groups import open_store
 from headway.core.opaque import JsonObject
 from headway.llm.train.shard_files import Rows, write_shard
 from headway.llm.weights.connection_weight_pair import (
@@ -49,6 +48,7 @@ from headway.llm.weights.connection_weight_wire import Deadline, SourceAddress, 
 from headway.llm.weights.receiver_weight_layout import BUCKET_BYTES, BucketLayout, Spec, checksum
 from headway.llm.weights.receiver_weight_link import LinkedWeights
 from headway.observe.strangers import Strangers
+from headway.ranks.rank_torch_groups import open_store
 
 ON_DEVICE = 2
 """How many of the newest stay on the GPU: collectors use the last one, an evaluation perhaps the one before."""

@@ -34,7 +34,6 @@ from headway.core.types import derive_seed
 from headway.envs.evaluator_episodes import EpisodeEvaluator
 from headway.envs.gymnasium_vector import describe
 from headway.envs.policy_env_policy import EnvPolicy
-from headway.learn.rank import Rank
 from headway.ppo.colorlines.network_cells import CellsActor, CellsActorCritic
 from headway.ppo.colorlines.replay_segment_replay import SegmentReplay
 from headway.ppo.colorlines.replayed import ReplayedPPOLearner
@@ -43,8 +42,9 @@ from headway.ppo.colorlines.vector_gymnasium_vector import ColorLinesVector
 from headway.ppo.learner import PPOLearner, PPOSettings
 from headway.ppo.policy import load_weights
 from headway.ppo.segments import SegmentCollector, segment_collector
+from headway.ranks.rank import Rank
+from headway.ranks.settings import RankedConfig, over_ranks
 from headway.recipes.config import require_correction, with_defaults
-from headway.recipes.learner_ranks import RankedConfig, over_ranks
 from headway.replay.with_replay import WithReplay
 from headway.trained.facts import Facts
 

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from headway.core.types import Batch, LearnReport
-from headway.learn.rank import ALONE, Rank
 from headway.ppo.learner import MAX_LOG_RATIO, PPOLearner, PPOSettings
 from headway.ppo.learner_advantages import effective_sample_size
 from headway.ppo.learner_autograd_step import AutogradStep
 from headway.ppo.networks_network import PPONetwork
 from headway.ppo.segments_segment import DrawnSegments, Segment
+from headway.ranks.rank import ALONE, Rank
 from headway.replay.records import record_of
 from headway.replay.records_feedback import Priorities
 

@@ -28,8 +28,8 @@ from headway.children.child import thread_limits
 from headway.children.ray_bundles import own_group, place_in
 from headway.children.ray_errors import how_it_died
 from headway.core.protocols import Placement
-from headway.learn.rank import Backend, Device, Rank
-from headway.learn.ranks import Answer, MakeLearner, RankHost, raised
+from headway.ranks.rank import Backend, Device, Rank
+from headway.ranks.ranked_learner import Answer, MakeLearner, RankHost, raised
 
 SHARE_AFTER_S = 10.0
 """A rank that could not be placed by then shares the CPUs of others."""

@@ -10,9 +10,9 @@ import torch
 from pydantic import Field, model_validator
 
 from headway.core.protocols import Learner, Placement
-from headway.learn.rank import ALONE, Device, Rank
-from headway.learn.rank_processes import RankProcesses
-from headway.learn.ranks import RankedLearner, StartPeers
+from headway.ranks.rank import ALONE, Device, Rank
+from headway.ranks.rank_processes import RankProcesses
+from headway.ranks.ranked_learner import RankedLearner, StartPeers
 from headway.recipes.config import RunConfig
 
 BEFORE_THE_DEADLINE = 0.9
@@ -100,6 +100,6 @@ def _peers(config: RankedConfig, placement: Placement) -> StartPeers:
     """Ranks live where roles do: in Ray's actors, else in processes on this machine."""
     if config.runtime != "ray":
         return partial(RankProcesses, num_threads=config.torch_threads)
-    from headway.learn.ray_ranks import RayRanks
+    from headway.ranks.ray_ranks import RayRanks
 
     return partial(RayRanks, placement=placement)

@@ -32,8 +32,8 @@ from headway.children.child import KILL_S, Child, python_command, thread_limits
 from headway.children.in_child import begin
 from headway.children.memory import create_memory, read_value, write_value
 from headway.children.sent_code import pack_function, unpack_function
-from headway.learn.rank import Backend, Device, Rank
-from headway.learn.ranks import Answer, MakeLearner, RankHost, raised
+from headway.ranks.rank import Backend, Device, Rank
+from headway.ranks.ranked_learner import Answer, MakeLearner, RankHost, raised
 
 LOOPBACK = "127.0.0.1"
 

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.children.torch_groups import abort, gloo_group, leave_global_group, nccl_group, open_global_group
+from headway.ranks.rank_torch_groups import abort, gloo_group, leave_global_group, nccl_group, open_global_group
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -29,14 +29,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from headway.children.torch_groups import find_store, open_store
 from headway.core.one_line import said
 from headway.core.opaque import RoleAnswer, SavedState, Station, Weights
 from headway.core.protocols import Learner, explain
 from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport
-from headway.learn.rank import Backend, Device, Meeting, Rank, RanksBroken
 from headway.observe.fingerprint import fingerprint
+from headway.ranks.rank import Backend, Device, Meeting, Rank, RanksBroken
+from headway.ranks.rank_torch_groups import find_store, open_store
 
 T = TypeVar("T")
 MakeLearner = Callable[[Rank], Learner]

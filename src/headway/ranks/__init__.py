@@ -1,0 +1,1 @@
+"""ranks: say here what this package is for."""
