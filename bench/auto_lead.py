@@ -139,10 +139,10 @@ def run_functions(max_lead: float | Literal["auto"], updates: int) -> tuple[floa
 
 
 def run_cartpole(max_lead: float | Literal["auto"], updates: int) -> tuple[float, float]:
-    from headway.launching import launch
-    from headway.observe.folder import RunFolder
-    from headway.recipes import load_recipe
-    from headway.recipes.config import read_values
+    from headway.runs.config import read_values
+    from headway.runs.folder import RunFolder
+    from headway.runs.launch_session import launch
+    from headway.runs.recipes_package import load_recipe
 
     recipe = load_recipe("cartpole")
     values: dict[str, Any] = {"max_lead": max_lead, "updates": updates, "steps": None, "target_score": None}

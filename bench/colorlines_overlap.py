@@ -34,10 +34,10 @@ from figures import spread
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.run_result import RunResult
 from headway.core.types import derive_seed
-from headway.launching import launch
 from headway.ppo.colorlines.recipe import ColorLinesConfig, policy, stations
 from headway.ppo.colorlines.vector_gymnasium_vector import ColorLinesVector
 from headway.ppo.segments import SegmentCollector
+from headway.runs.launch_session import launch
 
 RUNTIMES = ("threads", "processes")
 

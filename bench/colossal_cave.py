@@ -48,7 +48,7 @@ def by_chance(settings: dict[str, Any], episodes: int) -> dict[str, Any]:
 
 
 def config_of(settings: dict[str, Any]) -> Any:
-    from headway.recipes.config import read_values
+    from headway.runs.config import read_values
     from headway.text_games import recipe_priorzero as priorzero
 
     return read_values(priorzero.CONFIG, settings)
@@ -75,8 +75,8 @@ def by_learning(settings: dict[str, Any], cpu_s: float) -> dict[str, Any]:
     """Trains until the processor's time is spent."""
     from headway.coordinate.coordinator import Coordinator
     from headway.coordinate.role_calls import RunFailed
-    from headway.launching import build_runtime
-    from headway.observe.recorder import EventSink
+    from headway.launching.runtimes import build_runtime
+    from headway.runs.event_log import EventSink
     from headway.text_games import recipe_priorzero as priorzero
 
     curve: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ from typing import Any
 from headway.coordinate.coordinator import Coordinator
 from headway.llm.grpo import GRPOConfig, stations
 from headway.llm.train.grpo_learner_learner import GRPOLearner
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
 from headway.runtime.threads import Threads
 
 SNAPSHOTS: list[float] = []

@@ -55,7 +55,7 @@ def run_cell(task: str, lead: float, seed: int, options: dict[str, Any]) -> dict
     """Train once; a line of the results."""
     from headway.coordinate.coordinator import Coordinator
     from headway.llm.grpo import GRPOConfig, stations
-    from headway.observe.recorder import MemoryRecorder
+    from headway.runs.event_log import MemoryRecorder
     from headway.runtime.threads import Threads
 
     config = GRPOConfig(**{**SHARED, **TASKS[task], **options}, max_lead=lead, seed=seed)

@@ -38,7 +38,7 @@ from headway.llm.tasks.tasks import Prompt, user_says
 from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings
 from headway.llm.weights.receiver_weight_link import Intake
 from headway.llm.weights.source_linked_learner import LinkedLearner
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
 from headway.runtime.processes import Processes
 from headway.runtime.threads import Threads
 

@@ -31,14 +31,14 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core import events as ev
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
-from headway.launching import run_files
-from headway.observe.environment import describe_environment
-from headway.observe.folder import RunFolder
-from headway.observe.log_file import LOG_LIMIT_MB
-from headway.observe.metrics import Metrics
-from headway.observe.point_maker import PointMaker
-from headway.observe.recorder import EventLog
-from headway.observe.sinks import JsonLines
+from headway.runs import files_run_files as run_files
+from headway.runs.event_log import EventLog
+from headway.runs.folder import RunFolder
+from headway.runs.folder_environment import describe_environment
+from headway.runs.log_file import LOG_LIMIT_MB
+from headway.runs.metrics import Metrics
+from headway.runs.sinks import JsonLines
+from headway.runs.sinks_point_maker import PointMaker
 from headway.runtime.virtual import Virtual
 from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 

@@ -74,7 +74,7 @@ class UntilReached:
 def ours(game: str, seed: int, target: float, limit_s: float, lead: float, planes: SparsePlanes) -> dict[str, Any]:
     """In this process: threads for collecting and learning."""
     from headway.coordinate.coordinator import Coordinator
-    from headway.launching import build_runtime
+    from headway.launching.runtimes import build_runtime
     from headway.ppo.recipe_ppo import PPOConfig, stations
 
     s = SETTINGS

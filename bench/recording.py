@@ -24,8 +24,8 @@ from headway import launching
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching import run_files
-from headway.observe.folder import RunFolder
+from headway.runs import files_run_files as run_files
+from headway.runs.folder import RunFolder
 
 COLLECT_S = 0.0006
 LEARN_S = {1: 0.00025, 8: 0.0036}

@@ -31,7 +31,7 @@ from headway.llm.engine.protocol_engine import EngineHealth, Request, Sample
 from headway.llm.tasks.reward_functions import RewardFunctions, load_rewards
 from headway.llm.tasks.reward_pool import PoolSettings
 from headway.llm.tasks.tasks import Prompt, PromptTask, user_says
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
 from headway.runtime.threads import Threads
 
 SERVICE = """

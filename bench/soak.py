@@ -38,10 +38,12 @@ from soak_run import LOG_PARTS, run_all
 
 from headway.core import events as ev
 from headway.core.written_events import as_event, written_kind
-from headway.observe import json_lines, log_file, samples, spacing
-from headway.observe.folder import RunFolder
-from headway.observe.log_parts import closed_parts, whole_lines
-from headway.observe.recorder import parse_event
+from headway.runs import log_file, samples
+from headway.runs import sinks_json_lines as json_lines
+from headway.runs import sinks_spacing as spacing
+from headway.runs.event_log import parse_event
+from headway.runs.folder import RunFolder
+from headway.runs.log_parts import closed_parts, whole_lines
 from headway.testing.auditor import audit
 
 SAMPLE_EVERY_S = 5.0

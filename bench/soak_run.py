@@ -22,14 +22,17 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import READY, OnStale
 from headway.core.types import SAMPLES, Batch, LearnReport, Rollout, Score, Snapshot, Ticket
-from headway.launching import run_files, session
-from headway.observe import json_lines, log_file, samples, spacing, tensorboard_sink
-from headway.observe.folder import RunFolder
-from headway.observe.json_lines import JsonLines
-from headway.observe.log_file import TextLog
-from headway.observe.recorder import EventLog
-from headway.observe.samples import SampleLog
-from headway.observe.spacing import Spacing
+from headway.runs import files_run_files as run_files
+from headway.runs import launch_session as session
+from headway.runs import log_file, samples, tensorboard_sink
+from headway.runs import sinks_json_lines as json_lines
+from headway.runs import sinks_spacing as spacing
+from headway.runs.event_log import EventLog
+from headway.runs.folder import RunFolder
+from headway.runs.log_file import TextLog
+from headway.runs.samples import SampleLog
+from headway.runs.sinks_json_lines import JsonLines
+from headway.runs.sinks_spacing import Spacing
 
 RAISES_EVERY = 200
 HANGS_EVERY = 7

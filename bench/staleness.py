@@ -163,8 +163,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from headway.coordinate.coordinator import Coordinator
     from headway.coordinate.role_calls import RunFailed
     from headway.coordinate.settings import Plan, Settings
-    from headway.observe.fingerprint import fingerprint
-    from headway.observe.recorder import MemoryRecorder
+    from headway.runs.event_log import MemoryRecorder
+    from headway.runs.fingerprint import fingerprint
     from headway.runtime.inline import Inline
 
     torch.set_num_threads(1)

@@ -28,10 +28,10 @@ from headway.coordinate.functions import stations_from_functions
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Settings
 from headway.core.types import Ticket
-from headway.launching import launch
-from headway.observe.folder import RunFolder
-from headway.recipes.functions import FunctionsConfig
-from headway.recipes.functions import stations as toy_stations
+from headway.runs.bandit import FunctionsConfig
+from headway.runs.bandit import stations as toy_stations
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
 from headway.tools.report.recorded_run_run_history import Story, read_story
 from headway.tools.report.what_if import MeasuredRun, measure, repeat
 from headway.tools.report.what_if_fitting import fit

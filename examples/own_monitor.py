@@ -5,7 +5,7 @@ headway run grpo --monitor examples/own_monitor.py:look --monitor_every_s 60
 
 import math
 
-from headway.observe.monitor import Statistics, StopRun
+from headway.runs.monitor import Statistics, StopRun
 
 
 def look(statistics: Statistics) -> str | None:

@@ -105,9 +105,9 @@ class HeavyLearner(ToyLearner):
 def main(job: Job) -> dict[str, Any]:
     from headway import RunFailed
     from headway.core.protocols import RoleError
-    from headway.launching.session import launch
-    from headway.observe.fingerprint import fingerprint
-    from headway.observe.folder import RunFolder
+    from headway.runs.fingerprint import fingerprint
+    from headway.runs.folder import RunFolder
+    from headway.runs.launch_session import launch
     from headway.runtime.ray_actors import RayActors
 
     runtime = RayActors(job.address, keeps_copies=job.keeps_copies)

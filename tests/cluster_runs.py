@@ -25,7 +25,7 @@ from cluster_machines import DISK, Machine, Network, process_of
 from log_totals import Audit, audit
 from waiting import patient, wait_until
 
-from headway.observe.fingerprint import fingerprint
+from headway.runs.fingerprint import fingerprint
 from headway.testing.fakes import pinned_loop
 
 PORT = 6379

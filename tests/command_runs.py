@@ -10,7 +10,7 @@ import yaml
 from waiting import patient
 
 from headway.cli import main
-from headway.observe.folder import RunFolder
+from headway.runs.folder import RunFolder
 
 START_S = patient(120)
 

@@ -50,9 +50,9 @@ class CountingLearner(ToyLearner):
 
 def main(job: DiskJob) -> dict[str, Any]:
     from headway import RunFailed
-    from headway.launching.session import launch
-    from headway.observe.fingerprint import fingerprint
-    from headway.observe.folder import RunFolder
+    from headway.runs.fingerprint import fingerprint
+    from headway.runs.folder import RunFolder
+    from headway.runs.launch_session import launch
 
     folder = RunFolder(Path(job.folder))
     try:

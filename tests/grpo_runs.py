@@ -9,7 +9,7 @@ from typing import Any
 from waiting import patient
 
 from headway.llm.grpo import GRPOConfig
-from headway.recipes.config import read_values
+from headway.runs.config import read_values
 from headway.testing.tiny_models import save_tiny_model
 
 START_S = patient(120)

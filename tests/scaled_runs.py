@@ -16,7 +16,7 @@ from headway.coordinate.scaling import CollectorChange
 from headway.coordinate.settings import Settings
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
-from headway.observe.log_file import Mark
+from headway.runs.log_file import Mark
 from headway.testing.fakes import ToyCollector, ToyLearner
 
 

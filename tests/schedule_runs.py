@@ -44,7 +44,7 @@ from headway.coordinate.settings import Settings
 from headway.coordinate.waits import Stalled
 from headway.core.order import OnStale
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
-from headway.observe.log_file import Mark
+from headway.runs.log_file import Mark
 from headway.runtime.virtual import Deadlock, Virtual
 from headway.testing.auditor import Terms, Violation, audit
 from headway.tools.simulate.workloads import Constant

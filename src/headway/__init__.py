@@ -36,9 +36,12 @@ if TYPE_CHECKING:
     from headway.core.protocols import CannotGoOn, Placement
     from headway.core.rules import ReplayRatio
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
-    from headway.launching import Run, build_runtime, launch, run
-    from headway.recipes.background import start, train
-    from headway.recipes.loading import load
+    from headway.launching.runtimes import build_runtime
+    from headway.runs.launch_background import Run
+    from headway.runs.launch_of_functions import run
+    from headway.runs.launch_session import launch
+    from headway.runs.recipes_loading import load
+    from headway.runs.start import start, train
     from headway.tools.sweep.runner_session import SweepFailed, sweep
 
 __version__ = "0.1.0"
@@ -60,8 +63,8 @@ _HOMES = {
     "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),
     "headway.agents.env": ("Step",),
     "headway.launching": ("Run", "build_runtime", "launch", "run"),
-    "headway.recipes.background": ("start", "train"),
-    "headway.recipes.loading": ("load",),
+    "headway.runs.start": ("start", "train"),
+    "headway.runs.recipes_loading": ("load",),
     "headway.tools.sweep.runner_session": ("SweepFailed", "sweep"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -18,9 +18,11 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Score, Snapshot
-from headway.launching import build_runtime, run, statistics_rows
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.launching.runtimes import build_runtime
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.files_run_summary import statistics_rows
+from headway.runs.fingerprint import fingerprint
+from headway.runs.launch_of_functions import run
 from headway.runtime.virtual import Virtual
 from headway.testing.fakes import ToyEvaluator, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload

@@ -20,10 +20,10 @@ from headway.coordinate.waits import Stalled
 from headway.core.order import READY, OnStale
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching import build_runtime
-from headway.observe.fingerprint import fingerprint
-from headway.observe.metrics import metrics_of
-from headway.observe.recorder import MemoryRecorder
+from headway.launching.runtimes import build_runtime
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
+from headway.runs.metrics import metrics_of
 from headway.runtime.virtual import Virtual
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, Lognormal, SimulatedLearner, SteadyWorkload

@@ -13,9 +13,9 @@ import pytest
 from headway import CannotGoOn, Plan, Retries, RunFailed, Settings, Stations
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching import launch
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
 from headway.testing.fakes import ToyCollector, ToyEngine, ToyLearner
 
 DROPS = Retries(on_failure="drop", attempts_on_error=3)

@@ -23,7 +23,7 @@ from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
 from headway.runtime.virtual import Virtual
 from headway.tools.simulate.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedLearner
 

@@ -21,7 +21,7 @@ from frozen_disk import FrozenDisk, why_not
 from log_totals import audit
 from waiting import patient, wait_until
 
-from headway.observe.fingerprint import fingerprint
+from headway.runs.fingerprint import fingerprint
 from headway.testing.auditor import audit as faults_in
 from headway.testing.fakes import pinned_loop
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark
 
 READ_EVENTS = """
 import json, pathlib, sys
-from headway.observe.recorder import read_events
+from headway.runs.event_log import read_events
 print(json.dumps(list(read_events(pathlib.Path(sys.argv[1])))))
 """
 

@@ -27,10 +27,10 @@ from headway.coordinate.waits import Stalled
 from headway.core.order import READY, OnStale, window
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
-from headway.launching import build_runtime
-from headway.launching import run as run_functions
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.launching.runtimes import build_runtime
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
+from headway.runs.launch_of_functions import run as run_functions
 from headway.runtime.virtual import Virtual
 from headway.testing.auditor import audit as audit_log
 from headway.testing.fakes import Pause, ToyCollector, ToyEvaluator, ToyLearner, toy_stations

@@ -24,8 +24,8 @@ from headway.core.order import OLDEST, READY
 from headway.core.protocols import PayloadLost, RoleDied
 from headway.core.rules import ReplayRatio
 from headway.core.types import Rollout, Snapshot, Ticket, carriers, map_payloads
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.inline import Inline
 from headway.runtime.virtual import Virtual
 from headway.testing.fakes import ToyCollector, ToyLearner, ToyReplayLearner, pinned_loop, plain_loop, toy_stations

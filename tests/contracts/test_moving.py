@@ -17,8 +17,8 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import GivesNotice, Notice, RoleLate
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.virtual import Virtual
 from headway.testing.auditor import audit as faults_in
 from headway.testing.fakes import ToyCollector, ToyEngine, engine_stations, pinned_loop, toy_stations

@@ -14,8 +14,8 @@ from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.core.order import READY
 from headway.core.protocols import NoRoom
 from headway.core.types import Batch, Rollout
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.virtual import Virtual
 from headway.testing.auditor import audit as faults_in
 from headway.testing.fakes import engine_stations, pinned_loop, toy_stations

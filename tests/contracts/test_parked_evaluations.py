@@ -19,9 +19,9 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.protocols import Runtime
 from headway.core.types import Rollout, Score, Snapshot, Ticket
-from headway.launching import build_runtime
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.launching.runtimes import build_runtime
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.virtual import Fault, Virtual
 from headway.testing.auditor import audit
 from headway.testing.fakes import ToyEngine, ToyEvaluator, ToyLearner, engine_stations, pinned_loop

@@ -19,8 +19,8 @@ from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.core.order import READY
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.processes import Processes
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
 

@@ -20,8 +20,8 @@ from headway.coordinate.scaling import MOST, ScaleRefused
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import READY
 from headway.core.protocols import Runtime
-from headway.launching import build_runtime
-from headway.observe.fingerprint import fingerprint
+from headway.launching.runtimes import build_runtime
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.virtual import Fault, Virtual
 from headway.testing.auditor import audit
 from headway.testing.fakes import Pause, engine_stations, toy_stations

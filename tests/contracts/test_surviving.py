@@ -26,10 +26,12 @@ from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.settings import Deadlines, Plan, Settings
-from headway.launching import build_runtime, launch, run
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import FolderInUse, RunFolder
-from headway.observe.recorder import MemoryRecorder, read_events
+from headway.launching.runtimes import build_runtime
+from headway.runs.event_log import MemoryRecorder, read_events
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import FolderInUse, RunFolder
+from headway.runs.launch_of_functions import run
+from headway.runs.launch_session import launch
 from headway.runtime.virtual import Virtual
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
@@ -271,9 +273,9 @@ def test_a_disk_without_room_for_the_log_does_not_end_a_run(tmp_path: Path, caps
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-import headway.launching.run_files
-headway.launching.run_files.TRACE_UP_TO_BYTES = 0
-result = headway.launching.run(
+import headway.runs.files_run_files
+headway.runs.files_run_files.TRACE_UP_TO_BYTES = 0
+result = headway.runs.launch_of_functions.run(
     lambda weights, ticket: ticket.index,
     lambda weights, rollouts: weights + rollouts[0],
     weights=0, updates=2000, save_every=500, folder=sys.argv[1], runtime="inline", statistics_every_s=0,
@@ -331,8 +333,8 @@ def test_a_checkpoint_that_is_never_written_ends_the_run_with_one_line(tmp_path:
 def test_a_run_without_updates_is_looked_at_and_its_alarm_rings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.observe.sinks.LOOK_AT_LEAST_EVERY_S", 0.0)
-    monkeypatch.setattr("headway.launching.run_status.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("headway.runs.sinks.LOOK_AT_LEAST_EVERY_S", 0.0)
+    monkeypatch.setattr("headway.runs.console_run_status.LOOK_EVERY_S", 0.02)
     rang = threading.Event()
     folder = RunFolder(tmp_path)
 
@@ -364,7 +366,7 @@ def test_a_log_on_a_disk_that_does_not_answer_does_not_keep_a_run_from_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     """A pipe that is full and that nobody reads is such a disk."""
-    monkeypatch.setattr("headway.observe.log_file.CLOSE_WITHIN_S", 0.5)
+    monkeypatch.setattr("headway.runs.log_file.CLOSE_WITHIN_S", 0.5)
     folder = RunFolder(tmp_path)
     os.mkfifo(folder.log)
     reader = os.open(folder.log, os.O_RDONLY | os.O_NONBLOCK)

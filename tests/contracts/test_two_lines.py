@@ -33,11 +33,12 @@ from headway.core.protocols import PayloadLost, Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, Ticket
 from headway.core.written_events import as_event
-from headway.launching import build_runtime, launch
-from headway.launching.run_summary import statistics_rows
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
-from headway.observe.recorder import MemoryRecorder
+from headway.launching.runtimes import build_runtime
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.files_run_summary import statistics_rows
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
 from headway.runtime.virtual import Virtual
 from headway.testing.auditor import Terms, audit
 from headway.testing.two_lines import SECOND, PairEvaluator, plain_two_line_loop, two_line_stations
@@ -505,9 +506,9 @@ import sys, time
 from pathlib import Path
 from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.settings import Plan, Settings
-from headway.launching import launch
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
+from headway.runs.launch_session import launch
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder
 from headway.testing.auditor import audit
 from headway.testing.two_lines import SECOND, two_line_stations
 

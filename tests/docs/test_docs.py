@@ -32,9 +32,9 @@ from headway.coordinate.facade import AsyncTrainingCoordinator
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.types import DropReason, Rollout
 from headway.core.written_events import KINDS, WRITTEN
-from headway.launching.of_functions import KEYWORDS
-from headway.recipes import RECIPES, load_recipe
-from headway.recipes.config import RunConfig, read_values
+from headway.runs.config import RunConfig, read_values
+from headway.runs.launch_of_functions import KEYWORDS
+from headway.runs.recipes_package import RECIPES, load_recipe
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])

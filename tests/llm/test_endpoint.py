@@ -24,7 +24,7 @@ from headway.agents.endpoint_server import EndpointServer  # noqa: E402
 from headway.agents.endpoint_tokens import ChatTokens  # noqa: E402
 from headway.llm.engine.protocol_engine import Overdue, Reply, Sampling, Session  # noqa: E402
 from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder  # noqa: E402
-from headway.observe.strangers import Strangers  # noqa: E402
+from headway.runs.local_server_strangers import Strangers  # noqa: E402
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
 
 CONTEXT = 2048

@@ -24,11 +24,11 @@ from sharded_learners import batch  # noqa: E402
 
 from headway.core.types import Batch, LearnReport  # noqa: E402
 from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings  # noqa: E402
-from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.ranks.rank import ALONE, Meeting, Rank  # noqa: E402
 from headway.ranks.rank_processes import RankProcesses  # noqa: E402
 from headway.ranks.rank_torch_groups import find_store, open_store  # noqa: E402
 from headway.ranks.ranked_learner import RankedLearner, RankFailed  # noqa: E402
+from headway.runs.fingerprint import fingerprint  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 
 START = tiny_model()

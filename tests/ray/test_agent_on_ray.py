@@ -10,7 +10,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from agent_runs import run_agent, tiny_agent
 
-from headway.observe.fingerprint import fingerprint
+from headway.runs.fingerprint import fingerprint
 from headway.testing.tiny_models import save_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.usefixtures("no_ray")]

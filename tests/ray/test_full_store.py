@@ -19,8 +19,8 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.core.protocols import Placement
 from headway.core.types import Batch, Rollout, Snapshot, Ticket
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.ray_actors import RayActors
 from headway.testing.fakes import ToyCollector, ToyLearner, pinned_loop
 

@@ -26,8 +26,8 @@ from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import Placement
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.ray_actors import RayActors
 from headway.testing.fakes import Pause, ToyCollector, ToyLearner, pinned_loop
 

@@ -20,12 +20,12 @@ from scripted_learner import Toy, told
 from waiting import patient
 
 from headway.core.protocols import Placement, Role
-from headway.launching import launch
-from headway.observe.fingerprint import fingerprint
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.ranks.rank import Rank
 from headway.ranks.ranked_learner import RankedLearner, RankFailed
 from headway.ranks.ray_ranks import RayRanks
+from headway.runs.fingerprint import fingerprint
+from headway.runs.launch_session import launch
 from headway.runtime.ray_actors import RayActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -22,10 +22,10 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.launching import launch
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
 from headway.ppo.colorlines.recipe import ColorLinesConfig, stations
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
+from headway.runs.launch_session import launch
 from headway.runtime.inline import Inline
 from headway.runtime.ray_actors import RayActors
 from headway.testing.fakes import Pause, ToyCollector

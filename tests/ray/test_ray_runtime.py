@@ -33,11 +33,12 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, Rollout, Snapshot
-from headway.launching import build_runtime, launch
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
+from headway.launching.runtimes import build_runtime
 from headway.ppo import recipe_ppo as ppo
 from headway.ppo.recipe_ppo import PPOConfig
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
+from headway.runs.launch_session import launch
 from headway.runtime.ray_actors import RayActors
 from headway.runtime.ray_notices import hear
 from headway.runtime.ray_payloads import RayRef

@@ -14,8 +14,8 @@ from grpo_runs import make_material, tiny_values
 
 from headway.coordinate.coordinator import Coordinator
 from headway.llm.grpo import GRPOConfig, stations
-from headway.observe.fingerprint import fingerprint
-from headway.recipes.config import read_values
+from headway.runs.config import read_values
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.inline import Inline
 from headway.runtime.ray_actors import RayActors
 

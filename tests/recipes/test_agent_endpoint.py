@@ -20,9 +20,9 @@ from headway.agents.recipe import AgentConfig  # noqa: E402
 from headway.core.protocols import CannotGoOn  # noqa: E402
 from headway.core.types import MEASURES, Rollout, Ticket  # noqa: E402
 from headway.llm.rollouts_episode import Episodes  # noqa: E402
-from headway.observe.fingerprint import fingerprint  # noqa: E402
-from headway.observe.recorder import MemoryRecorder  # noqa: E402
-from headway.recipes.config import ConfigError, read_values  # noqa: E402
+from headway.runs.config import ConfigError, read_values  # noqa: E402
+from headway.runs.event_log import MemoryRecorder  # noqa: E402
+from headway.runs.fingerprint import fingerprint  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -29,15 +29,15 @@ from headway.agents.recipe import stations  # noqa: E402
 from headway.agents.stepping import build_stepping  # noqa: E402
 from headway.cli import main  # noqa: E402
 from headway.core.types import Snapshot, Ticket  # noqa: E402
-from headway.launching import launch  # noqa: E402
 from headway.llm.build_language_model import build_engine  # noqa: E402
 from headway.llm.engine.protocol_engine import Sampling  # noqa: E402
 from headway.llm.model.conversation import Conversation  # noqa: E402
 from headway.llm.model.loading_models import load_tokenizer  # noqa: E402
 from headway.llm.rollouts_episode import Episodes  # noqa: E402
-from headway.observe.folder import RunFolder  # noqa: E402
-from headway.observe.recorder import MemoryRecorder, read_events  # noqa: E402
-from headway.recipes.config import ConfigError, read_values  # noqa: E402
+from headway.runs.config import ConfigError, read_values  # noqa: E402
+from headway.runs.event_log import MemoryRecorder, read_events  # noqa: E402
+from headway.runs.folder import RunFolder  # noqa: E402
+from headway.runs.launch_session import launch  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,12 +16,12 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.rerun import replay
 from headway.coordinate.run_result import RunResult
 from headway.core.types import Batch, Snapshot, Ticket
-from headway.launching import launch
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
-from headway.observe.recorder import read_events
 from headway.ppo.colorlines.recipe import ColorLinesConfig, stations
-from headway.recipes.config import ConfigError, read_values
+from headway.runs.config import ConfigError, read_values
+from headway.runs.event_log import read_events
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
 from headway.testing.auditor import audit
 
 TINY: dict[str, Any] = {

@@ -11,9 +11,10 @@ from waiting import patient, slowness
 
 from headway import cli
 from headway.cli.demo import demo, floor_s, toy
-from headway.launching import launch, statistics_rows
-from headway.observe.folder import RunFolder
-from headway.recipes.functions import FunctionsConfig, stations
+from headway.runs.bandit import FunctionsConfig, stations
+from headway.runs.files_run_summary import statistics_rows
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
 
 
 def test_the_demo_trains_cartpole_on_the_same_budget_without_and_with_a_lead(tmp_path: Path) -> None:

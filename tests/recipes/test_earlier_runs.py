@@ -11,9 +11,9 @@ from headway.cli import main
 from headway.core.events import Unknown
 from headway.core.history import RunHistory
 from headway.core.written_events import as_event
-from headway.observe.folder import RunFolder
-from headway.observe.metrics import Metrics
-from headway.observe.recorder import read_events
+from headway.runs.event_log import read_events
+from headway.runs.folder import RunFolder
+from headway.runs.metrics import Metrics
 from headway.testing.auditor import audit
 from headway.tools.report.recorded_run_run_history import read_story
 from headway.tools.report.status import read_end_status, read_whole_status

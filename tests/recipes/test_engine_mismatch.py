@@ -14,10 +14,10 @@ from grpo_runs import make_material, tiny  # noqa: E402
 
 from headway.cli.report import examine  # noqa: E402
 from headway.core.types import Snapshot  # noqa: E402
-from headway.launching import launch  # noqa: E402
 from headway.llm.collector import GroupCollector  # noqa: E402
 from headway.llm.grpo import GRPOConfig, stations  # noqa: E402
-from headway.observe.folder import RunFolder  # noqa: E402
+from headway.runs.folder import RunFolder  # noqa: E402
+from headway.runs.launch_session import launch  # noqa: E402
 from headway.tools.report.advice import advise  # noqa: E402
 from headway.tools.report.recorded_run_run_history import read_story  # noqa: E402
 from headway.tools.report.recorded_run_story_records import Story  # noqa: E402

@@ -16,8 +16,8 @@ from search_runs import TINY, TINY_MODEL
 
 from headway.cli import main
 from headway.cli.evaluate import ScoreSpread, evaluate
-from headway.observe.folder import RunFolder
-from headway.observe.recorder import read_events
+from headway.runs.event_log import read_events
+from headway.runs.folder import RunFolder
 
 pytestmark = pytest.mark.timeout(120)
 Output = pytest.CaptureFixture[str]
@@ -170,7 +170,7 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(functions: RunFolder, tmp_
 
 def test_a_recipe_without_an_evaluator_says_so(tmp_path: Path, capsys: Output) -> None:
     source = "from headway.coordinate.functions import stations_from_functions\n"
-    source += "from headway.recipes.functions import FunctionsConfig as CONFIG\n"
+    source += "from headway.runs.bandit import FunctionsConfig as CONFIG\n"
     source += "def one(weights, ticket):\n    return 1\ndef more(weights, rollouts):\n    return weights + 1\n"
     source += "def stations(config):\n    return stations_from_functions(one, more, weights=0)\n"
     recipe = tmp_path / "counting_without_end.py"

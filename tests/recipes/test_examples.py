@@ -17,8 +17,8 @@ from grpo_runs import make_material  # noqa: E402
 
 from headway.cli import main  # noqa: E402
 from headway.core.types import Snapshot, Ticket  # noqa: E402
-from headway.recipes import load_recipe  # noqa: E402
-from headway.recipes.config import read_values  # noqa: E402
+from headway.runs.config import read_values  # noqa: E402
+from headway.runs.recipes_package import load_recipe  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 REWARD = """
@@ -115,7 +115,7 @@ def test_a_monitor_ends_a_run_that_has_collapsed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(EXAMPLES)
     import own_monitor
 
-    from headway.observe.monitor import StopRun
+    from headway.runs.monitor import StopRun
 
     statistics: dict[str, dict[str, Any]] = {
         "learn": {"grad_norm": float("nan")},

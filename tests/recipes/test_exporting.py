@@ -25,10 +25,10 @@ from headway.coordinate.best_weights import kept_weights  # noqa: E402
 from headway.coordinate.checkpoint import CheckpointStore  # noqa: E402
 from headway.llm.model.loading_models import ModelError  # noqa: E402
 from headway.llm.model.loading_saving import save_model  # noqa: E402
-from headway.observe.fingerprint import fingerprint  # noqa: E402
-from headway.observe.folder import RunFolder  # noqa: E402
-from headway.recipes import EXPORTED, RECIPES, load_recipe  # noqa: E402
-from headway.recipes.run_export import export  # noqa: E402
+from headway.runs.fingerprint import fingerprint  # noqa: E402
+from headway.runs.folder import RunFolder  # noqa: E402
+from headway.runs.recipes_package import EXPORTED, RECIPES, load_recipe  # noqa: E402
+from headway.runs.recipes_run_export import export  # noqa: E402
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)

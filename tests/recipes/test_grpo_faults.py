@@ -25,9 +25,9 @@ from with_vllm import needs_vllm, vllm_python
 
 from headway.coordinate.coordinator import Coordinator
 from headway.llm.grpo import GRPOConfig, stations
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder, read_events
-from headway.recipes.config import read_values
+from headway.runs.config import read_values
+from headway.runs.event_log import MemoryRecorder, read_events
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.processes import Processes
 from headway.runtime.threads import Threads
 from headway.testing.tiny_models import save_tiny_model

@@ -16,11 +16,11 @@ from grpo_runs import make_material, tiny  # noqa: E402
 
 from headway.coordinate.run_result import RunResult  # noqa: E402
 from headway.core.types import Batch, Snapshot, Span, Ticket, derive_seed  # noqa: E402
-from headway.launching import launch  # noqa: E402
 from headway.llm.grpo import GRPOConfig, stations  # noqa: E402
 from headway.llm.gsm8k import GSM8KConfig  # noqa: E402
-from headway.observe.fingerprint import fingerprint  # noqa: E402
-from headway.recipes.config import ConfigError, read_values  # noqa: E402
+from headway.runs.config import ConfigError, read_values  # noqa: E402
+from headway.runs.fingerprint import fingerprint  # noqa: E402
+from headway.runs.launch_session import launch  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

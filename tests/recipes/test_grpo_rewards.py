@@ -17,10 +17,10 @@ from waiting import patient, wait_until  # noqa: E402
 
 from headway.coordinate.run_result import RunResult  # noqa: E402
 from headway.core.types import SAMPLES, Snapshot, Ticket  # noqa: E402
-from headway.launching import launch  # noqa: E402
 from headway.llm.grpo import GRPOConfig, stations  # noqa: E402
-from headway.observe.fingerprint import fingerprint  # noqa: E402
-from headway.recipes.config import ConfigError, read_values  # noqa: E402
+from headway.runs.config import ConfigError, read_values  # noqa: E402
+from headway.runs.fingerprint import fingerprint  # noqa: E402
+from headway.runs.launch_session import launch  # noqa: E402
 from headway.testing.tiny_models import save_tiny_reward_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,13 +16,13 @@ from running_processes import is_running, wait_until_gone
 from waiting import patient
 
 from headway import cli
-from headway.launching import launch
-from headway.observe.fingerprint import fingerprint
 from headway.ppo.colorlines.recipe import ColorLinesConfig
 from headway.ppo.colorlines.recipe import stations as colorlines
 from headway.ppo.recipe_ppo import PPOConfig
 from headway.ppo.recipe_ppo import stations as ppo
-from headway.recipes.config import ConfigError, read_values
+from headway.runs.config import ConfigError, read_values
+from headway.runs.fingerprint import fingerprint
+from headway.runs.launch_session import launch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

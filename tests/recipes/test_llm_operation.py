@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.cli import main  # noqa: E402
-from headway.observe.recorder import read_events  # noqa: E402
+from headway.runs.event_log import read_events  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
 PROMPTS = [{"prompt": f"Count to {n}.", "truth": str(n)} for n in range(40)]

@@ -21,9 +21,9 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import SAMPLES, Snapshot, Ticket
 from headway.llm.grpo import GRPOConfig, stations
 from headway.llm.tasks.rewards import overlong_penalty
-from headway.observe.folder import RunFolder
-from headway.observe.samples import EVAL, TRAIN, read_samples
-from headway.recipes.config import read_values
+from headway.runs.config import read_values
+from headway.runs.folder import RunFolder
+from headway.runs.samples import EVAL, TRAIN, read_samples
 
 pytestmark = pytest.mark.timeout(180)
 Output = pytest.CaptureFixture[str]

@@ -24,8 +24,8 @@ from headway.coordinate.checkpoint import CheckpointError
 from headway.llm.grpo import GRPOConfig
 from headway.llm.prompts import Encoder
 from headway.llm.tasks.tasks import Prompt
-from headway.observe.folder import RunFolder
-from headway.recipes.config import read_values
+from headway.runs.config import read_values
+from headway.runs.folder import RunFolder
 
 pytestmark = pytest.mark.timeout(120)
 Output = pytest.CaptureFixture[str]

@@ -17,7 +17,7 @@ from headway.llm.memory.model_shapes import find_shape
 from headway.llm.memory.remedies_machine import Gpu, HostMemory
 from headway.llm.memory.roles_memory_items import GB
 from headway.llm.sft_config import SFTConfig
-from headway.recipes.config import ConfigError
+from headway.runs.config import ConfigError
 from headway.testing.tiny_models import save_tiny_model
 
 Output = pytest.CaptureFixture[str]

@@ -14,9 +14,9 @@ pytest.importorskip("gymnasium")
 import search_runs
 
 from headway.cli import main
-from headway.observe.recorder import MemoryRecorder
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError, read_values
+from headway.runs.config import ConfigError, read_values
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.recipes_package import load_recipe
 from headway.zero.muzero_recipe import MuZeroConfig
 
 tiny, read, run = (partial(function, "muzero") for function in (search_runs.tiny, search_runs.read, search_runs.run))

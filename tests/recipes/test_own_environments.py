@@ -19,14 +19,14 @@ import headway
 from headway.core.types import Snapshot, Ticket
 from headway.envs.atari_observation_wrappers import FrameSkip, Grey, Resize, shares
 from headway.envs.source_env_source import EnvSource
-from headway.observe.fingerprint import fingerprint
 from headway.ppo.first_ready import first_ready_collector
 from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.recipe_ppo import PPOConfig
 from headway.ppo.segments import segment_collector
 from headway.ppo.segments_reward_scale import MOST, RewardScale
 from headway.ppo.segments_segment import Segment
-from headway.recipes.config import ConfigError, read_values
+from headway.runs.config import ConfigError, read_values
+from headway.runs.fingerprint import fingerprint
 from headway.zero.muzero_recipe import MuZeroConfig
 
 pytestmark = pytest.mark.timeout(120)

@@ -15,8 +15,8 @@ from search_runs import run, tiny
 
 from headway.core.types import Snapshot, Ticket
 from headway.envs.gymnasium_vector import reaches_255
-from headway.observe.fingerprint import fingerprint
-from headway.recipes import load_recipe
+from headway.runs.fingerprint import fingerprint
+from headway.runs.recipes_package import load_recipe
 from headway.zero.self_play_planes import as_seen, seen_shape
 from headway.zero.stations_search_run import game_spec
 

@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from headway.cli import main
 from headway.core.types import Snapshot
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
 from headway.text_games import recipe_priorzero as priorzero
 from headway.text_games.guidance import LINE
 from headway.text_games.textworld_games import TextWorldStories

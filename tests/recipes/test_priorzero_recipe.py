@@ -12,7 +12,7 @@ from story_runs import bits, plain_loop, run, tiny, tiny_model
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import MEASURES, Batch, Snapshot, Ticket
-from headway.recipes.config import ConfigError, read_values
+from headway.runs.config import ConfigError, read_values
 from headway.text_games import recipe_priorzero as priorzero
 from headway.text_games.guidance import LINE
 from headway.text_games.loading_story_defaults import STORY_DEFAULTS

@@ -18,9 +18,9 @@ from search_runs import run, tiny
 
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
-from headway.recipes import load_recipe
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
+from headway.runs.recipes_package import load_recipe
 from headway.runtime.processes import Processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

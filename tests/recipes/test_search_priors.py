@@ -13,9 +13,9 @@ pytest.importorskip("gymnasium")
 from search_runs import read, run, tiny
 
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.observe.fingerprint import fingerprint
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError
+from headway.runs.config import ConfigError
+from headway.runs.fingerprint import fingerprint
+from headway.runs.recipes_package import load_recipe
 from headway.zero.muzero_inference import VectorModel
 from headway.zero.muzero_network import MuZeroArchitecture, VectorNetwork
 from headway.zero.planner_planning import Planner

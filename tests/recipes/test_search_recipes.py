@@ -15,11 +15,11 @@ from search_runs import read, run, tiny
 
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.types import Snapshot, Ticket
-from headway.observe.fingerprint import fingerprint
 from headway.ranks.rank import device_for
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError
 from headway.replay.records import record_of
+from headway.runs.config import ConfigError
+from headway.runs.fingerprint import fingerprint
+from headway.runs.recipes_package import load_recipe
 from headway.testing.replay_fakes import plain_replay_loop
 from headway.zero.board_games_package import GAMES, Game
 from headway.zero.config import BOARD_GAMES

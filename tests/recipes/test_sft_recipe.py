@@ -22,7 +22,6 @@ from headway.agents.games.lights import Lights  # noqa: E402
 from headway.coordinate.role_calls import RunFailed  # noqa: E402
 from headway.coordinate.run_result import RunResult  # noqa: E402
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket, derive_seed  # noqa: E402
-from headway.launching import launch  # noqa: E402
 from headway.llm.model.loading_models import load_model, load_tokenizer, locate  # noqa: E402
 from headway.llm.model.tiny_llama import make_word_model  # noqa: E402
 from headway.llm.rollouts_episode import EpisodeBuilder, Episodes  # noqa: E402
@@ -30,9 +29,10 @@ from headway.llm.sft import SFTConfig, stations  # noqa: E402
 from headway.llm.tasks.chat_files import parted, read_chats  # noqa: E402
 from headway.llm.train.imitation_learner import ImitationLearner  # noqa: E402
 from headway.llm.train.imitation_settings import ImitationSettings  # noqa: E402
-from headway.observe.fingerprint import fingerprint  # noqa: E402
-from headway.observe.folder import RunFolder  # noqa: E402
-from headway.recipes.config import ConfigError, read_values  # noqa: E402
+from headway.runs.config import ConfigError, read_values  # noqa: E402
+from headway.runs.fingerprint import fingerprint  # noqa: E402
+from headway.runs.folder import RunFolder  # noqa: E402
+from headway.runs.launch_session import launch  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model, tiny_model, tiny_tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,9 +19,9 @@ from headway.core.protocols import Runtime
 from headway.llm.grpo import stations
 from headway.llm.memory.check import planned_run
 from headway.llm.memory.model_shapes import find_shape
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
-from headway.recipes.config import ConfigError
+from headway.runs.config import ConfigError
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.processes import Processes
 from headway.runtime.threads import Threads
 

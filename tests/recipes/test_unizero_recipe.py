@@ -13,8 +13,8 @@ pytest.importorskip("gymnasium")
 import search_runs
 
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError, read_values
+from headway.runs.config import ConfigError, read_values
+from headway.runs.recipes_package import load_recipe
 from headway.zero.segments import OldTargets
 from headway.zero.unizero_recipe import UniZeroConfig
 

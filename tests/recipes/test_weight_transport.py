@@ -24,9 +24,9 @@ from headway.coordinate.rerun import replay
 from headway.coordinate.run_result import RunResult
 from headway.llm.grpo import GRPOConfig, stations
 from headway.llm.weights.receiver_weight_link import LinkedWeights
-from headway.observe.fingerprint import fingerprint
-from headway.observe.recorder import MemoryRecorder
-from headway.recipes.config import ConfigError
+from headway.runs.config import ConfigError
+from headway.runs.event_log import MemoryRecorder
+from headway.runs.fingerprint import fingerprint
 from headway.runtime.arena import SharedRef
 from headway.runtime.inline import Inline
 from headway.runtime.processes import Processes

@@ -18,10 +18,10 @@ from headway.cli import main
 from headway.core.events import Alarmed
 from headway.core.types import Ticket
 from headway.core.written_events import written
-from headway.observe.alarms import DEFAULT_ALARMS, KNOWN, Alarms, check_alarms
-from headway.observe.metrics import MEANINGS
-from headway.observe.recorder import read_events
-from headway.recipes.config import ConfigError, RunConfig, read_values
+from headway.runs.config import ConfigError, RunConfig, read_values
+from headway.runs.event_log import read_events
+from headway.runs.metrics import MEANINGS
+from headway.runs.monitor_alarms import DEFAULT_ALARMS, KNOWN, Alarms, check_alarms
 from headway.tools.report.recorded_run_run_history import read_story
 
 STALE = "staleness/nonzero"

@@ -21,12 +21,12 @@ import headway
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.role_calls import RunFailed
 from headway.core.types import Ticket
-from headway.launching.of_functions import KEYWORDS
-from headway.observe.console import Status, progress_bar
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError, read_values
+from headway.runs.config import ConfigError, read_values
+from headway.runs.console import Status, progress_bar
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder
+from headway.runs.launch_of_functions import KEYWORDS
+from headway.runs.recipes_package import load_recipe
 
 RUNTIMES = ["inline", "threads", "processes"]
 QUICK = {"updates": 4, "collect_ms": 0, "train_ms": 0, "evaluate_ms": 0, "evaluate_every": 2}
@@ -234,7 +234,7 @@ def test_a_result_is_one_line_where_it_is_shown() -> None:
 def test_help_and_editors_see_every_keyword() -> None:
     import inspect
 
-    from headway.launching import of_functions
+    from headway.runs import launch_of_functions as of_functions
 
     assert inspect.signature(of_functions.start).parameters.keys() >= KEYWORDS
 

@@ -15,8 +15,8 @@ from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
 from headway.coordinate.run_result import RunResult
 from headway.core.protocols import PayloadLost
 from headway.core.types import Score
-from headway.launching import run
-from headway.observe.recorder import read_events
+from headway.runs.event_log import read_events
+from headway.runs.launch_of_functions import run
 from headway.runtime.inline import Inline
 from headway.runtime.threads import Threads
 

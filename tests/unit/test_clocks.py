@@ -14,20 +14,20 @@ from waiting import patient
 
 import headway
 from headway.coordinate.settings import Deadlines, Plan, Settings
-from headway.launching import launch
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
-from headway.observe.recorder import read_events
+from headway.runs.event_log import read_events
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
 from headway.testing.fakes import pinned_loop, toy_stations
 
 SOURCE = Path(headway.__file__).parent
 WALL_CLOCKS = {"time", "time_ns", "localtime", "gmtime", "ctime", "now", "utcnow", "today"}
 MAY_ASK_THE_WALL_CLOCK = {
     "agents/endpoint_server.py": "when an answer was made, which its protocol wants to know",
-    "observe/folder.py": "when a session began, for people",
+    "runs/folder.py": "when a session began, for people",
     "tools/report/report.py": "the same, in words",
     "tools/report/status.py": "how long a log has been silent, by the time its file system gave it",
-    "observe/tensorboard_sink.py": "TensorBoard's stamps",
+    "runs/tensorboard_sink.py": "TensorBoard's stamps",
     "runtime/ray_notices.py": "how long a node has left, for people: Ray says when it goes by the wall clock",
 }
 

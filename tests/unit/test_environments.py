@@ -35,8 +35,8 @@ from headway.envs.gymnasium_vector import (
 from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.recipe_ppo import PPOConfig
 from headway.ppo.segments import SegmentCollector, segment_collector
-from headway.recipes.config import ConfigError, read_values
 from headway.replay.records import arrays_of
+from headway.runs.config import ConfigError, read_values
 
 torch.set_num_threads(1)
 NO_ENVPOOL = importlib.util.find_spec("envpool") is None

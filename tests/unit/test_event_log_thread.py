@@ -19,9 +19,9 @@ from waiting import patient, wait_until
 
 from headway.core.events import Opened
 from headway.core.written_events import KINDS, written
-from headway.observe.log_file import LogFile, Mark
-from headway.observe.log_parts import closed_parts, crc_before, cut, go_on_at, lines_from, log_size
-from headway.observe.recorder import EventLog, InBackground, MemoryRecorder, event_of, line_of, read_events
+from headway.runs.event_log import EventLog, InBackground, MemoryRecorder, event_of, line_of, read_events
+from headway.runs.log_file import LogFile, Mark
+from headway.runs.log_parts import closed_parts, crc_before, cut, go_on_at, lines_from, log_size
 
 ENOUGH_S = patient(30)
 
@@ -244,7 +244,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from headway.core.events import Opened
-from headway.observe.recorder import EventLog, InBackground
+from headway.runs.event_log import EventLog, InBackground
 recorder = InBackground(EventLog(Path(sys.argv[1])))
 recorder.start()
 began = time.monotonic()

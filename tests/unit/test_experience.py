@@ -11,13 +11,13 @@ import pytest
 
 from headway.core.types import Batch, Rollout, size_of
 from headway.envs.gymnasium_vector import Discrete, Spec
-from headway.observe.fingerprint import fingerprint
 from headway.ppo.learner import PPOLearner, PPOSettings
 from headway.ppo.policy import ActorCritic
 from headway.ppo.segments_segment import DrawnSegments, Segment, side_by_side
 from headway.replay.records import arrays_of, as_record, record_of
 from headway.replay.records_feedback import Priorities
 from headway.replay.records_recent_returns import RecentReturns
+from headway.runs.fingerprint import fingerprint
 from headway.zero.segments import DrawnWindows, GameSegment, OldTargets, SearchedTargets
 
 

@@ -31,9 +31,6 @@ from headway.envs.gymnasium_vector import Continuous, Discrete, Spec, describe_s
 from headway.envs.gymnasium_worker import EnvStepper
 from headway.envs.gymnasium_workers import EnvironmentFailed, EnvWorkers
 from headway.envs.gymnasium_workers_gymnasium_rows import EnvRows, EnvShape
-from headway.launching import launch
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
 from headway.ppo.first_ready import (
     EnvTurns,
     FirstReadyCollector,
@@ -43,8 +40,11 @@ from headway.ppo.first_ready import (
 from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.ppo.segments import SegmentCollector
-from headway.recipes.config import ConfigError, read_values
 from headway.replay.records import arrays_of
+from headway.runs.config import ConfigError, read_values
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
 
 torch.set_num_threads(1)  # two tests on two cores would only wait for each other
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError, read_values, understand
+from headway.runs.config import ConfigError, read_values, understand
+from headway.runs.recipes_package import load_recipe
 from headway.tools.names import rows_gpu_places as gpu_places
 
 GSM8K, AGENT = load_recipe("gsm8k").config, load_recipe("agent").config

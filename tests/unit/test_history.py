@@ -34,7 +34,7 @@ from headway.core.events import (
 )
 from headway.core.history import RunHistory
 from headway.core.written_events import read_event, written
-from headway.observe.metrics import Metrics, load_metrics, metrics_of
+from headway.runs.metrics import Metrics, load_metrics, metrics_of
 from headway.testing.auditor import Terms, audit
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.report import Seen, document, page

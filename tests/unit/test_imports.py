@@ -154,18 +154,18 @@ def test_no_station_may_import_another() -> None:
 def test_every_offending_import_is_named_with_its_line_wherever_it_stands() -> None:
     """The checks above can fail: relative, nested and bare imports are all seen."""
     text = "import numpy.linalg, os\nfrom headway import cli\nfrom ..runtime import inline\nfrom . import types\n"
-    text += "def f():\n    from headway.recipes.config import RunConfig\n    import headway.testing as t\n"
+    text += "def f():\n    from headway.runs.config import RunConfig\n    import headway.testing as t\n"
     found = list(imports("core/imaginary.py", text))
     assert offending(of_another_part, found) == [
         "core/imaginary.py:2 imports headway.cli",
         "core/imaginary.py:3 imports headway.runtime",
-        "core/imaginary.py:6 imports headway.recipes.config",
+        "core/imaginary.py:6 imports headway.runs.config",
         "core/imaginary.py:7 imports headway.testing",
     ]
     assert offending(of_a_package_not_allowed, found) == ["core/imaginary.py:1 imports numpy.linalg"]
     assert offending(of_what_only_uses_others, found) == [
         "core/imaginary.py:2 imports headway.cli",
-        "core/imaginary.py:6 imports headway.recipes.config",
+        "core/imaginary.py:6 imports headway.runs.config",
         "core/imaginary.py:7 imports headway.testing",
     ]
 
@@ -203,7 +203,7 @@ def test_core_and_coordinate_import_with_every_heavy_package_absent() -> None:
 
 
 def test_the_absent_packages_really_are_absent() -> None:
-    code = WITHOUT.format(absent=HEAVY, packages=("headway.recipes",))
+    code = WITHOUT.format(absent=HEAVY, packages=("headway.runs.recipes_package",))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "is made absent" in done.stderr

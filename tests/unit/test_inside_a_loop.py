@@ -20,9 +20,9 @@ import headway
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.role_calls import RunFailed
 from headway.core.types import Ticket
-from headway.observe.fingerprint import fingerprint
-from headway.recipes import load_recipe
-from headway.recipes.config import read_values
+from headway.runs.config import read_values
+from headway.runs.fingerprint import fingerprint
+from headway.runs.recipes_package import load_recipe
 from headway.runtime.own_thread import run_in_own_thread
 from headway.runtime.threads import Threads
 
@@ -239,8 +239,8 @@ def run(collect=collect, **more):
     return headway.run(collect, train, lambda weights: weights, **{"weights": 0.0, "updates": 8, **more})
 """
 RECIPE = """
-from headway.recipes import load_recipe
-from headway.recipes.config import read_values
+from headway.runs.recipes_package import load_recipe
+from headway.runs.config import read_values
 recipe = load_recipe("functions")
 config = read_values(recipe.config, dict(updates=3, collect_ms=0, train_ms=0, evaluate_ms=0))
 headway.launch(recipe.stations(config), config.settings()).updates

@@ -20,9 +20,9 @@ from test_muzero import SMALL  # noqa: E402
 from test_muzero import a_network as muzero_network  # noqa: E402
 from test_unizero import a_network as unizero_network  # noqa: E402
 
-from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.ppo.mlp_kernels import advantage_moments  # noqa: E402
 from headway.ppo.mlp_step import MLPStep  # noqa: E402
+from headway.runs.fingerprint import fingerprint  # noqa: E402
 from headway.zero.muzero_inference import VectorModel  # noqa: E402
 from headway.zero.planner_planning import SearchableModel  # noqa: E402
 from headway.zero.unizero_inference import CompiledModel  # noqa: E402

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import headway
-from headway.launching.of_functions import KEYWORDS, LAUNCH
-from headway.launching.recording import Recording
+from headway.runs.files_recording import Recording
+from headway.runs.launch_of_functions import KEYWORDS, LAUNCH
 
 FORMER = [
     "updates",

@@ -22,7 +22,7 @@ from headway.ppo.learner_autograd_step import AutogradStep
 from headway.ppo.policy import ActorCritic
 from headway.ppo.recipe_ppo import PPOConfig, _num_gpus, stations
 from headway.ppo.segments_segment import Segment
-from headway.recipes.config import ConfigError, read_values
+from headway.runs.config import ConfigError, read_values
 
 DEVICES = ["cpu:0", pytest.param("cuda", marks=pytest.mark.gpu)]
 SHAPES = [(4,), (1, 9, 9)]

@@ -17,7 +17,7 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
 from headway.runtime.inline import Inline
 from headway.runtime.threads import Threads
 

@@ -17,8 +17,8 @@ pytest.importorskip("gymnasium")
 from headway import cli
 from headway.cli.lightzero import merged, read_file, recipe_of, train
 from headway.cli.lightzero_entries import train_muzero
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError, read_values, understand
+from headway.runs.config import ConfigError, read_values, understand
+from headway.runs.recipes_package import load_recipe
 from headway.tools.names.flat import KNOWN_NAMES
 from headway.tools.names.lightzero import ALONE, PATHS, WITHOUT_EFFECT
 from headway.tools.names.translate_nested_paths import mean

@@ -17,8 +17,8 @@ from waiting import patient
 
 import headway
 from headway.core.types import Ticket
-from headway.observe import console
-from headway.observe.console import MAX_ROWS, RoleStatus, Status, duration, roles_table
+from headway.runs import console
+from headway.runs.console import MAX_ROWS, RoleStatus, Status, duration, roles_table
 
 
 def shown(part: Any, width: int = 160) -> str:

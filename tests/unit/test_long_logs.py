@@ -11,10 +11,12 @@ import pytest
 
 from headway.coordinate.functions import stations_from_functions
 from headway.coordinate.rerun import ReplayError, replay
-from headway.launching import Recording, run
-from headway.observe.json_lines import JsonLines
-from headway.observe.log_file import TextLog
-from headway.observe.log_parts import (
+from headway.runs.bandit import FunctionsConfig
+from headway.runs.event_log import EventLog, read_events
+from headway.runs.files_recording import Recording
+from headway.runs.launch_of_functions import run
+from headway.runs.log_file import TextLog
+from headway.runs.log_parts import (
     KEEP_DISCARDED,
     closed_parts,
     crc_before,
@@ -25,10 +27,9 @@ from headway.observe.log_parts import (
     log_begin,
     log_size,
 )
-from headway.observe.metrics import Moment
-from headway.observe.recorder import EventLog, read_events
-from headway.observe.spacing import Spacing
-from headway.recipes.functions import FunctionsConfig
+from headway.runs.metrics import Moment
+from headway.runs.sinks_json_lines import JsonLines
+from headway.runs.sinks_spacing import Spacing
 from headway.testing.auditor import audit
 from headway.tools.report.recorded_run_run_history import read_story
 from headway.tools.report.status_log_end import read_numbers

@@ -14,8 +14,8 @@ import headway
 from headway.cli import main
 from headway.core.history_records import FinishedUpdate
 from headway.core.types import Ticket
-from headway.observe.log_parts import all_parts, closed_parts, lines_from
-from headway.observe.recorder import EventLog, read_events
+from headway.runs.event_log import EventLog, read_events
+from headway.runs.log_parts import all_parts, closed_parts, lines_from
 from headway.tools.report.recorded_run_log_window import find_window
 from headway.tools.report.recorded_run_run_history import ONLY_ITS_END, StoryReader, read_story
 from headway.tools.report.recorded_run_story_records import Story

@@ -23,10 +23,11 @@ from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.core.written_events import read_event
-from headway.launching import launch
 from headway.observe.activities import WAITS, WAITS_FOR
-from headway.observe.folder import RunFolder
-from headway.observe.metrics import (
+from headway.runs.event_log import read_events
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
+from headway.runs.metrics import (
     ALIASES,
     MEANINGS,
     Metrics,
@@ -37,7 +38,6 @@ from headway.observe.metrics import (
     metrics_of,
     with_aliases,
 )
-from headway.observe.recorder import read_events
 from headway.runtime.virtual import Virtual
 from headway.testing.replay_fakes import toy_reanalysis_stations
 from headway.tools.simulate.workloads import (

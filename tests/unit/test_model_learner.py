@@ -17,7 +17,7 @@ from torch import nn
 from headway.coordinate.roles import LearnerRole
 from headway.core.types import Batch
 from headway.envs.input_scale import InputScale
-from headway.observe.fingerprint import fingerprint
+from headway.runs.fingerprint import fingerprint
 from headway.zero.model_learner import ModelLearner, ModelSettings
 from headway.zero.muzero_inference import TorchModel, VectorModel
 from headway.zero.muzero_learner import MuZeroLearner, MuZeroSettings

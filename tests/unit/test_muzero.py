@@ -13,7 +13,7 @@ from replay_draws import a_batch, classes, drawn, targets_of
 from torch import Tensor
 
 from headway.core.types import Batch
-from headway.observe.fingerprint import fingerprint
+from headway.runs.fingerprint import fingerprint
 from headway.zero.muzero_inference import TorchModel, VectorModel, searchable
 from headway.zero.muzero_learner import MuZeroLearner, MuZeroSettings
 from headway.zero.muzero_loss import MuZeroLossWeights, muzero_losses

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 
 from headway import cli
 from headway.llm.train.grpo_loss_loss import LossSettings
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError, RunConfig, read_values, understand
+from headway.runs.config import ConfigError, RunConfig, read_values, understand
+from headway.runs.recipes_package import load_recipe
 from headway.tools.names.translate_nested_paths import GROUPS, flatten, mean, resolve
 from headway.tools.names.verl import OUR_WORDS, PATHS, WITHOUT_EFFECT
 from headway.tools.names.verl_meanings import ESTIMATORS

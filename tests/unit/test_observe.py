@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 from waiting import patient
 
-from headway.observe.console import RoleStatus, Status, StatusDisplay
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder, write_whole
-from headway.observe.log_parts import go_on_at
-from headway.observe.recorder import EventLog, MemoryRecorder, NoRecorder, PrintingRecorder, read_events
 from headway.observe.statistics import WIDTH, seconds, side_by_side, statistics_block
+from headway.runs.console import RoleStatus, Status, StatusDisplay
+from headway.runs.event_log import EventLog, MemoryRecorder, NoRecorder, PrintingRecorder, read_events
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder, write_whole
+from headway.runs.log_parts import go_on_at
 
 stable = settings(max_examples=100, deadline=None, derandomize=True)
 WAIT_S = patient(10)

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from headway.cli import main
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError, defaults_of, read_values, understand
+from headway.runs.config import ConfigError, defaults_of, read_values, understand
+from headway.runs.recipes_package import load_recipe
 from headway.tools.names.translate_nested_paths import ALL_PATHS, mean
 from headway.tools.names.translate_peers import TABLES, meaning_in
 

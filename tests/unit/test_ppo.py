@@ -12,10 +12,10 @@ import torch
 from headway.coordinate.roles import LearnerRole
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Continuous, Discrete, MultiDiscrete, Spec
-from headway.observe.fingerprint import fingerprint
 from headway.ppo.learner import PPOLearner, PPOSettings
 from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.segments_segment import Segment
+from headway.runs.fingerprint import fingerprint
 
 torch.set_num_threads(1)  # two tests on two cores would only wait for each other
 

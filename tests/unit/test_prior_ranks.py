@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from headway.core.types import Batch, Rollout  # noqa: E402
-from headway.observe.fingerprint import fingerprint  # noqa: E402
 from headway.ranks.rank import ALONE, Meeting, Rank  # noqa: E402
 from headway.ranks.rank_torch_groups import find_store, open_store  # noqa: E402
+from headway.runs.fingerprint import fingerprint  # noqa: E402
 from headway.testing.tiny_models import tiny_model  # noqa: E402
 from headway.text_games.prior_learner_learner import PriorLearner  # noqa: E402
 from headway.text_games.prior_learner_settings import PriorSettings  # noqa: E402

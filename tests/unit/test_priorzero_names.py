@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway.cli.lightzero import read_file
-from headway.recipes.config import ConfigError, read_values, understand
+from headway.runs.config import ConfigError, read_values, understand
 from headway.text_games.config import PriorZeroConfig
 from headway.tools.names.lightzero_meanings_priorzero import PATHS, WITHOUT_EFFECT
 

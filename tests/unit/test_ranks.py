@@ -25,7 +25,6 @@ from waiting import patient
 
 from headway.core.types import Batch, LearnReport, Rollout, Span
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec
-from headway.observe.fingerprint import fingerprint
 from headway.ppo.colorlines.replayed import ReplayedPPOLearner
 from headway.ppo.learner import PPOLearner, PPOSettings
 from headway.ppo.policy import Actor, ActorCritic
@@ -33,6 +32,7 @@ from headway.ppo.segments_segment import DrawnSegments, Segment
 from headway.ranks.rank import ALONE, Rank
 from headway.ranks.rank_processes import RankProcesses
 from headway.ranks.ranked_learner import RankedLearner, RankFailed
+from headway.runs.fingerprint import fingerprint
 
 pytestmark = pytest.mark.timeout(180)
 torch.set_num_threads(1)

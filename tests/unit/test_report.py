@@ -31,8 +31,8 @@ from headway.cli.doctor import examine
 from headway.core.events import Looked
 from headway.core.types import Ticket
 from headway.observe.activities import CAUSES
-from headway.observe.environment import describe_environment, git_commit
-from headway.observe.folder import RunFolder
+from headway.runs.folder import RunFolder
+from headway.runs.folder_environment import describe_environment, git_commit
 from headway.tools.report.recorded_run_run_history import read_story, tell
 from headway.tools.report.report import (
     Seen,

@@ -14,8 +14,8 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from headway import cli
-from headway.recipes import load_recipe
-from headway.recipes.config import ConfigError, defaults_of, read_values, understand
+from headway.runs.config import ConfigError, defaults_of, read_values, understand
+from headway.runs.recipes_package import load_recipe
 from headway.tools.names import roll, verl_agent
 from headway.tools.names.translate_layers import Said
 from headway.tools.names.translate_nested_paths import OUR_WORDS, TABLES, mean

@@ -14,7 +14,7 @@ from rich.console import Console
 from headway.core.one_line import visible
 from headway.core.types import SAMPLES, Batch, Rollout, Score
 from headway.observe.sample_view import show
-from headway.observe.samples import EVAL, TRAIN, SampleLog, choose, in_words, read_samples
+from headway.runs.samples import EVAL, TRAIN, SampleLog, choose, in_words, read_samples
 
 
 def sample(reward: float = 0.5, **more: Any) -> dict[str, Any]:

@@ -21,10 +21,10 @@ import headway
 from headway.cli import main
 from headway.coordinate.scaling import ScaleRefused
 from headway.core.types import Ticket
-from headway.launching import run_requests
-from headway.launching.run_requests import ANSWER, ASK, ask_to_scale
-from headway.observe.folder import RunFolder
-from headway.observe.recorder import read_events
+from headway.runs import requests as run_requests
+from headway.runs.event_log import read_events
+from headway.runs.folder import RunFolder
+from headway.runs.requests import ANSWER, ASK, ask_to_scale
 from headway.testing.auditor import audit
 from headway.tools.report.status import read_status
 

@@ -23,11 +23,11 @@ from waiting import patient, wait_until
 
 from headway.cli import main
 from headway.cli.output import say
-from headway.launching.metric_sinks import build_sinks, run_token
-from headway.observe.folder import RunFolder
 from headway.observe.messages import to_stderr
-from headway.observe.prometheus_sink import PrometheusSink
-from headway.observe.strangers import MOST_STRANGERS, Strangers
+from headway.runs.folder import RunFolder
+from headway.runs.local_server_strangers import MOST_STRANGERS, Strangers
+from headway.runs.prometheus_sink import PrometheusSink
+from headway.runs.sinks_metric_sinks import build_sinks, run_token
 
 WAIT_S = patient(10)
 

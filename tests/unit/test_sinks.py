@@ -32,14 +32,16 @@ from headway.coordinate.rerun import ReplayError, replay
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Rollout, Score, Snapshot, Ticket
-from headway.launching import build_sinks, launch, run
-from headway.observe.folder import RunFolder
-from headway.observe.metrics import ALIASES, Moment, Point, metrics_of
-from headway.observe.prometheus_sink import PrometheusSink, exposition
-from headway.observe.recorder import read_events
-from headway.observe.sinks import QUEUE_POINTS, Deliveries, JsonLines, resident_bytes
-from headway.observe.tensorboard_sink import TensorBoardSink
-from headway.recipes.functions import FunctionsConfig
+from headway.runs.bandit import FunctionsConfig
+from headway.runs.event_log import read_events
+from headway.runs.folder import RunFolder
+from headway.runs.launch_of_functions import run
+from headway.runs.launch_session import launch
+from headway.runs.metrics import ALIASES, Moment, Point, metrics_of
+from headway.runs.prometheus_sink import PrometheusSink, exposition
+from headway.runs.sinks import QUEUE_POINTS, Deliveries, JsonLines, resident_bytes
+from headway.runs.sinks_metric_sinks import build_sinks
+from headway.runs.tensorboard_sink import TensorBoardSink
 from headway.runtime.virtual import Virtual
 from headway.tools.report.recorded_run_run_history import read_story
 from headway.tools.simulate.workloads import Constant, SimulatedLearner, SteadyWorkload

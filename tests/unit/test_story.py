@@ -31,9 +31,9 @@ from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.observe.activities import BETWEEN, CAUSES, in_words
-from headway.observe.console import duration
-from headway.observe.metrics import metrics_of
-from headway.observe.recorder import MemoryRecorder, read_events
+from headway.runs.console import duration
+from headway.runs.event_log import MemoryRecorder, read_events
+from headway.runs.metrics import metrics_of
 from headway.runtime.virtual import Virtual
 from headway.tools.report import recorded_run_run_history as story_module
 from headway.tools.report.recorded_run_run_history import StoryReader, read_story, tell
@@ -406,7 +406,7 @@ def test_a_killed_run_has_a_story_a_trace_and_metrics_up_to_its_last_event(
 
 
 def folder_of(path: Path) -> Any:
-    from headway.observe.folder import RunFolder
+    from headway.runs.folder import RunFolder
 
     return RunFolder(path)
 

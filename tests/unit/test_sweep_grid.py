@@ -9,8 +9,8 @@ import yaml
 from command_runs import refused
 
 from headway.cli import main
-from headway.recipes import load_recipe
-from headway.recipes.functions import FunctionsConfig
+from headway.runs.bandit import FunctionsConfig
+from headway.runs.recipes_package import load_recipe
 from headway.tools.sweep.grid import Grid, plan_runs, read_axis, read_seeds, split
 
 PPO = load_recipe("ppo").config

@@ -15,8 +15,8 @@ from system_limits import file_size_limit, no_descriptor_left
 from headway import RunFailed
 from headway.cli import main
 from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.system_failures import SystemFailed, way_back
-from headway.launching import run
+from headway.runs.files_system_failures import SystemFailed, way_back
+from headway.runs.launch_of_functions import run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -143,7 +143,7 @@ SPOILED = """
 from pathlib import Path
 
 from headway.coordinate.functions import stations_from_functions
-from headway.recipes.config import RunConfig
+from headway.runs.config import RunConfig
 
 
 class CONFIG(RunConfig):

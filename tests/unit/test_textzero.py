@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from headway.core.types import Batch
-from headway.observe.fingerprint import fingerprint
 from headway.replay.records_feedback import Priorities
+from headway.runs.fingerprint import fingerprint
 from headway.text_games.textzero_inference import searchable
 from headway.text_games.textzero_known_actions import KnownActions, keys_of
 from headway.text_games.textzero_learner import TextZeroLearner, TextZeroSettings

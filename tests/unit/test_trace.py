@@ -21,7 +21,7 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.events import Alarmed
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.observe.recorder import MemoryRecorder
+from headway.runs.event_log import MemoryRecorder
 from headway.runtime.virtual import Virtual
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.recorded_run_story_records import Story

@@ -11,7 +11,7 @@ from virtual_runs import story_of
 
 from headway.agents.episodes_turn_times import EngineUse, EpisodeTrack, idle_share, timing, track
 from headway.core.history_records import Evaluation
-from headway.observe.episodes_in_words import in_words
+from headway.runs.console_episodes_in_words import in_words
 from headway.tools.report.advice import Finding, advise
 from headway.tools.report.agent_report import MAX_GROUPS, agents, group, newest_groups
 from headway.tools.report.recorded_run_story_records import Story

@@ -15,7 +15,7 @@ from replay_draws import a_batch, classes, drawn, targets_of
 from torch import Tensor
 
 from headway.core.types import Batch
-from headway.observe.fingerprint import fingerprint
+from headway.runs.fingerprint import fingerprint
 from headway.zero.planner_history import Past, pasts
 from headway.zero.planner_planning import Planner
 from headway.zero.replay_stream_rings import TERMINATED, TRUNCATED, VALID, begins_of

@@ -7,7 +7,7 @@ import threading
 import pytest
 from waiting import patient
 
-from headway.observe.worker import Worker
+from headway.runs.log_worker import Worker
 
 ENOUGH_S = patient(30)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from headway.core.one_line import in_a_line
 from headway.llm.rollouts_episode import Episodes
-from headway.observe.user_functions import load_function
+from headway.runs.user_code_user_functions import load_function
 
 SILENT = "silent"
 REASON = re.compile(r"[A-Za-z0-9_-]{1,40}")

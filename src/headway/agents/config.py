@@ -16,8 +16,8 @@ from headway.core.opaque import JsonObject, SettingValue
 from headway.llm.config import LanguageModelConfig
 from headway.llm.train.advantages import GAE
 from headway.llm.train.grpo_settings import GRPOSettings
-from headway.recipes.config import with_defaults, without
-from headway.recipes.shared_settings import SettingsGroup
+from headway.runs.config import with_defaults, without
+from headway.runs.config_shared_settings import SettingsGroup
 
 OF_ENVIRONMENTS = (
     *("env", "env_options", "env_stepping", "max_steps_under_way", "held_out"),

@@ -20,7 +20,7 @@ from headway.agents.endpoint import AgentBranch, AgentRun, AgentTurn
 from headway.agents.env import BadEnvironment, finite
 from headway.llm.rollouts_episode import EpisodeBuilder, Episodes
 from headway.llm.rollouts_transcript import Transcript, TurnText
-from headway.observe.user_functions import load_function
+from headway.runs.user_code_user_functions import load_function
 
 AgentReturn = float | Mapping[str, object] | None
 AgentFunction = Callable[[str, str, int], AgentReturn | Awaitable[AgentReturn]]

@@ -24,8 +24,8 @@ from typing import Any
 from headway.agents.chat_api import Refused, chunks, completion, model_list, read_request
 from headway.agents.endpoint import AgentRun, Endpoint
 from headway.core.opaque import JsonObject
-from headway.core.this_machine import NAMES, is_of_this_machine
-from headway.observe.strangers import Strangers, hang_up
+from headway.runs.local_server_strangers import Strangers, hang_up
+from headway.runs.local_server_this_machine import NAMES, is_of_this_machine
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY = 32 * 2**20

@@ -19,8 +19,8 @@ from headway.coordinate.checkpoint import LAST, CheckpointStore
 from headway.llm.model.loading_models import written_once
 from headway.llm.model.tiny_llama import WordModel, kept_word_model
 from headway.llm.model.types import ModelError
-from headway.observe.folder import RunFolder
-from headway.recipes.run_export import export
+from headway.runs.folder import RunFolder
+from headway.runs.recipes_run_export import export
 
 MODELS = "models"
 """The folder in that of a run where its weights are kept as models."""

@@ -46,7 +46,7 @@ from headway.llm.policy_language_policy import LanguagePolicy
 from headway.llm.policy_trained_language_policies import language_policy
 from headway.llm.train.grpo_learner_learner import GRPOLearner
 from headway.ranks.settings import BEFORE_THE_DEADLINE
-from headway.recipes import Exported
+from headway.runs.recipes_package import Exported
 
 __all__ = ["CONFIG", "AgentConfig", "export", "load_policy", "memory", "stations"]
 

@@ -10,7 +10,7 @@ from headway.cli.words import UsageError
 from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
 from headway.llm.engine.protocol_engine import Reply, Sampling, Session
-from headway.observe.folder import RunFolder
+from headway.runs.folder import RunFolder
 
 TAKEN = (
     *("chat_template", "chat_template_options", "system_prompt", "reply_prefix", "stop", "stop_token_ids"),
@@ -29,7 +29,7 @@ class RunPlayer:
         from headway.agents.recipe import AgentConfig, build_conversation
         from headway.agents.stepping import env_facts
         from headway.llm.build_language_model import build_engine
-        from headway.recipes.config import read_values
+        from headway.runs.config import read_values
 
         folder = RunFolder.existing(run)
         recipe, values = folder.read_config()

@@ -98,7 +98,7 @@ def told_in_one_line(work: Callable[[], int]) -> int:
 
 
 def _no_command(name: str) -> str:
-    from headway.recipes import RECIPES  # here: only a mistake needs them
+    from headway.runs.recipes_package import RECIPES  # here: only a mistake needs them
 
     if name in RECIPES:
         return f"{name} is a recipe, not a command: headway run {name}"

@@ -15,13 +15,14 @@ from headway.coordinate.run_result import RunResult
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject
 from headway.core.types import Snapshot, Ticket, derive_seed
-from headway.launching import launch, statistics_rows
-from headway.observe.folder import RunFolder
-from headway.observe.recorder import read_events
 from headway.observe.statistics import side_by_side
-from headway.recipes.config import RunConfig
-from headway.recipes.functions import FunctionsConfig
-from headway.recipes.functions import stations as toy_stations
+from headway.runs.bandit import FunctionsConfig
+from headway.runs.bandit import stations as toy_stations
+from headway.runs.config import RunConfig
+from headway.runs.event_log import read_events
+from headway.runs.files_run_summary import statistics_rows
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
 from headway.tools.report.report_page import REPORT, write_report
 from headway.tools.report.terminal_charts_chart import Canvas, beside, curve_chart
 from headway.tools.report.terminal_charts_timeline import text_timeline

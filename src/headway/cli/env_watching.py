@@ -16,7 +16,7 @@ from headway.agents.loading import load_env
 from headway.cli.words import UsageError
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject
-from headway.observe.folder import RunFolder
+from headway.runs.folder import RunFolder
 
 NOTHING, BY_ITSELF = "none", "auto"
 MAX_STEPS = 10_000

@@ -18,9 +18,9 @@ from headway.coordinate.best_weights import LAST, Kept, kept_weights
 from headway.coordinate.evaluations import evaluation_seed
 from headway.coordinate.roles import EvaluatorRole
 from headway.core.types import Score
-from headway.observe.folder import RunFolder
-from headway.recipes import Recipe, load_recipe
-from headway.recipes.config import RunConfig, read_values, understand
+from headway.runs.config import RunConfig, read_values, understand
+from headway.runs.folder import RunFolder
+from headway.runs.recipes_package import Recipe, load_recipe
 
 SCORE = "score"
 

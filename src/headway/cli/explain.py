@@ -15,8 +15,8 @@ from headway.cli.recipe_help import assignments
 from headway.cli.words import UsageError, any_value, config_file, read_options, scalar
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue
-from headway.recipes import RECIPES, load_recipe
-from headway.recipes.config import RunConfig, defaults_of, in_our_words, read_values
+from headway.runs.config import RunConfig, defaults_of, in_our_words, read_values
+from headway.runs.recipes_package import RECIPES, load_recipe
 from headway.text_games.loading_story_defaults import story_defaults
 from headway.tools.names import lightzero as lightzero_names
 from headway.tools.names import roll, sb3, verl, verl_agent

@@ -15,10 +15,10 @@ from headway.cli.words import UsageError, one_run, read_options
 from headway.coordinate.best_weights import LAST
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
-from headway.recipes.loading import load
-from headway.recipes.run_export import export
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder
+from headway.runs.recipes_loading import load
+from headway.runs.recipes_run_export import export
 
 NETWORK_FILES = (".onnx", ".pt2", ".pt")
 

@@ -26,8 +26,8 @@ from headway.cli.starting import start
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
 from headway.core.opaque import SettingValue
-from headway.observe.folder import RunFolder, read_config
-from headway.recipes import load_recipe
+from headway.runs.folder import RunFolder, read_config
+from headway.runs.recipes_package import load_recipe
 from headway.tools.names.lightzero import RECIPES
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 from headway.cli.lightzero import Config, run_of
 from headway.coordinate.best_weights import BEST, LAST, BestWeights
-from headway.recipes.loading import load
+from headway.runs.recipes_loading import load
 
 
 def train_muzero(

@@ -13,8 +13,8 @@ from pydantic.fields import FieldInfo
 
 from headway.cli.output import print_table, say
 from headway.core.opaque import SettingValue
-from headway.recipes import Recipe
-from headway.recipes.config import RunConfig
+from headway.runs.config import RunConfig
+from headway.runs.recipes_package import Recipe
 
 
 def explain_recipe(recipe: Recipe, *, every: bool) -> int:

@@ -15,10 +15,10 @@ from headway.cli.sweep import resume as resume_sweep
 from headway.cli.words import UsageError, read_options
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.core.opaque import JsonObject
-from headway.launching.signals import answered_without_a_coordinator
-from headway.observe.folder import RunFolder
-from headway.recipes import load_recipe
-from headway.recipes.config import RunConfig, read_values, understand
+from headway.runs.config import RunConfig, read_values, understand
+from headway.runs.folder import RunFolder
+from headway.runs.launch_signals import answered_without_a_coordinator
+from headway.runs.recipes_package import load_recipe
 from headway.tools.sweep.grid_folder import SweepFolder
 
 PLAN = {"updates", "steps", "wall_s", "target_score"}

@@ -18,11 +18,11 @@ from headway.cli.words import UsageError, config_file, read_options
 from headway.coordinate.rerun import replay
 from headway.coordinate.roles import Stations
 from headway.core.opaque import SettingValue
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RecordedSettings, RunFolder
-from headway.observe.recorder import read_events
-from headway.recipes import RECIPES, load_recipe
-from headway.recipes.config import read_values
+from headway.runs.config import read_values
+from headway.runs.event_log import read_events
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RecordedSettings, RunFolder
+from headway.runs.recipes_package import RECIPES, load_recipe
 from headway.tools.names import roll, sb3
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from headway.cli import output
 from headway.cli.words import UsageError, one_run, read_options, whole_numbers
 from headway.core.naming import unknown
-from headway.observe.folder import RunFolder
 from headway.observe.sample_view import show
-from headway.observe.samples import EVAL, TRAIN, choose, read_samples
+from headway.runs.folder import RunFolder
+from headway.runs.samples import EVAL, TRAIN, choose, read_samples
 
 
 def command(words: list[str]) -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 from headway.cli.output import say
 from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
-from headway.launching.run_requests import ask_to_scale
-from headway.observe.folder import RunFolder
+from headway.runs.folder import RunFolder
+from headway.runs.requests import ask_to_scale
 from headway.tools.sweep.grid_folder import SweepFolder
 
 WITHIN_S = 150.0

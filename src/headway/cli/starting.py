@@ -13,21 +13,23 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
-from headway.coordinate.system_failures import FolderLost, SystemFailed
 from headway.coordinate.waits import Stalled
 from headway.core.protocols import RoleRaised
 from headway.core.refusals import refusal
-from headway.launching import Recording, build_sinks, launch, statistics_rows
-from headway.launching.metric_sinks import has_tensorboard
-from headway.launching.signals import answered_without_a_coordinator
 from headway.llm.memory.planned_run_fit_report import table_rows
-from headway.observe.fingerprint import fingerprint
-from headway.observe.folder import RunFolder
 from headway.observe.messages import to_stderr
-from headway.observe.sinks import Sink
 from headway.observe.statistics import statistics_block
-from headway.recipes import Recipe
-from headway.recipes.config import RunConfig, read_values, understand
+from headway.runs.config import RunConfig, read_values, understand
+from headway.runs.files_recording import Recording
+from headway.runs.files_run_summary import statistics_rows
+from headway.runs.files_system_failures import FolderLost, SystemFailed
+from headway.runs.fingerprint import fingerprint
+from headway.runs.folder import RunFolder
+from headway.runs.launch_session import launch
+from headway.runs.launch_signals import answered_without_a_coordinator
+from headway.runs.recipes_package import Recipe
+from headway.runs.sinks import Sink
+from headway.runs.sinks_metric_sinks import build_sinks, has_tensorboard
 from headway.tools.report.report_page import leave_report
 
 

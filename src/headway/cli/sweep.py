@@ -28,7 +28,7 @@ from headway.cli.sweep_table import SweepTable, print_results
 from headway.cli.words import UsageError, read_options
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject, SettingValue
-from headway.recipes import RECIPES, Recipe, load_recipe
+from headway.runs.recipes_package import RECIPES, Recipe, load_recipe
 from headway.tools.sweep.grid import Grid, plan_runs, read_axis, read_seeds
 from headway.tools.sweep.grid_folder import SweepFolder
 from headway.tools.sweep.runner_session import SweepFailed, SweepInterrupted, begin, go_on

@@ -53,10 +53,10 @@ def _end_with_the_sweep(frames: Iterator[Frame]) -> None:
 
 def _run(recipe_name: str, path: Path, settings: JsonObject) -> int:
     from headway.cli.starting import launch_recipe, show_memory
-    from headway.launching.signals import answered_without_a_coordinator
-    from headway.observe.folder import FolderInUse, RunFolder
-    from headway.recipes import load_recipe
-    from headway.recipes.config import read_values
+    from headway.runs.config import read_values
+    from headway.runs.folder import FolderInUse, RunFolder
+    from headway.runs.launch_signals import answered_without_a_coordinator
+    from headway.runs.recipes_package import load_recipe
 
     recipe, folder = load_recipe(recipe_name), RunFolder(path)
     with answered_without_a_coordinator(), ExitStack() as stack:

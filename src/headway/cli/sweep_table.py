@@ -16,8 +16,8 @@ from rich.text import Text
 
 from headway.cli.output import OUT, print_table, say
 from headway.core.opaque import JsonObject
-from headway.observe.console import duration
-from headway.observe.parsed_json import parsed
+from headway.runs.console import duration
+from headway.runs.parsed_json import parsed
 from headway.tools.sweep.grid import SweepRun
 from headway.tools.sweep.grid_folder import Sweep, SweepFolder, SweepRunState
 from headway.tools.sweep.runner_scheduler import Scheduler

@@ -25,8 +25,8 @@ from headway.cli.words import UsageError, needs_games, read_options, whole_numbe
 from headway.coordinate.best_weights import LAST
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject
-from headway.observe.folder import RunFolder
-from headway.recipes import load_recipe
+from headway.runs.folder import RunFolder
+from headway.runs.recipes_package import load_recipe
 
 LANGUAGE = ("grpo", "gsm8k", "sft")
 """Recipes of language models without an environment."""
@@ -55,7 +55,7 @@ def command(words: list[str]) -> int:
 def _watch_policy(folder: RunFolder, options: JsonObject) -> int:
     with needs_games():
         from headway.cli.env_watching import MAX_STEPS, Audience, watch_board, watch_policy
-        from headway.recipes.loading import load
+        from headway.runs.recipes_loading import load
         from headway.zero.board_games_package import GAMES
     which, render = options.pop("checkpoint", LAST), str(options.pop("render", "auto"))
     video, opponent = options.pop("video", None), options.pop("opponent", None)

@@ -30,7 +30,7 @@ from headway.core.order import OnStale
 from headway.core.protocols import PayloadLost
 from headway.core.saved_beside import SavedSoon
 from headway.core.types import Snapshot, State
-from headway.observe.log_file import Mark
+from headway.runs.log_file import Mark
 
 LOG_WITHIN_S = 10.0
 """How long a checkpoint waits for the event log to be on the disk; then it is written all the same."""

@@ -51,8 +51,8 @@ from headway.core.opaque import JsonObject, SettingValue
 from headway.core.protocols import RoleError, RoleRaised, Runtime
 from headway.core.refusals import refusal
 from headway.observe.activities import WAITS
-from headway.observe.recorder import Recorder
-from headway.observe.samples import SampleLog
+from headway.runs.event_log import Recorder
+from headway.runs.samples import SampleLog
 
 CLOCK_S = 1.0
 """Between two looks whether a run that ends by the clock has enough time left for its last evaluation."""

@@ -26,7 +26,7 @@ from headway.coordinate.roles import EVALUATOR, LEARNER
 from headway.core.events import BestKept, EvaluationBegan, EvaluationEnded, EvaluationSkipped
 from headway.core.protocols import PayloadLost
 from headway.core.types import Phase, Score, Snapshot
-from headway.observe.samples import SampleLog
+from headway.runs.samples import SampleLog
 
 
 class Evaluating:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
 from headway.core.events import Ended, Event, Failed, RunBegan
-from headway.observe.log_file import Mark
-from headway.observe.recorder import NoRecorder, Recorder, takes_briefs
+from headway.runs.event_log import NoRecorder, Recorder, takes_briefs
+from headway.runs.log_file import Mark
 
 Fields = ParamSpec("Fields")
 ENDS_OF_A_SESSION = frozenset((RunBegan, Ended, Failed))

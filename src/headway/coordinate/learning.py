@@ -19,8 +19,8 @@ from headway.coordinate.role_calls import RoleCalls
 from headway.core.events import LeadMoved, UpdateBegan, Updated
 from headway.core.protocols import PayloadLost
 from headway.core.types import Batch, Snapshot
-from headway.observe.recorder import settled
-from headway.observe.samples import SampleLog
+from headway.runs.event_log import settled
+from headway.runs.samples import SampleLog
 
 
 class Learning:

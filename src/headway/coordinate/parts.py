@@ -23,7 +23,7 @@ from headway.coordinate.reanalyzing import Reanalyzing
 from headway.coordinate.role_calls import RoleCalls
 from headway.coordinate.scaling import Scaling
 from headway.coordinate.ticket_queue import TicketQueue
-from headway.observe.samples import SampleLog
+from headway.runs.samples import SampleLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from headway.core.naming import unknown
 from headway.core.one_line import first_line, in_a_line
 from headway.envs.gymnasium_vector_brightness import BRIGHTEST
-from headway.observe.user_functions import import_from_here
+from headway.runs.user_code_user_functions import import_from_here
 
 Backend = Literal["gymnasium", "envpool"]
 Space = spaces.Space[Any]

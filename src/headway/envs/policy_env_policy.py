@@ -30,7 +30,7 @@ from headway.envs.gymnasium_vector import (
     to_environment,
 )
 from headway.envs.policy_network_files import Deployable, write_network
-from headway.trained.facts import Facts
+from headway.runs.recipes_facts import Facts
 
 Action = Any
 """As the environment takes it: a number of a choice, or an array."""

@@ -41,7 +41,7 @@ from headway.envs.gymnasium_vector import (
     made_vector,
     registered,
 )
-from headway.envs.named_classes import anywhere, class_in, module_in, require_options
+from headway.runs.user_code_named_classes import anywhere, class_in, module_in, require_options
 
 HOW = "a registered id, module:Id, module:Class or file.py:Class"
 

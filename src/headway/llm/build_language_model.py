@@ -28,7 +28,7 @@ from headway.llm.weights.source_linked_learner import LinkedLearner
 from headway.llm.weights.source_weight_source import WeightSource
 from headway.ranks.rank import Rank
 from headway.ranks.settings import BEFORE_THE_DEADLINE, over_ranks
-from headway.recipes.config import ConfigError
+from headway.runs.config import ConfigError
 
 
 class SpeaksAsAModel(Protocol):

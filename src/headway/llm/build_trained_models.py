@@ -20,7 +20,7 @@ from headway.llm.weights.source_offered_rows import OffersRows, RankOfShards
 from headway.llm.weights.source_weight_source import WeightSource
 from headway.ranks.rank import Device, Rank, repeatable
 from headway.ranks.settings import BEFORE_THE_DEADLINE, ShardedConfig
-from headway.recipes import Exported
+from headway.runs.recipes_package import Exported
 
 UNREAD = "meta"
 """In place of a device: weights are read when the model is cut, by each rank its own rows."""

@@ -10,8 +10,8 @@ from headway.core.opaque import JsonObject
 from headway.llm.engine.protocol_engine import EngineError
 from headway.llm.train.grpo_settings import GRPOSettings
 from headway.ranks.settings import ShardedConfig
-from headway.recipes.config import require_correction
-from headway.recipes.shared_settings import FaultSettings, SettingsGroup
+from headway.runs.config import require_correction
+from headway.runs.config_shared_settings import FaultSettings, SettingsGroup
 
 SILENCE_S = 30.0
 

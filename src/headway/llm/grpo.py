@@ -33,7 +33,7 @@ from headway.llm.tasks.rewards import overlong_penalty
 from headway.llm.tasks.tasks import Generated, Task
 from headway.llm.train.grpo_learner_learner import GRPOLearner
 from headway.observe.messages import to_stderr
-from headway.recipes import Exported
+from headway.runs.recipes_package import Exported
 
 __all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "load_policy", "memory", "stations"]
 

@@ -12,8 +12,8 @@ from headway.llm.config import ComparisonSettings, LanguageModelConfig
 from headway.llm.grpo_config_reward_settings import RewardSettings
 from headway.llm.prompts import build_task, fitting_task
 from headway.llm.train.advantages import GAE
-from headway.recipes.config import with_defaults
-from headway.recipes.shared_settings import SettingsGroup
+from headway.runs.config import with_defaults
+from headway.runs.config_shared_settings import SettingsGroup
 
 
 class TaskSettings(SettingsGroup):

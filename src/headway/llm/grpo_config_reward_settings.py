@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from headway.core.opaque import JsonObject, SettingValue
 from headway.llm.tasks.reward_functions import MODEL
 from headway.llm.tasks.reward_pool import PoolSettings
-from headway.recipes.shared_settings import SettingsGroup
+from headway.runs.config_shared_settings import SettingsGroup
 
 DEADLINE_S = 120.0
 THREADS = 32

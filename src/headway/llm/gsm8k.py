@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from headway.core.opaque import SettingValue
 from headway.llm.grpo import GRPOConfig, export, memory, stations
-from headway.recipes.config import with_defaults
+from headway.runs.config import with_defaults
 
 __all__ = ["CONFIG", "GSM8KConfig", "export", "memory", "stations"]
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from headway.core.opaque import JsonObject
 from headway.llm.engine.protocol_engine import Engine, Request, Sampling
 from headway.llm.model.types import CausalModel, Tokenizer
-from headway.trained.facts import Facts
+from headway.runs.recipes_facts import Facts
 
 Prompt = str | Sequence[Mapping[str, object]]
 """A question, or the messages of a conversation: {"role": "user", "content": ...}."""

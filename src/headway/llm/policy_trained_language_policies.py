@@ -13,7 +13,7 @@ from headway.llm.build_trained_models import TrainsAModel, device_of, frozen_mod
 from headway.llm.engine.protocol_engine import Sampling
 from headway.llm.model.conversation import Conversation
 from headway.llm.policy_language_policy import LanguagePolicy, Spoken
-from headway.trained.facts import Facts
+from headway.runs.recipes_facts import Facts
 
 ROWS, LEAST_CONTEXT = 4, 1024
 """Replies that are drawn side by side, and tokens that a prompt and its reply may have at least."""

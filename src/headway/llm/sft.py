@@ -44,7 +44,7 @@ from headway.llm.train.imitation_learner import ImitationLearner
 from headway.llm.train.imitation_settings import ImitationSettings
 from headway.ranks.rank import Rank
 from headway.ranks.settings import over_ranks
-from headway.recipes import Exported
+from headway.runs.recipes_package import Exported
 
 __all__ = ["CONFIG", "SFTConfig", "export", "load_policy", "memory", "stations"]
 

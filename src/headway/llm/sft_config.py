@@ -13,8 +13,8 @@ from headway.core.opaque import JsonObject, SettingValue
 from headway.llm.config import ChatSettings, LanguageModelSettings, MemorySettings
 from headway.llm.train.imitation_settings import ImitationSettings
 from headway.ranks.settings import ShardedConfig
-from headway.recipes.config import with_defaults
-from headway.recipes.shared_settings import SettingsGroup
+from headway.runs.config import with_defaults
+from headway.runs.config_shared_settings import SettingsGroup
 
 DEFAULT_ENV = "lights"
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from headway.observe.samples import Sample, in_words, number, turns_in_words
+from headway.runs.samples import Sample, in_words, number, turns_in_words
 
 
 def show(samples: Sequence[Sample], console: Console) -> None:

@@ -10,7 +10,7 @@ ever compiles the gradient step, which takes longer than all the learning; later
 from __future__ import annotations
 
 from headway.ppo.recipe_ppo import PPOConfig, load_policy, stations
-from headway.recipes.config import with_defaults
+from headway.runs.config import with_defaults
 
 __all__ = ["CONFIG", "CartPoleConfig", "load_policy", "stations"]
 

@@ -46,8 +46,8 @@ from headway.ppo.segments_reward_scale import RewardScale, RewardSigns
 from headway.ppo.sparse_planes_plane_step import SparsePlanes
 from headway.ranks.rank import Rank, device_for
 from headway.ranks.settings import RankedConfig, over_ranks
-from headway.recipes.config import require_correction, with_defaults
-from headway.trained.facts import Facts
+from headway.runs.config import require_correction, with_defaults
+from headway.runs.recipes_facts import Facts
 
 GPU_PAYS_FROM = 50_000
 """Weights. On an H200 an update of a network of 9,000 took 68 ms and 18 ms on one core; of 200,000, 78 and 364 ms."""

@@ -34,9 +34,9 @@ from headway.core.opaque import RoleAnswer, SavedState, Station, Weights
 from headway.core.protocols import Learner, explain
 from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport
-from headway.observe.fingerprint import fingerprint
 from headway.ranks.rank import Backend, Device, Meeting, Rank, RanksBroken
 from headway.ranks.rank_torch_groups import find_store, open_store
+from headway.runs.fingerprint import fingerprint
 
 T = TypeVar("T")
 MakeLearner = Callable[[Rank], Learner]

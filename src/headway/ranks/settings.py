@@ -13,7 +13,7 @@ from headway.core.protocols import Learner, Placement
 from headway.ranks.rank import ALONE, Device, Rank
 from headway.ranks.rank_processes import RankProcesses
 from headway.ranks.ranked_learner import RankedLearner, StartPeers
-from headway.recipes.config import RunConfig
+from headway.runs.config import RunConfig
 
 BEFORE_THE_DEADLINE = 0.9
 """Ranks give up a little before the coordinator does: they can say which of them it was."""

@@ -13,8 +13,8 @@ from headway.coordinate.settings import Settings
 from headway.core.opaque import JsonObject, SettingValue
 from headway.core.order import OnStale
 from headway.llm.config import ChatSettings, LanguageModelSettings, ReachableEngine
-from headway.recipes.config import with_defaults, without
-from headway.recipes.shared_settings import SettingsGroup
+from headway.runs.config import with_defaults, without
+from headway.runs.config_shared_settings import SettingsGroup
 from headway.text_games.guidance import LINE
 from headway.text_games.loading import load_story
 from headway.text_games.loading_story_defaults import STORY_DEFAULTS, story_defaults

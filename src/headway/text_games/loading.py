@@ -21,7 +21,7 @@ from pathlib import Path
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
 from headway.core.opaque import JsonObject, SettingValue, UserFunction
-from headway.envs.named_classes import anywhere, class_in, require_options
+from headway.runs.user_code_named_classes import anywhere, class_in, require_options
 from headway.text_games.story_interface import BadStory, StoryFactory, StoryGame, StoryLost, checked_story
 
 STORIES = {

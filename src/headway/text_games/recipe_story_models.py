@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from headway.llm.model.tiny_llama import WordModel, kept_word_model
-from headway.recipes.config import ConfigError
+from headway.runs.config import ConfigError
 from headway.text_games.config import MADE, PriorZeroConfig
 from headway.text_games.loading import load_story
 from headway.text_games.prompts import situation_prompt

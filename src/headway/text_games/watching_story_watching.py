@@ -19,10 +19,10 @@ from rich.table import Table
 from headway.coordinate.best_weights import LAST, kept_weights
 from headway.core.naming import unknown
 from headway.core.types import Snapshot
-from headway.observe.folder import RunFolder
 from headway.observe.whole_files import write_whole
-from headway.recipes import load_recipe
-from headway.recipes.config import read_values
+from headway.runs.config import read_values
+from headway.runs.folder import RunFolder
+from headway.runs.recipes_package import load_recipe
 from headway.text_games.guidance import Guide, drawn_by_prior
 from headway.text_games.vector_story_games import StoryGames
 from headway.text_games.watching_story_page import rounded, story_page

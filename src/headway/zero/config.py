@@ -15,9 +15,9 @@ from headway.core.opaque import SettingValue
 from headway.core.protocols import Placement
 from headway.core.rules import ReplayRatio
 from headway.envs.source_env_settings import EnvSettings
-from headway.observe.user_functions import load_function
-from headway.recipes.config import RunConfig, with_defaults
-from headway.recipes.shared_settings import SettingsGroup
+from headway.runs.config import RunConfig, with_defaults
+from headway.runs.config_shared_settings import SettingsGroup
+from headway.runs.user_code_user_functions import load_function
 from headway.zero.board_games_matches import moves_ahead
 from headway.zero.board_games_package import GAMES
 from headway.zero.model_learner import ModelSettings

@@ -23,7 +23,7 @@ from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
 from headway.envs.policy_env_policy import EnvPolicy
 from headway.ranks.rank import device_for
-from headway.recipes.config import with_defaults
+from headway.runs.config import with_defaults
 from headway.zero.config import SearchConfig
 from headway.zero.muzero_inference import searchable
 from headway.zero.muzero_learner import MuZeroLearner, MuZeroSettings

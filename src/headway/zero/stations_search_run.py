@@ -36,7 +36,7 @@ from headway.envs.gymnasium_vector import (
 )
 from headway.envs.policy_env_policy import EnvPolicy
 from headway.replay.with_replay import WithReplay
-from headway.trained.facts import Facts
+from headway.runs.recipes_facts import Facts
 from headway.zero.board_games_matches import MatchEvaluator
 from headway.zero.board_games_package import GAMES, symmetries
 from headway.zero.config import BOARD_GAMES, SearchConfig, load_prior

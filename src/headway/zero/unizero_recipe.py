@@ -18,7 +18,7 @@ from headway.coordinate.roles import Stations
 from headway.core.types import derive_seed
 from headway.envs.policy_env_policy import EnvPolicy
 from headway.ranks.rank import device_for
-from headway.recipes.config import with_defaults
+from headway.runs.config import with_defaults
 from headway.zero.config import SearchConfig
 from headway.zero.planner_planning import Planner
 from headway.zero.stations_search_run import GameSpec, game_spec, planner_of, search_policy, search_stations

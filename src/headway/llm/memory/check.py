@@ -37,7 +37,7 @@ from headway.llm.memory.roles_training_memory import Training
 from headway.llm.model.types import ModelError
 from headway.llm.sft_config import SFTConfig
 from headway.observe.messages import Say, to_stderr
-from headway.recipes.config import ConfigError
+from headway.runs.config import ConfigError
 
 Checked = LanguageModelConfig | SFTConfig
 OF_TRAINING = (

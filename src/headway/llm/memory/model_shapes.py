@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headway.core.opaque import JsonObject
 from headway.llm.memory.model_shape import FAMILY, NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
-from headway.observe.parsed_json import parsed
+from headway.runs.parsed_json import parsed
 
 if TYPE_CHECKING:
     import torch

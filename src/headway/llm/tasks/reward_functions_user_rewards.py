@@ -20,7 +20,7 @@ from headway.core.opaque import SettingValue, UserFunction
 from headway.llm.tasks.reward_functions import RewardQuestion, Rewards
 from headway.llm.tasks.rewards import RewardError, read_reward
 from headway.llm.tasks.tasks import Message, Prompt
-from headway.observe.user_functions import find_function
+from headway.runs.user_code_user_functions import find_function
 
 ARGUMENTS = ("prompt", "response", "truth", "info")
 VERL_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")

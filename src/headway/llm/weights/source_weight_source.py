@@ -47,8 +47,8 @@ from headway.llm.weights.connection_weight_pair import (
 from headway.llm.weights.connection_weight_wire import Deadline, SourceAddress, Wire
 from headway.llm.weights.receiver_weight_layout import BUCKET_BYTES, BucketLayout, Spec, checksum
 from headway.llm.weights.receiver_weight_link import LinkedWeights
-from headway.observe.strangers import Strangers
 from headway.ranks.rank_torch_groups import open_store
+from headway.runs.local_server_strangers import Strangers
 
 ON_DEVICE = 2
 """How many of the newest stay on the GPU: collectors use the last one, an evaluation perhaps the one before."""

@@ -44,9 +44,9 @@ from headway.ppo.policy import load_weights
 from headway.ppo.segments import SegmentCollector, segment_collector
 from headway.ranks.rank import Rank
 from headway.ranks.settings import RankedConfig, over_ranks
-from headway.recipes.config import require_correction, with_defaults
 from headway.replay.with_replay import WithReplay
-from headway.trained.facts import Facts
+from headway.runs.config import require_correction, with_defaults
+from headway.runs.recipes_facts import Facts
 
 REPLAY_DEFAULTS: dict[str, SettingValue] = {
     "replay_capacity": 100_000,

@@ -12,14 +12,14 @@ import numpy as np
 from rich.console import Console
 
 from headway.coordinate.best_weights import LAST, kept_weights
-from headway.observe.folder import RunFolder
 from headway.observe.whole_files import write_whole
 from headway.ppo.colorlines import recipe as colorlines
 from headway.ppo.colorlines.network_cells import CellsActor
 from headway.ppo.colorlines.vector import ColorLines
 from headway.ppo.colorlines.view import Frame, Player, animate, human, play
-from headway.recipes import load_recipe
-from headway.recipes.config import read_values
+from headway.runs.config import read_values
+from headway.runs.folder import RunFolder
+from headway.runs.recipes_package import load_recipe
 
 PAGE = "watch.html"
 MAX_MOVES = 2000  # a strong policy may play for hours

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from headway.observe.alarms import DEFAULT_ALARMS
+from headway.runs.monitor_alarms import DEFAULT_ALARMS
 from headway.tools.report.advice_signs import NOTICEABLE, RECENT, Finding, Signs, in_seconds, percent, rarer
 from headway.tools.report.recorded_run_story_records import Story
 

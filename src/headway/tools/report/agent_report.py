@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from headway.core.one_line import visible
 from headway.core.opaque import JsonObject
-from headway.observe.samples import Sample
 from headway.observe.statistics import seconds
+from headway.runs.samples import Sample
 from headway.tools.report import series
 from headway.tools.report.recorded_run_story_records import Story
 

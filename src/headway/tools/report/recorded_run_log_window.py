@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.core.opaque import JsonObject
-from headway.observe.log_parts import all_parts, lines_from
-from headway.observe.recorder import parse_event
+from headway.runs.event_log import parse_event
+from headway.runs.log_parts import all_parts, lines_from
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,10 @@ from headway.core.history import RunHistory
 from headway.core.one_line import shortened
 from headway.core.opaque import JsonObject, SettingValue
 from headway.core.written_events import as_event, written_kind
-from headway.observe.folder import RunFolder
-from headway.observe.log_parts import crc_before, lines_from, log_size
-from headway.observe.parsed_json import parsed
-from headway.observe.recorder import parse_event
+from headway.runs.event_log import parse_event
+from headway.runs.folder import RunFolder
+from headway.runs.log_parts import crc_before, lines_from, log_size
+from headway.runs.parsed_json import parsed
 from headway.tools.report.recorded_run_log_window import LogWindow, find_window
 from headway.tools.report.recorded_run_story_records import Story
 

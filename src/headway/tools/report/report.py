@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from headway.core.opaque import JsonObject
-from headway.observe.samples import Sample, in_words
+from headway.runs.samples import Sample, in_words
 from headway.tools.report import series
 from headway.tools.report.advice import Finding, without_findings
 from headway.tools.report.agent_report import agents

@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.core.refusals import refusal
-from headway.observe.environment import process_is_alive
-from headway.observe.folder import RunFolder
-from headway.observe.samples import EVAL, TRAIN, Sample, choose, read_samples
 from headway.observe.whole_files import write_whole
-from headway.recipes import RECIPES, load_recipe
-from headway.recipes.config import RunConfig
+from headway.runs.config import RunConfig
+from headway.runs.folder import RunFolder
+from headway.runs.folder_environment import process_is_alive
+from headway.runs.recipes_package import RECIPES, load_recipe
+from headway.runs.samples import EVAL, TRAIN, Sample, choose, read_samples
 from headway.tools.report.advice import advise, bottleneck
 from headway.tools.report.agent_report import newest_groups
 from headway.tools.report.recorded_run_run_history import ONLY_ITS_END, read_story

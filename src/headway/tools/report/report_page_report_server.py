@@ -11,10 +11,10 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from headway.core.opaque import JsonObject
-from headway.core.this_machine import NAMES, is_of_this_machine
-from headway.observe.folder import RunFolder
-from headway.observe.log_parts import log_size
-from headway.observe.strangers import StrangersServer
+from headway.runs.folder import RunFolder
+from headway.runs.local_server_strangers import StrangersServer
+from headway.runs.local_server_this_machine import NAMES, is_of_this_machine
+from headway.runs.log_parts import log_size
 from headway.tools.report.recorded_run_run_history import StoryReader
 from headway.tools.report.recorded_run_story_records import Story
 from headway.tools.report.report import document, page

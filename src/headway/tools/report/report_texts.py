@@ -10,9 +10,9 @@ from pathlib import Path
 from headway.core.history_records import settings_of_line
 from headway.core.naming import learner_name
 from headway.core.opaque import JsonObject, SettingValue
-from headway.observe.environment import not_known
-from headway.observe.samples import Sample
 from headway.observe.statistics import seconds
+from headway.runs.folder_environment import not_known
+from headway.runs.samples import Sample
 from headway.tools.report.advice import Finding
 from headway.tools.report.recorded_run_story_records import LEARNER, LineStory, Story
 from headway.tools.report.series import step_word

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from headway.core.history_records import RoleInterval
 from headway.observe.activities import in_words, were_in_words
-from headway.observe.alarms import alarm_line
-from headway.observe.console import LineStatus, RoleStatus, Status, duration
-from headway.observe.environment import not_known, process_is_alive
-from headway.observe.episodes_in_words import in_words as in_words_of
-from headway.observe.folder import RunFolder
-from headway.observe.log_parts import log_size
+from headway.runs.console import LineStatus, RoleStatus, Status, duration
+from headway.runs.console_episodes_in_words import in_words as in_words_of
+from headway.runs.folder import RunFolder
+from headway.runs.folder_environment import not_known, process_is_alive
+from headway.runs.log_parts import log_size
+from headway.runs.monitor_alarms import alarm_line
 from headway.tools.report.agent_report import lately
 from headway.tools.report.recorded_run_run_history import describe, read_story
 from headway.tools.report.recorded_run_story_records import LineStory, Story

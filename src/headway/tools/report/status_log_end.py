@@ -18,9 +18,9 @@ import orjson
 
 from headway.core.naming import learner_name, seat_name
 from headway.core.opaque import JsonObject
-from headway.observe.log_parts import lines_from, log_begin
-from headway.observe.parsed_json import parsed
-from headway.observe.recorder import parse_event
+from headway.runs.event_log import parse_event
+from headway.runs.log_parts import lines_from, log_begin
+from headway.runs.parsed_json import parsed
 from headway.tools.report.recorded_run_run_history import tell_end
 from headway.tools.report.recorded_run_story_records import EVALUATOR, LEARNER, Story
 

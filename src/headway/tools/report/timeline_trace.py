@@ -27,8 +27,8 @@ from headway.core.history_records import PHASES, RoleInterval
 from headway.core.naming import learner_name
 from headway.core.opaque import JsonObject
 from headway.observe.activities import WAITS_FOR
-from headway.observe.folder import RunFolder
 from headway.observe.whole_files import write_whole
+from headway.runs.folder import RunFolder
 from headway.tools.report.recorded_run_run_history import read_story
 from headway.tools.report.recorded_run_story_records import LineStory, Story
 from headway.tools.report.series_notable_moments import notable_moments

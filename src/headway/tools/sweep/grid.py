@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel
 
 from headway.core.opaque import JsonObject, SettingValue
-from headway.recipes.config import ConfigError, RunConfig, read_values, understand
+from headway.runs.config import ConfigError, RunConfig, read_values, understand
 
 MOST_RUNS = 10_000
 LONGEST_FOLDER = 120

@@ -26,9 +26,9 @@ from typing import Literal
 import yaml
 
 from headway.core.opaque import JsonObject
-from headway.observe.folder import FolderInUse, RunFolder, load_yaml, whole_yaml
-from headway.observe.parsed_json import parsed
 from headway.observe.whole_files import write_whole
+from headway.runs.folder import FolderInUse, RunFolder, load_yaml, whole_yaml
+from headway.runs.parsed_json import parsed
 from headway.tools.sweep.grid import SweepRun
 
 State = Literal["waiting", "running", "finished", "interrupted", "failed"]

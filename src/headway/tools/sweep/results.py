@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headway.core.opaque import JsonObject
-from headway.observe.parsed_json import parsed
+from headway.runs.parsed_json import parsed
 from headway.tools.report.series import finite
 from headway.tools.sweep import results_aggregate as aggregate
 from headway.tools.sweep.grid import SweepRun, label_of

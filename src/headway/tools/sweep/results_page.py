@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headway.core.opaque import JsonObject
-from headway.observe.folder import RunFolder
 from headway.observe.whole_files import write_whole
+from headway.runs.folder import RunFolder
 from headway.tools.report.recorded_run_story_records import Story
 from headway.tools.report.report import filled
 from headway.tools.report.report_texts import env_name

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.core.opaque import JsonObject, SettingValue
-from headway.observe.folder import check_name
-from headway.recipes import Recipe, load_recipe
-from headway.recipes.config import RunConfig, read_values
+from headway.runs.config import RunConfig, read_values
+from headway.runs.folder import check_name
+from headway.runs.recipes_package import Recipe, load_recipe
 from headway.tools.sweep.grid import Grid, SweepRun, plan_runs, read_seeds
 from headway.tools.sweep.grid_folder import Sweep, SweepFolder
 from headway.tools.sweep.results_page import write_results

@@ -1,0 +1,1 @@
+"""runs: say here what this package is for."""

@@ -1,1 +1,0 @@
-"""What a run has learned, to use elsewhere: policies that act, models that reply, files for other programs."""
