@@ -44,9 +44,9 @@ from headway.agents.recipe import build_conversation, build_player, stations
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.types import MEASURES, Batch, LearnReport, derive_seed
-from headway.launching.runtimes import build_runtime
 from headway.llm.engine.protocol_engine import Engine, Sampling
 from headway.llm.model.conversation import Conversation
+from headway.runtimes.build import build_runtime
 
 GROUPS, GROUP = 8, 8
 MOST, TRAINING = 200, 110

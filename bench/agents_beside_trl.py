@@ -146,8 +146,8 @@ def processor_s() -> float:
 def run_ours(job: Job, lead: float, threads: int, where: str) -> dict[str, Any]:
     from headway.agents.recipe import AgentConfig, stations
     from headway.coordinate.coordinator import Coordinator
-    from headway.launching.runtimes import build_runtime
     from headway.runs.event_log import MemoryRecorder
+    from headway.runtimes.build import build_runtime
 
     config = AgentConfig(
         env="lights",

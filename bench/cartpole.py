@@ -75,11 +75,11 @@ def run_headway(seed: int, limit_s: float, lead: float, settings: dict[str, Any]
     import torch
 
     from headway.coordinate.coordinator import Coordinator
-    from headway.launching.runtimes import build_runtime
     from headway.ppo.cartpole import CartPoleConfig
     from headway.ppo.mlp_kernels import advantage_moments
     from headway.ppo.recipe_ppo import stations
     from headway.runs.event_log import MemoryRecorder
+    from headway.runtimes.build import build_runtime
 
     class Watch(MemoryRecorder):
         """Ends the run at the first update whose rolling return is high enough."""

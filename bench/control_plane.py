@@ -19,7 +19,7 @@ from headway.coordinate.coordinator import Coordinator
 from headway.llm.grpo import GRPOConfig, stations
 from headway.llm.train.grpo_learner_learner import GRPOLearner
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.threads import Threads
+from headway.runtimes.threads import Threads
 
 SNAPSHOTS: list[float] = []
 

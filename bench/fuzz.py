@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.children.in_child import die_with_parent
+from headway.runtimes.child_process_in_child import die_with_parent
 from headway.testing.auditor import RULES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -37,7 +37,7 @@ def run_ours(lead: float, threads: int, updates: int, seed: int) -> dict[str, An
     from headway.coordinate.coordinator import Coordinator
     from headway.llm.grpo import GRPOConfig, stations
     from headway.runs.event_log import MemoryRecorder
-    from headway.runtime.threads import Threads
+    from headway.runtimes.threads import Threads
 
     config = GRPOConfig(
         task="larger_than",

@@ -56,7 +56,7 @@ def run_cell(task: str, lead: float, seed: int, options: dict[str, Any]) -> dict
     from headway.coordinate.coordinator import Coordinator
     from headway.llm.grpo import GRPOConfig, stations
     from headway.runs.event_log import MemoryRecorder
-    from headway.runtime.threads import Threads
+    from headway.runtimes.threads import Threads
 
     config = GRPOConfig(**{**SHARED, **TASKS[task], **options}, max_lead=lead, seed=seed)
     runtime, recorder = Threads(), MemoryRecorder()

@@ -39,8 +39,8 @@ from headway.llm.train.grpo_learner_learner import GRPOLearner, GRPOSettings
 from headway.llm.weights.receiver_weight_link import Intake
 from headway.llm.weights.source_linked_learner import LinkedLearner
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.processes import Processes
-from headway.runtime.threads import Threads
+from headway.runtimes.processes import Processes
+from headway.runtimes.threads import Threads
 
 PROMPT_TOKENS = 128
 

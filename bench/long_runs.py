@@ -39,7 +39,7 @@ from headway.runs.log_file import LOG_LIMIT_MB
 from headway.runs.metrics import Metrics
 from headway.runs.sinks import JsonLines
 from headway.runs.sinks_point_maker import PointMaker
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 run_files.TRACE_UP_TO_BYTES = 0  # what a short run writes at its end, and a long one does not

@@ -29,7 +29,7 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
+from headway.runtimes.build import build_runtime
 
 PAUSE_S = 0.1
 COLLECTORS = {"threads": 1000, "processes": 16, "ray": 64, "bare": 64}

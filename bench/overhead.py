@@ -22,9 +22,9 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import EventLog
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 REPEATS = 5

@@ -23,8 +23,8 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
+from headway.runtimes.build import build_runtime
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.what_if_fitting import fit
 from headway.tools.simulate.simulation import simulate

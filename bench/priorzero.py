@@ -46,9 +46,9 @@ def run_one(prior: str, settings: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from headway.coordinate.coordinator import Coordinator
-    from headway.launching.runtimes import build_runtime
     from headway.runs.config import read_values
     from headway.runs.event_log import MemoryRecorder
+    from headway.runtimes.build import build_runtime
     from headway.text_games import recipe_priorzero as priorzero
 
     torch.set_num_threads(1)

@@ -27,7 +27,7 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
+from headway.runtimes.build import build_runtime
 
 REPEATS = 5
 LEAD = 2

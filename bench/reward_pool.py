@@ -32,7 +32,7 @@ from headway.llm.tasks.reward_functions import RewardFunctions, load_rewards
 from headway.llm.tasks.reward_pool import PoolSettings
 from headway.llm.tasks.tasks import Prompt, PromptTask, user_says
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.threads import Threads
+from headway.runtimes.threads import Threads
 
 SERVICE = """
 import asyncio, time

@@ -19,9 +19,9 @@ def recorded(recipe: str, settings: dict[str, Any]) -> tuple[RunResult, list[dic
     import torch
 
     from headway.coordinate.coordinator import Coordinator
-    from headway.launching.runtimes import build_runtime
     from headway.runs.config import read_values
     from headway.runs.event_log import MemoryRecorder
+    from headway.runtimes.build import build_runtime
 
     torch.set_num_threads(1)
     module = importlib.import_module(f"headway.recipes.{recipe}")

@@ -165,7 +165,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from headway.coordinate.settings import Plan, Settings
     from headway.runs.event_log import MemoryRecorder
     from headway.runs.fingerprint import fingerprint
-    from headway.runtime.inline import Inline
+    from headway.runtimes.inline import Inline
 
     torch.set_num_threads(1)
     game = cell.game

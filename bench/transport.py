@@ -32,12 +32,12 @@ import numpy as np
 import torch
 import torch.multiprocessing as mp
 
-from headway.children.channel import Channel
 from headway.core.protocols import Role
 from headway.core.types import Snapshot
-from headway.runtime.arena import Arena, SharedRef
-from headway.runtime.processes import Processes
-from headway.runtime.transport import Views, encode
+from headway.runtimes.child_process_channel import Channel
+from headway.runtimes.processes import Processes
+from headway.runtimes.shared_memory_arena import Arena, SharedRef
+from headway.runtimes.shared_memory_transport import Views, encode
 
 REPEATS = 7
 WINDOW = 64  # rollouts on their way at a time, everywhere

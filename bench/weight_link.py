@@ -30,11 +30,11 @@ from typing import Any
 
 import torch
 
-from headway.children.channel import Channel
 from headway.llm.weights.receiver_weight_link import Intake
 from headway.llm.weights.source_weight_source import WeightSource
-from headway.runtime.arena import Arena
-from headway.runtime.transport import Views, encode
+from headway.runtimes.child_process_channel import Channel
+from headway.runtimes.shared_memory_arena import Arena
+from headway.runtimes.shared_memory_transport import Views, encode
 
 REPEATS = 9
 TENSORS = 64

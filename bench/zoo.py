@@ -90,10 +90,10 @@ def run_headway(env: str, seed: int, more: dict[str, Any]) -> dict[str, Any]:
 
     from headway.coordinate.best_weights import Kept
     from headway.coordinate.coordinator import Coordinator
-    from headway.launching.runtimes import build_runtime
     from headway.ppo.recipe_ppo import PPOConfig, load_policy, stations
     from headway.runs.config import read_values
     from headway.runs.event_log import MemoryRecorder
+    from headway.runtimes.build import build_runtime
 
     class Watch(MemoryRecorder):
         """Says when the last 100 episodes were good enough."""

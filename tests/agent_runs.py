@@ -12,9 +12,9 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.protocols import Runtime
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.config import read_values
 from headway.runs.event_log import MemoryRecorder
+from headway.runtimes.build import build_runtime
 
 GAMES = Path(__file__).parent / "counting_games.py"
 

@@ -108,7 +108,7 @@ def main(job: Job) -> dict[str, Any]:
     from headway.runs.fingerprint import fingerprint
     from headway.runs.folder import RunFolder
     from headway.runs.launch_session import launch
-    from headway.runtime.ray_actors import RayActors
+    from headway.runtimes.ray_actors import RayActors
 
     runtime = RayActors(job.address, keeps_copies=job.keeps_copies)
     folder = RunFolder(Path(job.folder))

@@ -20,7 +20,7 @@ from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Ticket
-from headway.runtime.virtual import Fault
+from headway.runtimes.virtual import Fault
 from headway.tools.simulate.workloads import COLLECTING, Constant, Duration, Exponential, Lognormal, unit
 
 

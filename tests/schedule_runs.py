@@ -45,7 +45,7 @@ from headway.coordinate.waits import Stalled
 from headway.core.order import OnStale
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 from headway.runs.log_file import Mark
-from headway.runtime.virtual import Deadlock, Virtual
+from headway.runtimes.virtual import Deadlock, Virtual
 from headway.testing.auditor import Terms, Violation, audit
 from headway.tools.simulate.workloads import Constant
 

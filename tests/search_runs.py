@@ -6,9 +6,9 @@ from typing import Any
 
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
-from headway.launching.runtimes import build_runtime
 from headway.runs.config import read_values
 from headway.runs.recipes_package import load_recipe
+from headway.runtimes.build import build_runtime
 from headway.zero.stations_search_run import SearchConfig
 
 TINY: dict[str, Any] = {

@@ -12,10 +12,10 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
 from headway.core.rules import Tally
 from headway.core.types import Batch, Snapshot, Ticket, derive_seed
-from headway.launching.runtimes import build_runtime
 from headway.llm.model.tiny_llama import make_word_model
 from headway.runs.config import read_values
 from headway.runs.fingerprint import fingerprint
+from headway.runtimes.build import build_runtime
 from headway.text_games import recipe_priorzero as priorzero
 from headway.text_games.guidance import LINE
 from headway.text_games.mini_world import MiniWorld

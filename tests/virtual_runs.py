@@ -13,7 +13,7 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.virtual import Virtual, Workload
+from headway.runtimes.virtual import Virtual, Workload
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.recorded_run_story_records import Story
 from headway.tools.simulate.workloads import (

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from headway.core.protocols import CannotGoOn, Placement
     from headway.core.rules import ReplayRatio
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
-    from headway.launching.runtimes import build_runtime
     from headway.runs.launch_background import Run
     from headway.runs.launch_of_functions import run
     from headway.runs.launch_session import launch
     from headway.runs.recipes_loading import load
     from headway.runs.start import start, train
+    from headway.runtimes.build import build_runtime
     from headway.tools.sweep.runner_session import SweepFailed, sweep
 
 __version__ = "0.1.0"

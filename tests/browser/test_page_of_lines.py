@@ -16,7 +16,7 @@ from headway.coordinate.line_settings import LineSettings
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY, OnStale
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.testing.two_lines import SECOND, two_line_stations
 from headway.tools.simulate.workloads import Exponential, FaultyWorkload
 

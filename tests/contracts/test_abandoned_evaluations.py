@@ -18,12 +18,12 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import Score, Snapshot
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.files_run_summary import statistics_rows
 from headway.runs.fingerprint import fingerprint
 from headway.runs.launch_of_functions import run
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.testing.fakes import ToyEvaluator, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 

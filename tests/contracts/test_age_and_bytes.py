@@ -20,11 +20,11 @@ from headway.coordinate.waits import Stalled
 from headway.core.order import READY, OnStale
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runs.metrics import metrics_of
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, Lognormal, SimulatedLearner, SteadyWorkload
 

@@ -21,11 +21,9 @@ from headway.agents.collector_agent_episodes import EpisodeCollector  # noqa: E4
 from headway.agents.episodes_episode_player import PausableClock  # noqa: E402
 from headway.agents.loading import load_env  # noqa: E402
 from headway.agents.recipe import AgentConfig, stations  # noqa: E402
-from headway.children.daemon_thread import in_daemon_thread  # noqa: E402
 from headway.coordinate.coordinator import Coordinator  # noqa: E402
 from headway.coordinate.role_calls import RunFailed  # noqa: E402
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed  # noqa: E402
-from headway.launching.runtimes import build_runtime  # noqa: E402
 from headway.llm.build_language_model import build_engine  # noqa: E402
 from headway.llm.engine.protocol_engine import Sampling  # noqa: E402
 from headway.llm.model.conversation import Conversation  # noqa: E402
@@ -33,6 +31,8 @@ from headway.llm.model.loading_models import load_tokenizer  # noqa: E402
 from headway.llm.rollouts_episode import EpisodeBuilder, Episodes  # noqa: E402
 from headway.runs.event_log import MemoryRecorder  # noqa: E402
 from headway.runs.fingerprint import fingerprint  # noqa: E402
+from headway.runtimes.build import build_runtime  # noqa: E402
+from headway.runtimes.loop_threads_daemon_thread import in_daemon_thread  # noqa: E402
 from headway.testing.auditor import audit as audit_log  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 

@@ -15,10 +15,10 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.testing.fakes import Pause, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 

@@ -17,7 +17,7 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.order import OLDEST, OnStale, Order, window
 from headway.core.rules import ReplayRatio
-from headway.runtime.virtual import Fault, Virtual, Workload
+from headway.runtimes.virtual import Fault, Virtual, Workload
 from headway.testing.auditor import audit
 from headway.tools.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload
 

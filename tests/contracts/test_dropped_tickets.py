@@ -19,10 +19,10 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.testing.fakes import SIZE, ToyCollector, ToyLearner
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 

@@ -24,7 +24,7 @@ from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.tools.simulate.workloads import Exponential, FaultyWorkload, Lognormal, SimulatedLearner
 
 SCHEDULES = 5000

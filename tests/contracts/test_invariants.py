@@ -27,11 +27,11 @@ from headway.coordinate.waits import Stalled
 from headway.core.order import READY, OnStale, window
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runs.launch_of_functions import run as run_functions
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.testing.auditor import audit as audit_log
 from headway.testing.fakes import Pause, ToyCollector, ToyEvaluator, ToyLearner, toy_stations
 from headway.tools.simulate.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload

@@ -33,13 +33,13 @@ from headway.coordinate.waits import Stalled
 from headway.core.order import READY
 from headway.core.protocols import Runtime
 from headway.core.types import Rollout, Snapshot, Span, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.console_run_status import look_at
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.files_run_summary import statistics_rows
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.processes import Processes
-from headway.runtime.virtual import Fault, Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.processes import Processes
+from headway.runtimes.virtual import Fault, Virtual
 from headway.testing.fakes import (
     Pause,
     ToyCollector,

@@ -26,8 +26,8 @@ from headway.core.rules import ReplayRatio
 from headway.core.types import Rollout, Snapshot, Ticket, carriers, map_payloads
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.inline import Inline
-from headway.runtime.virtual import Virtual
+from headway.runtimes.inline import Inline
+from headway.runtimes.virtual import Virtual
 from headway.testing.fakes import ToyCollector, ToyLearner, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
 from headway.tools.simulate.workloads import Exponential, FaultyWorkload, Lognormal
 

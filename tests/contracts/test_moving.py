@@ -19,7 +19,7 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import GivesNotice, Notice, RoleLate
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.testing.auditor import audit as faults_in
 from headway.testing.fakes import ToyCollector, ToyEngine, engine_stations, pinned_loop, toy_stations
 from headway.tools.report.recorded_run_run_history import tell

@@ -19,10 +19,10 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.protocols import Runtime
 from headway.core.types import Rollout, Score, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.virtual import Fault, Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Fault, Virtual
 from headway.testing.auditor import audit
 from headway.testing.fakes import ToyEngine, ToyEvaluator, ToyLearner, engine_stations, pinned_loop
 from headway.tools.report.recorded_run_run_history import tell

@@ -21,7 +21,7 @@ from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.core.order import READY
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.processes import Processes
+from headway.runtimes.processes import Processes
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
 
 

@@ -24,12 +24,12 @@ from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Rollout
-from headway.launching.runtimes import build_runtime
 from headway.replay.with_replay import WithReplay
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runs.metrics import metrics_of
-from headway.runtime.virtual import Fault, Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Fault, Virtual
 from headway.testing.fakes import Pause, toy_stations
 from headway.testing.replay_fakes import (
     ToyReanalyzer,

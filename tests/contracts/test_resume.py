@@ -24,14 +24,14 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.rules import ReplayRatio
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import EventLog, read_events
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder
 from headway.runs.launch_session import launch
 from headway.runs.log_file import Mark
 from headway.runs.log_parts import go_on_at
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.testing.fakes import Pause, ToyLearner, ToyReplayLearner, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 

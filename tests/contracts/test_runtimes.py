@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from headway.core.protocols import Runtime
-from headway.runtime.inline import Inline
-from headway.runtime.processes import Processes
-from headway.runtime.threads import Threads
-from headway.runtime.virtual import Fault, Virtual
+from headway.runtimes.inline import Inline
+from headway.runtimes.processes import Processes
+from headway.runtimes.threads import Threads
+from headway.runtimes.virtual import Fault, Virtual
 from headway.testing.runtime_contract import SOON_S, RuntimeContract
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 

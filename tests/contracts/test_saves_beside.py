@@ -19,9 +19,9 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Deadlines, Plan, Settings
 from headway.core.saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
+from headway.runtimes.build import build_runtime
 from headway.testing.fakes import ToyLearner, pinned_loop, toy_stations
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.what_if_fitting import fit

@@ -20,9 +20,9 @@ from headway.coordinate.scaling import MOST, ScaleRefused
 from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import READY
 from headway.core.protocols import Runtime
-from headway.launching.runtimes import build_runtime
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.virtual import Fault, Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Fault, Virtual
 from headway.testing.auditor import audit
 from headway.testing.fakes import Pause, engine_stations, toy_stations
 from headway.tools.report.recorded_run_run_history import tell

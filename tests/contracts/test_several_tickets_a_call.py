@@ -15,11 +15,11 @@ from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.opaque import RoleAnswer
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.config import RunConfig
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.inline import Inline
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.inline import Inline
+from headway.runtimes.virtual import Virtual
 from headway.testing.auditor import audit
 from headway.tools.simulate.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload
 

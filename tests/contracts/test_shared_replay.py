@@ -25,14 +25,14 @@ from headway.core.order import READY
 from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.replay.with_replay import WithReplay
 from headway.runs.event_log import EventLog, MemoryRecorder, read_events
 from headway.runs.fingerprint import fingerprint
 from headway.runs.log_file import Mark
 from headway.runs.log_parts import go_on_at
-from headway.runtime.processes import Processes
-from headway.runtime.virtual import Fault, Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.processes import Processes
+from headway.runtimes.virtual import Fault, Virtual
 from headway.testing.fakes import Pause, ToyCollector, ToyLearner, ToyReplayLearner, toy_stations
 from headway.testing.replay_fakes import ToyDrawLearner, ToyReplay, plain_replay_loop, toy_replay_stations
 from headway.tools.simulate.workloads import Constant, Exponential, FaultyWorkload, Lognormal, SteadyWorkload

@@ -26,13 +26,13 @@ from headway.coordinate.checkpoint import CheckpointStore, RunState
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.settings import Deadlines, Plan, Settings
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder, read_events
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import FolderInUse, RunFolder
 from headway.runs.launch_of_functions import run
 from headway.runs.launch_session import launch
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.testing.fakes import Pause, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 

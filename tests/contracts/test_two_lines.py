@@ -33,13 +33,13 @@ from headway.core.protocols import PayloadLost, Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, Ticket
 from headway.core.written_events import as_event
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.files_run_summary import statistics_rows
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder
 from headway.runs.launch_session import launch
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.testing.auditor import Terms, audit
 from headway.testing.two_lines import SECOND, PairEvaluator, plain_two_line_loop, two_line_stations
 from headway.tools.report.advice import advise, bottleneck

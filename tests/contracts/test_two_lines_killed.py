@@ -17,10 +17,10 @@ from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Settings
 from headway.core.rules import ReplayRatio
-from headway.launching.runtimes import build_runtime
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.processes import Processes
+from headway.runtimes.build import build_runtime
+from headway.runtimes.processes import Processes
 from headway.testing.auditor import Terms, audit
 from headway.testing.two_lines import SECOND, two_line_stations
 

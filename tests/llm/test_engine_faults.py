@@ -25,11 +25,11 @@ from headway.coordinate.roles import Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.types import Batch, LearnReport
-from headway.launching.runtimes import build_runtime
 from headway.llm.collector import GroupCollector, GroupSettings
 from headway.llm.engine.protocol_engine import Engine, Sampling
 from headway.llm.tasks.tasks import Prompt, PromptTask, user_says
 from headway.runs.event_log import MemoryRecorder
+from headway.runtimes.build import build_runtime
 
 PROMPTS = 500
 Deed = Callable[[], None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.runtime.ray_doubts import DOUBT_S, Doubts, NodeRoom
+from headway.runtimes.ray_cluster_ray_doubts import DOUBT_S, Doubts, NodeRoom
 
 WISHES = {"CPU": 1.0, "GPU": 0.0, "simulator": 1.0}
 

@@ -9,11 +9,11 @@ import pytest
 from running_processes import title, wait_until_gone
 
 from headway.coordinate.coordinator import Coordinator
-from headway.launching.runtimes import build_runtime
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runs.launch_session import launch
+from headway.runtimes.build import build_runtime
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

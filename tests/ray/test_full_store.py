@@ -21,7 +21,7 @@ from headway.core.protocols import Placement
 from headway.core.types import Batch, Rollout, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.ray_actors import RayActors
+from headway.runtimes.ray_actors import RayActors
 from headway.testing.fakes import ToyCollector, ToyLearner, pinned_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -22,8 +22,8 @@ from waiting import patient
 from headway.core.protocols import Placement, Reserves, Role, RoleLate
 from headway.ranks.ranked_learner import RankedLearner
 from headway.ranks.ray_ranks import RayRanks
-from headway.runtime.ray_actors import RayActors
-from headway.runtime.ray_reservations import CannotPlace, check_room
+from headway.runtimes.ray_actors import RayActors
+from headway.runtimes.ray_cluster_ray_reservations import CannotPlace, check_room
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 MEMORY = {"object_store_memory": 100 << 20}

@@ -23,7 +23,7 @@ from headway.core.order import READY
 from headway.core.protocols import PayloadLost, Placement, Role, RoleDied, RoleLate
 from headway.core.types import Batch, Rollout, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.ray_actors import RayActors
+from headway.runtimes.ray_actors import RayActors
 from headway.testing.fakes import Echo, Pause, ToyCollector, ToyLearner
 from headway.testing.runtime_contract import SOON_S
 

@@ -28,7 +28,7 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.protocols import Placement
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.ray_actors import RayActors
+from headway.runtimes.ray_actors import RayActors
 from headway.testing.fakes import Pause, ToyCollector, ToyLearner, pinned_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150), pytest.mark.usefixtures("no_ray")]
@@ -113,7 +113,7 @@ from pathlib import Path
 
 sys.path[:0] = [{tests!r}, {folder!r}]
 from test_notices import *
-from headway.runtime.ray_control_store import RECONNECT_S
+from headway.runtimes.ray_cluster_ray_control_store import RECONNECT_S
 
 stations = Stations(collector, ToyLearner, collector_placement=Placement(num_cpus=0.2))
 store, end = CheckpointStore(Path(sys.argv[1])), 100_000

@@ -26,7 +26,7 @@ from headway.ranks.ranked_learner import RankedLearner, RankFailed
 from headway.ranks.ray_ranks import RayRanks
 from headway.runs.fingerprint import fingerprint
 from headway.runs.launch_session import launch
-from headway.runtime.ray_actors import RayActors
+from headway.runtimes.ray_actors import RayActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 in_local_ray = pytest.mark.usefixtures("local_ray")

@@ -26,8 +26,8 @@ from headway.ppo.colorlines.recipe import ColorLinesConfig, stations
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runs.launch_session import launch
-from headway.runtime.inline import Inline
-from headway.runtime.ray_actors import RayActors
+from headway.runtimes.inline import Inline
+from headway.runtimes.ray_actors import RayActors
 from headway.testing.fakes import Pause, ToyCollector
 from headway.testing.replay_fakes import plain_replay_loop, toy_replay_stations
 

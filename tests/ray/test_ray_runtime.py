@@ -33,15 +33,15 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, Rollout, Snapshot
-from headway.launching.runtimes import build_runtime
 from headway.ppo import recipe_ppo as ppo
 from headway.ppo.recipe_ppo import PPOConfig
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runs.launch_session import launch
-from headway.runtime.ray_actors import RayActors
-from headway.runtime.ray_notices import hear
-from headway.runtime.ray_payloads import RayRef
+from headway.runtimes.build import build_runtime
+from headway.runtimes.ray_actors import RayActors
+from headway.runtimes.ray_cluster_ray_notices import hear
+from headway.runtimes.ray_role_ray_payloads import RayRef
 from headway.testing.auditor import audit as audit_log
 from headway.testing.fakes import Echo, Pause, ToyEngine, engine_stations, pinned_loop, plain_loop, toy_stations
 from headway.testing.runtime_contract import SOON_S, RuntimeContract

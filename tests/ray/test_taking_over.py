@@ -13,8 +13,8 @@ from running_processes import wait_until_gone
 from waiting import patient
 
 from headway.core.protocols import GivesNotice, Placement, Role
-from headway.runtime.ray_actors import RayActors
-from headway.runtime.ray_doubts import Doubts, rooms
+from headway.runtimes.ray_actors import RayActors
+from headway.runtimes.ray_cluster_ray_doubts import Doubts, rooms
 from headway.testing.fakes import Echo
 from headway.testing.runtime_contract import SOON_S
 

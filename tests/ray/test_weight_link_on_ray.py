@@ -16,8 +16,8 @@ from headway.coordinate.coordinator import Coordinator
 from headway.llm.grpo import GRPOConfig, stations
 from headway.runs.config import read_values
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.inline import Inline
-from headway.runtime.ray_actors import RayActors
+from headway.runtimes.inline import Inline
+from headway.runtimes.ray_actors import RayActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("local_ray")]
 

@@ -21,11 +21,11 @@ from headway.core.types import Snapshot, Ticket
 from headway.envs.atari import EpisodePerLife, FireFirst, NoOpStarts
 from headway.envs.resumable import can_be_carried
 from headway.envs.source_env_source import EnvSource
-from headway.launching.runtimes import build_runtime
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.ppo.segments_reward_scale import RewardSigns
 from headway.runs.config import ConfigError, read_values
 from headway.runs.fingerprint import fingerprint
+from headway.runtimes.build import build_runtime
 
 pytestmark = pytest.mark.timeout(120)
 BREAKOUT = "ALE/Breakout-v5"

@@ -28,8 +28,8 @@ from headway.llm.grpo import GRPOConfig, stations
 from headway.runs.config import read_values
 from headway.runs.event_log import MemoryRecorder, read_events
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.processes import Processes
-from headway.runtime.threads import Threads
+from headway.runtimes.processes import Processes
+from headway.runtimes.threads import Threads
 from headway.testing.tiny_models import save_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -19,12 +19,12 @@ from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay
 from headway.coordinate.run_result import RunResult
-from headway.launching.runtimes import build_runtime
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runs.config import ConfigError, read_values
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder
+from headway.runtimes.build import build_runtime
 
 pytestmark = pytest.mark.timeout(120)
 RECALL = "recall_games:Recall-v0"

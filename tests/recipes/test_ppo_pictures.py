@@ -17,10 +17,10 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
 from headway.core.types import Snapshot, Ticket
 from headway.envs.gymnasium_vector import Discrete, Spec, as_features, describe_spaces
-from headway.launching.runtimes import build_runtime
 from headway.ppo.policy import Actor, ActorCritic
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runs.fingerprint import fingerprint
+from headway.runtimes.build import build_runtime
 
 
 def config_of(env: str, **more: Any) -> PPOConfig:

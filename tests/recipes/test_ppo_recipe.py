@@ -11,12 +11,12 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.rerun import replay
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.run_result import RunResult
-from headway.launching.runtimes import build_runtime
 from headway.ppo.cartpole import CartPoleConfig
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runs.config import ConfigError, read_values
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
+from headway.runtimes.build import build_runtime
 
 
 def run(config: PPOConfig, recorder: Any = None) -> RunResult:

@@ -21,7 +21,7 @@ from headway.coordinate.run_result import RunResult
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runs.recipes_package import load_recipe
-from headway.runtime.processes import Processes
+from headway.runtimes.processes import Processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -22,8 +22,8 @@ from headway.llm.memory.model_shapes import find_shape
 from headway.runs.config import ConfigError
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.processes import Processes
-from headway.runtime.threads import Threads
+from headway.runtimes.processes import Processes
+from headway.runtimes.threads import Threads
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -13,10 +13,10 @@ pytest.importorskip("gymnasium")
 import headway
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
-from headway.launching.runtimes import build_runtime
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runs.config import ConfigError, read_values
 from headway.runs.fingerprint import fingerprint
+from headway.runtimes.build import build_runtime
 
 LIGHTS: dict[str, Any] = {
     "env": "picture_games:Lights-gray-v0",

@@ -27,9 +27,9 @@ from headway.llm.weights.receiver_weight_link import LinkedWeights
 from headway.runs.config import ConfigError
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
-from headway.runtime.arena import SharedRef
-from headway.runtime.inline import Inline
-from headway.runtime.processes import Processes
+from headway.runtimes.inline import Inline
+from headway.runtimes.processes import Processes
+from headway.runtimes.shared_memory_arena import SharedRef
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Retries
 from headway.core.order import READY, OnStale, window
 from headway.core.rules import ReplayRatio
-from headway.runtime.virtual import Workload
+from headway.runtimes.virtual import Workload
 from headway.testing import (
     audit_admission,
     audit_evaluations,

@@ -17,8 +17,8 @@ from headway.core.protocols import PayloadLost
 from headway.core.types import Score
 from headway.runs.event_log import read_events
 from headway.runs.launch_of_functions import run
-from headway.runtime.inline import Inline
-from headway.runtime.threads import Threads
+from headway.runtimes.inline import Inline
+from headway.runtimes.threads import Threads
 
 Output = pytest.CaptureFixture[str]
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.coordinate.waits import BETWEEN, Board, Stalled, TimeSpent
-from headway.runtime.virtual import Deadlock, VirtualLoop
+from headway.runtimes.virtual import Deadlock, VirtualLoop
 
 stable = settings(max_examples=100, deadline=None, derandomize=True)
 

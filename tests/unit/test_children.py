@@ -16,17 +16,17 @@ import pytest
 from running_processes import is_running
 from waiting import wait_until
 
-from headway.children.channel import Channel, HungUp
-from headway.children.child import Child, Command
-from headway.children.memory import read_value, write_value
 from headway.llm.engine import vllm_host
+from headway.runtimes.child_process_channel import Channel, HungUp
+from headway.runtimes.child_process_child import Child, Command
+from headway.runtimes.child_process_memory import read_value, write_value
 
 pytestmark = pytest.mark.timeout(60)
 
 
 def script(text: str) -> Command:
     """A helper that begins as all do and then runs `text` with `channel`."""
-    begin = "import os, signal, sys, time\nfrom headway.children.in_child import begin\n"
+    begin = "import os, signal, sys, time\nfrom headway.runtimes.child_process_in_child import begin\n"
     program = begin + "channel = begin(*map(int, sys.argv[1:]))\n" + textwrap.dedent(text)
     return lambda fds: [sys.executable, "-c", program, *map(str, fds)]
 
@@ -109,8 +109,8 @@ def test_no_helper_outlives_a_killed_parent(has_lifeline: bool, tmp_path: Path) 
     """With a lifeline, not even where the thread that started it is gone and a fork of the parent lives on."""
     program = f"""
     import os, sys, threading, time
-    from headway.children.channel import Channel
-    from headway.children.child import Child
+    from headway.runtimes.child_process_channel import Channel
+    from headway.runtimes.child_process_child import Child
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     from test_children import STUBBORN, script
     started = []

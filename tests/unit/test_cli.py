@@ -28,7 +28,6 @@ from headway.cli.words import read_options
 from headway.coordinate.checkpoint import CheckpointStore
 from headway.coordinate.roles import Stations
 from headway.coordinate.settings import Plan, Settings
-from headway.launching.runtimes import build_runtime
 from headway.runs.bandit import FunctionsConfig
 from headway.runs.config import RunConfig, in_our_words
 from headway.runs.console_run_status import status_of
@@ -38,7 +37,8 @@ from headway.runs.folder import RunFolder
 from headway.runs.launch_of_functions import run
 from headway.runs.launch_session import launch
 from headway.runs.recipes_package import RECIPES, load_recipe
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.tools.names.flat import KNOWN_NAMES
 from headway.tools.simulate.workloads import Constant, SimulatedCollector, SimulatedLearner, SteadyWorkload
 

@@ -8,8 +8,8 @@ import pytest
 
 from headway.coordinate.roles import CollectorRole, EvaluatorRole
 from headway.core.protocols import Role, Runtime
-from headway.runtime.inline import Inline
-from headway.runtime.threads import Threads
+from headway.runtimes.inline import Inline
+from headway.runtimes.threads import Threads
 
 
 class Holder:

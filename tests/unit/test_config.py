@@ -11,11 +11,11 @@ import yaml
 from pydantic import Field, ValidationError
 
 from headway.core.order import READY
-from headway.launching.runtimes import RUNTIMES, build_runtime
 from headway.runs.config import ConfigError, RunConfig, read_values, without
 from headway.runs.files_run_files import with_absolute_paths
 from headway.runs.folder import RunFolder, read_config
 from headway.runs.recipes_package import RECIPES, load_recipe
+from headway.runtimes.build import RUNTIMES, build_runtime
 from headway.tools.names.flat import KNOWN_NAMES, SYSTEMS, translate
 
 CONFIGS = [RunConfig, *(load_recipe(name).config for name in RECIPES)]

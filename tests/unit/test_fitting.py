@@ -19,11 +19,11 @@ from headway.coordinate.roles import Stations
 from headway.core.order import OnStale, parse_order
 from headway.core.rules import ReplayRatio
 from headway.core.types import Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.bandit import FunctionsConfig, stations
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.folder import RunFolder
 from headway.runs.launch_session import launch
+from headway.runtimes.build import build_runtime
 from headway.tools.report.recorded_run_run_history import read_story, tell, tell_end
 from headway.tools.report.recorded_run_story_records import Story
 from headway.tools.report.what_if import LEADS, measure, repeat, what_if

@@ -158,7 +158,7 @@ def test_every_offending_import_is_named_with_its_line_wherever_it_stands() -> N
     found = list(imports("core/imaginary.py", text))
     assert offending(of_another_part, found) == [
         "core/imaginary.py:2 imports headway.cli",
-        "core/imaginary.py:3 imports headway.runtime",
+        "core/imaginary.py:3 imports headway.runtimes",
         "core/imaginary.py:6 imports headway.runs.config",
         "core/imaginary.py:7 imports headway.testing",
     ]

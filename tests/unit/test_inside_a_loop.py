@@ -23,8 +23,8 @@ from headway.core.types import Ticket
 from headway.runs.config import read_values
 from headway.runs.fingerprint import fingerprint
 from headway.runs.recipes_package import load_recipe
-from headway.runtime.own_thread import run_in_own_thread
-from headway.runtime.threads import Threads
+from headway.runtimes.loop_threads_own_thread import run_in_own_thread
+from headway.runtimes.threads import Threads
 
 RUNTIMES = ["inline", "threads", "processes"]
 
@@ -48,7 +48,7 @@ def run(collect: Any = collect, **more: Any) -> headway.RunResult:
 @pytest.mark.parametrize("runtime", [*RUNTIMES, "virtual"])
 def test_a_run_inside_of_asyncio_gives_the_bits_of_one_outside(runtime: str, tmp_path: Path) -> None:
     def place() -> Any:
-        from headway.runtime.virtual import Virtual
+        from headway.runtimes.virtual import Virtual
         from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
         return Virtual(SteadyWorkload(collect=Constant(1.0), learn=Constant(1.0))) if runtime == "virtual" else runtime

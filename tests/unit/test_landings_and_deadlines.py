@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.runtime.deadlines import AnswerDeadlines
-from headway.runtime.landings import Landings
+from headway.runtimes.loop_threads_deadlines import AnswerDeadlines
+from headway.runtimes.loop_threads_landings import Landings
 
 SOON_S = 30.0
 

@@ -18,8 +18,8 @@ from headway.coordinate.settings import Plan, Retries, Settings
 from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.inline import Inline
-from headway.runtime.threads import Threads
+from headway.runtimes.inline import Inline
+from headway.runtimes.threads import Threads
 
 
 class Keeper:

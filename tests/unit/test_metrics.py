@@ -38,7 +38,7 @@ from headway.runs.metrics import (
     metrics_of,
     with_aliases,
 )
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.testing.replay_fakes import toy_reanalysis_stations
 from headway.tools.simulate.workloads import (
     Constant,

@@ -20,11 +20,11 @@ from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.settings import Plan, Settings
 from headway.core.types import HEALTH, Rollout, Snapshot, Ticket
-from headway.launching.runtimes import build_runtime
 from headway.runs.config import ConfigError, RunConfig, read_values
 from headway.runs.monitor import Monitor, MonitorThread, StopRun, load_monitor
 from headway.runs.monitor_components import component_statistics, statistics_lines
-from headway.runtime.virtual import Virtual
+from headway.runtimes.build import build_runtime
+from headway.runtimes.virtual import Virtual
 from headway.testing.fakes import toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 

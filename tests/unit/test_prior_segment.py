@@ -12,8 +12,8 @@ import pytest
 
 from headway.core.types import Rollout, size_of
 from headway.replay.records import record_of
-from headway.runtime.arena import Arena
-from headway.runtime.transport import Views, encode
+from headway.runtimes.shared_memory_arena import Arena
+from headway.runtimes.shared_memory_transport import Views, encode
 from headway.text_games.segment import RaggedFloats, RaggedTokens, TextSegment
 from headway.zero.segments import GameSegment
 

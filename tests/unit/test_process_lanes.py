@@ -18,8 +18,8 @@ from waiting import patient
 
 from headway.core.protocols import Role, RoleDied, RoleError
 from headway.core.types import Rollout, Snapshot
-from headway.runtime.arena import Arena, GuardedArena
-from headway.runtime.processes import Processes
+from headway.runtimes.processes import Processes
+from headway.runtimes.shared_memory_arena import Arena, GuardedArena
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -24,7 +24,7 @@ from waiting import patient
 
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import Batch, Rollout, Snapshot
-from headway.runtime.processes import Processes
+from headway.runtimes.processes import Processes
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -437,7 +437,7 @@ async def test_closing_twice_and_in_the_middle_of_a_call_is_fine(runtime: Proces
 DRIVER = """
 import asyncio, sys
 from headway.core.protocols import Role
-from headway.runtime.processes import Processes
+from headway.runtimes.processes import Processes
 
 class Station:
     def hang(self):

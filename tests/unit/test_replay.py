@@ -21,7 +21,7 @@ from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport
 from headway.replay.prioritized import PrioritizedReplay
 from headway.replay.prioritized_item_ring import DrawnItems, ItemRing
-from headway.runtime.inline import Inline
+from headway.runtimes.inline import Inline
 from headway.testing.fakes import ToyCollector, ToyLearner
 
 stable = settings(max_examples=60, deadline=None, derandomize=True)

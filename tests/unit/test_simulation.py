@@ -16,7 +16,7 @@ from headway.coordinate.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.virtual import Fault, Virtual
+from headway.runtimes.virtual import Fault, Virtual
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.what_if_fitting import fit
 from headway.tools.simulate.simulation import Outcome, Workshop, compare, recommend, simulate

@@ -42,7 +42,7 @@ from headway.runs.prometheus_sink import PrometheusSink, exposition
 from headway.runs.sinks import QUEUE_POINTS, Deliveries, JsonLines, resident_bytes
 from headway.runs.sinks_metric_sinks import build_sinks
 from headway.runs.tensorboard_sink import TensorBoardSink
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.tools.report.recorded_run_run_history import read_story
 from headway.tools.simulate.workloads import Constant, SimulatedLearner, SteadyWorkload
 

@@ -34,7 +34,7 @@ from headway.observe.activities import BETWEEN, CAUSES, in_words
 from headway.runs.console import duration
 from headway.runs.event_log import MemoryRecorder, read_events
 from headway.runs.metrics import metrics_of
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.tools.report import recorded_run_run_history as story_module
 from headway.tools.report.recorded_run_run_history import StoryReader, read_story, tell
 from headway.tools.report.recorded_run_story_records import Story, role_order

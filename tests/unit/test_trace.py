@@ -22,7 +22,7 @@ from headway.core.events import Alarmed
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.recorded_run_story_records import Story
 from headway.tools.report.timeline_trace import ROLLOUT, VERSIONS, WEIGHTS, trace_events, trace_text

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from system_limits import no_descriptor_left
 
-from headway.children.channel import LOST, Channel, Frame
-from headway.runtime.arena import FIRST_SEGMENT_BYTES, Arena, SharedRef, block_size
-from headway.runtime.loans import Loans
-from headway.runtime.transport import INLINE_BYTES, Views, encode
+from headway.runtimes.child_process_channel import LOST, Channel, Frame
+from headway.runtimes.shared_memory_arena import FIRST_SEGMENT_BYTES, Arena, SharedRef, block_size
+from headway.runtimes.shared_memory_loans import Loans
+from headway.runtimes.shared_memory_transport import INLINE_BYTES, Views, encode
 
 pytestmark = pytest.mark.timeout(30)
 

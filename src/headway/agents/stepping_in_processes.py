@@ -29,11 +29,11 @@ from headway.agents.checked_env_places import Places
 from headway.agents.checked_env_step_watch import StepWatch
 from headway.agents.env import BadEnvironment, EnvFactory, EnvironmentLost
 from headway.agents.env_worker import BAD, LOST, MAKE, Answer
-from headway.children.channel import Channel, HungUp
-from headway.children.child import Child, python_command, thread_limits
-from headway.children.sent_code import pack_function
 from headway.core.one_line import in_a_line
 from headway.core.refusals import refusal
+from headway.runtimes.child_process_channel import Channel, HungUp
+from headway.runtimes.child_process_child import Child, python_command, thread_limits
+from headway.runtimes.child_process_sent_code import pack_function
 
 if TYPE_CHECKING:
     from headway.agents.stepping import StepDeadlines

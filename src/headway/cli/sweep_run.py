@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from headway.children.channel import Frame
-from headway.children.in_child import begin
 from headway.core.opaque import JsonObject
+from headway.runtimes.child_process_channel import Frame
+from headway.runtimes.child_process_in_child import begin
 
 FREE_WITHIN_S = 20.0
 """A run whose sweep was killed is gone after moments: so long its folder may still be held."""

@@ -16,8 +16,6 @@ import traceback
 import cloudpickle
 import numpy as np
 
-from headway.children.channel import Channel, HungUp
-from headway.children.in_child import begin
 from headway.core.one_line import said
 from headway.envs.gymnasium_vector import Info, as_features_of_one, wrong_shape
 from headway.envs.gymnasium_workers_gymnasium_rows import (
@@ -34,6 +32,8 @@ from headway.envs.gymnasium_workers_gymnasium_rows import (
     EnvShape,
     MakeEnv,
 )
+from headway.runtimes.child_process_channel import Channel, HungUp
+from headway.runtimes.child_process_in_child import begin
 
 _ARRIVAL = struct.Struct("<BI")  # the kind, the environment
 

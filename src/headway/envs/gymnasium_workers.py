@@ -31,9 +31,6 @@ from dataclasses import dataclass
 import cloudpickle
 import numpy as np
 
-from headway.children.channel import Channel, HungUp
-from headway.children.child import Child, python_command, thread_limits
-from headway.children.memory import create_memory
 from headway.envs.gymnasium_workers_gymnasium_rows import (
     ARRIVED,
     LOAD,
@@ -48,6 +45,9 @@ from headway.envs.gymnasium_workers_gymnasium_rows import (
     EnvShape,
     MakeEnv,
 )
+from headway.runtimes.child_process_channel import Channel, HungUp
+from headway.runtimes.child_process_child import Child, python_command, thread_limits
+from headway.runtimes.child_process_memory import create_memory
 
 GRACE_S = 1.0
 """How long idle workers may take to close their environments at the end."""

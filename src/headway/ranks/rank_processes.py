@@ -27,13 +27,13 @@ from typing import Any
 
 import torch
 
-from headway.children.channel import Channel, Frame, HungUp, not_lost
-from headway.children.child import KILL_S, Child, python_command, thread_limits
-from headway.children.in_child import begin
-from headway.children.memory import create_memory, read_value, write_value
-from headway.children.sent_code import pack_function, unpack_function
 from headway.ranks.rank import Backend, Device, Rank
 from headway.ranks.ranked_learner import Answer, MakeLearner, RankHost, raised
+from headway.runtimes.child_process_channel import Channel, Frame, HungUp, not_lost
+from headway.runtimes.child_process_child import KILL_S, Child, python_command, thread_limits
+from headway.runtimes.child_process_in_child import begin
+from headway.runtimes.child_process_memory import create_memory, read_value, write_value
+from headway.runtimes.child_process_sent_code import pack_function, unpack_function
 
 LOOPBACK = "127.0.0.1"
 

@@ -24,12 +24,12 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from headway.children.child import thread_limits
-from headway.children.ray_bundles import own_group, place_in
-from headway.children.ray_errors import how_it_died
 from headway.core.protocols import Placement
 from headway.ranks.rank import Backend, Device, Rank
 from headway.ranks.ranked_learner import Answer, MakeLearner, RankHost, raised
+from headway.runtimes.child_process_child import thread_limits
+from headway.runtimes.ray_cluster_ray_bundles import own_group, place_in
+from headway.runtimes.ray_role_ray_errors import how_it_died
 
 SHARE_AFTER_S = 10.0
 """A rank that could not be placed by then shares the CPUs of others."""

@@ -22,7 +22,6 @@ from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
 from headway.core.opaque import SettingValue
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
-from headway.launching.runtimes import build_runtime
 from headway.runs.config_shared_settings import (
     AsynchronySettings,
     FaultSettings,
@@ -32,6 +31,7 @@ from headway.runs.config_shared_settings import (
     RecordingSettings,
 )
 from headway.runs.folder import RecordedSettings
+from headway.runtimes.build import build_runtime
 from headway.tools.names.translate_layers import Said, understand_layers
 
 YAML_WORDS = {True: "on", False: "off"}

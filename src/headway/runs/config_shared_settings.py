@@ -13,11 +13,11 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from headway.core.naming import unknown
-from headway.launching.runtimes import RUNTIMES
 from headway.runs.folder import check_name
 from headway.runs.log_file import LOG_LIMIT_MB, wrong_log_limit
 from headway.runs.monitor import load_monitor
 from headway.runs.monitor_alarms import DEFAULT_ALARMS, check_alarms
+from headway.runtimes.build import RUNTIMES
 
 
 class SettingsGroup(BaseModel):

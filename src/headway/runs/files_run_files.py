@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from headway.children.daemon_thread import in_daemon_thread
 from headway.coordinate.best_weights import FILE, BestWeights
 from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
 from headway.coordinate.checkpointing import check_same_run, with_number_in_force
@@ -37,6 +36,7 @@ from headway.runs.log_parts import go_on_at, log_size
 from headway.runs.metrics import Metrics, load_metrics
 from headway.runs.samples import SampleLog
 from headway.runs.sinks import JsonLines
+from headway.runtimes.loop_threads_daemon_thread import in_daemon_thread
 from headway.tools.report.timeline_trace import write_trace
 
 TRACE_UP_TO_BYTES = 20 * 2**20  # of events: about 200,000, a few seconds to read

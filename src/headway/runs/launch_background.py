@@ -23,7 +23,6 @@ from concurrent.futures import wait as wait_for
 from types import TracebackType
 from typing import Any, TypeVar
 
-from headway.children.daemon_thread import daemon_thread
 from headway.coordinate.control import INTERRUPTED
 from headway.coordinate.coordinator import Coordinator
 from headway.coordinate.run_result import RunResult
@@ -34,7 +33,8 @@ from headway.observe.messages import to_stderr
 from headway.runs.console import Status
 from headway.runs.console_run_status import status_of
 from headway.runs.folder import RunFolder
-from headway.runtime.own_thread import awaitable, result_of
+from headway.runtimes.loop_threads_daemon_thread import daemon_thread
+from headway.runtimes.loop_threads_own_thread import awaitable, result_of
 
 T = TypeVar("T")
 ANSWER_S = 10.0

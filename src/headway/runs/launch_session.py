@@ -19,7 +19,6 @@ from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
 from headway.core.opaque import CoroutineOf, SettingValue
 from headway.core.protocols import Runtime
-from headway.launching.runtimes import build_runtime
 from headway.observe.messages import to_stderr
 from headway.runs.console import StatusDisplay
 from headway.runs.console_run_status import LatestStatus, look_at, look_by_the_clock
@@ -35,7 +34,8 @@ from headway.runs.monitor_alarms import Alarms
 from headway.runs.monitor_components import Reports
 from headway.runs.requests import listening
 from headway.runs.sinks import Deliveries, MetricsRecorder, Sink
-from headway.runtime.own_thread import has_running_loop, run_in_own_thread
+from headway.runtimes.build import build_runtime
+from headway.runtimes.loop_threads_own_thread import has_running_loop, run_in_own_thread
 
 
 def launch(

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.runtime.virtual import VirtualLoop
+from headway.runtimes.virtual import VirtualLoop
 from headway.simulate.branched_shape import Branched
 
 

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
 
-from headway.children.channel import Channel, HungUp
-from headway.children.child import Child, python_command, thread_limits
 from headway.core.refusals import refusal
+from headway.runtimes.child_process_channel import Channel, HungUp
+from headway.runtimes.child_process_child import Child, python_command, thread_limits
 from headway.text_games.story_interface import BadStory, StoryLost
 from headway.text_games.valid_actions import ActionTemplates
 from headway.text_games.z_machine_worker import BAD, Answer, StoryFacts

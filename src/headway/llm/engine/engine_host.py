@@ -32,9 +32,9 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from headway.children.channel import Channel, HungUp, not_lost
-from headway.children.in_child import begin
 from headway.core.opaque import JsonObject
+from headway.runtimes.child_process_channel import Channel, HungUp, not_lost
+from headway.runtimes.child_process_in_child import begin
 
 PICKLE = 4
 Layout = list[tuple[str, str, tuple[int, ...], int]]

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from headway.children.channel import Channel, HungUp
-from headway.children.child import Child
-from headway.children.memory import create_memory
 from headway.llm.engine.engine_host import Layout, pack
+from headway.runtimes.child_process_channel import Channel, HungUp
+from headway.runtimes.child_process_child import Child
+from headway.runtimes.child_process_memory import create_memory
 
 CLOSE_S = 2.0
 """How long a process may take to end by itself."""

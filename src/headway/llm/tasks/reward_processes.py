@@ -14,11 +14,11 @@ import pickle
 import threading
 from typing import Any
 
-from headway.children.channel import Channel, HungUp
-from headway.children.child import Child, python_command, thread_limits
 from headway.core.one_line import in_a_line, said
 from headway.llm.tasks.reward_functions import RewardFunction, RewardFunctions, RewardQuestion, Rewards, settled
 from headway.llm.tasks.rewards import RewardError
+from headway.runtimes.child_process_channel import Channel, HungUp
+from headway.runtimes.child_process_child import Child, python_command, thread_limits
 
 START_S = 60.0
 GRACE_S = 1.0
@@ -165,7 +165,7 @@ class RewardProcesses:
 
 def main(fd: int, lifeline: int) -> None:
     """Loads the functions, then answers one question after another."""
-    from headway.children.in_child import begin
+    from headway.runtimes.child_process_in_child import begin
 
     channel = begin(fd, lifeline, takes_fds=False)
     frames = channel.frames()

@@ -35,7 +35,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.children.daemon_thread import in_daemon_thread
 from headway.core.lent import Lent, taken
 from headway.core.opaque import JsonObject, Weights
 from headway.core.saved_beside import SavedBeside
@@ -53,6 +52,7 @@ from headway.llm.weights.connection_weight_pair import (
 from headway.llm.weights.connection_weight_wire import Deadline, LinkBroken, SourceAddress, Wire
 from headway.llm.weights.receiver_weight_layout import BucketLayout, checksum
 from headway.ranks.rank_torch_groups import find_store
+from headway.runtimes.loop_threads_daemon_thread import in_daemon_thread
 
 T = TypeVar("T")
 

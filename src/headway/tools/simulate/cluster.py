@@ -24,7 +24,7 @@ from headway.coordinate.roles import LEARNER
 from headway.core.naming import unknown
 from headway.core.protocols import Collector
 from headway.core.types import Rollout, Snapshot, Ticket, derive_seed
-from headway.runtime.virtual import Fault
+from headway.runtimes.virtual import Fault
 from headway.tools.simulate.cluster_broadcast import Broadcast
 from headway.tools.simulate.cluster_parts import KINDS, Failing, Part
 from headway.tools.simulate.workloads import Constant, Duration, SteadyWorkload, unit

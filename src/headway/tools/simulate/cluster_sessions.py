@@ -19,7 +19,7 @@ from headway.coordinate.role_calls import RunFailed
 from headway.coordinate.roles import LEARNER, Stations
 from headway.coordinate.run_result import RunResult
 from headway.coordinate.settings import Settings
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.tools.simulate.cluster import ClusterWorkload
 
 MAX_SESSIONS_WITHOUT_PROGRESS = 200

@@ -18,7 +18,7 @@ from headway.core.naming import learner_name
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Collector, Learner
 from headway.core.rules import ReplayRatio
-from headway.runtime.virtual import Virtual
+from headway.runtimes.virtual import Virtual
 from headway.tools.simulate.cluster import Cluster, ClusterCollector, ClusterWorkload, HoldingClusterCollector
 from headway.tools.simulate.cluster_sessions import ClusterCosts, ForgottenCheckpoints, run_on_cluster
 from headway.tools.simulate.workloads import (

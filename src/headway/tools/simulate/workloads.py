@@ -16,7 +16,7 @@ from statistics import NormalDist
 from typing import Any, Protocol
 
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket, derive_seed
-from headway.runtime.virtual import Fault
+from headway.runtimes.virtual import Fault
 
 
 class Duration(Protocol):

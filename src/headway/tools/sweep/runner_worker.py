@@ -14,9 +14,9 @@ import os
 import signal
 from pathlib import Path
 
-from headway.children.channel import Channel
-from headway.children.child import THREAD_VARIABLES, Child, python_command, thread_limits
 from headway.core.opaque import JsonObject
+from headway.runtimes.child_process_channel import Channel
+from headway.runtimes.child_process_child import THREAD_VARIABLES, Child, python_command, thread_limits
 from headway.tools.sweep.grid import SweepRun
 
 PROGRAM = "headway.cli.sweep_run"

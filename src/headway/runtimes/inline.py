@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleLate, RoleRaised
-from headway.runtime.freeze import PlainPayloads, freeze
+from headway.runtimes.inline_freeze import PlainPayloads, freeze
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ import ray
 from ray.exceptions import ObjectLostError
 
 from headway.core.protocols import RoleDied
-from headway.runtime.own_thread import beside
-from headway.runtime.ray_role import RoleActor
-from headway.runtime.ray_stored import places_of
+from headway.runtimes.loop_threads_own_thread import beside
+from headway.runtimes.ray_role import RoleActor
+from headway.runtimes.ray_role_ray_stored import places_of
 
 MAX_PULLS = 32
 """How many payloads of other nodes are waited for at the same time."""

@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Iterable
 
-from headway.children.channel import Channel
+from headway.runtimes.child_process_channel import Channel
 
 
 def begin(

@@ -22,9 +22,9 @@ import ray
 from ray._private.state import state
 
 from headway.core.protocols import Notice
-from headway.runtime.own_thread import beside
-from headway.runtime.ray_cluster import GREETING_S, greet
-from headway.runtime.ray_control_store import RECONNECT_S, ask
+from headway.runtimes.loop_threads_own_thread import beside
+from headway.runtimes.ray_cluster import GREETING_S, greet
+from headway.runtimes.ray_cluster_ray_control_store import RECONNECT_S, ask
 
 LOOK_S = 1.0
 SILENT_S = RECONNECT_S / 2

@@ -31,21 +31,21 @@ import ray
 from ray import cloudpickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from headway.children.child import KILL_S
 from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import NoRoom, Notice, Role, RoleDied, RoleError, RoleLate
 from headway.core.types import map_payloads
-from headway.runtime.landings import Landings
-from headway.runtime.own_thread import beside
-from headway.runtime.ray_cluster import Connection, connect, lacking
-from headway.runtime.ray_control_store import ask
-from headway.runtime.ray_copies import DriverCopies
-from headway.runtime.ray_doubts import Doubts, rooms
-from headway.runtime.ray_notices import Notices, hear
-from headway.runtime.ray_payloads import Parts
-from headway.runtime.ray_reservations import GpuReservations
-from headway.runtime.ray_role import FULL, SPREAD, RoleActor, Strategy, no_room
-from headway.runtime.ray_stored import StoredPayloads
+from headway.runtimes.child_process_child import KILL_S
+from headway.runtimes.loop_threads_landings import Landings
+from headway.runtimes.loop_threads_own_thread import beside
+from headway.runtimes.ray_cluster import Connection, connect, lacking
+from headway.runtimes.ray_cluster_ray_control_store import ask
+from headway.runtimes.ray_cluster_ray_doubts import Doubts, rooms
+from headway.runtimes.ray_cluster_ray_notices import Notices, hear
+from headway.runtimes.ray_cluster_ray_reservations import GpuReservations
+from headway.runtimes.ray_role import FULL, SPREAD, RoleActor, Strategy, no_room
+from headway.runtimes.ray_role_ray_copies import DriverCopies
+from headway.runtimes.ray_role_ray_payloads import Parts
+from headway.runtimes.ray_role_ray_stored import StoredPayloads
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from ray.experimental import get_local_object_locations
 from headway.core.opaque import Payload, RoleAnswer
 from headway.core.protocols import PayloadLost
 from headway.core.types import map_payloads
-from headway.runtime.ray_payloads import Parts, RayRef, encode_parts
-from headway.runtime.ray_role import RayReply
-from headway.runtime.transport import INLINE_BYTES
+from headway.runtimes.ray_role import RayReply
+from headway.runtimes.ray_role_ray_payloads import Parts, RayRef, encode_parts
+from headway.runtimes.shared_memory_transport import INLINE_BYTES
 
 MAX_UNPLACED = 16
 """How many released payloads are held because the driver does not know yet that a node stores them."""

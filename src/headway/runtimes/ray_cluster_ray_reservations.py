@@ -19,9 +19,9 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from headway.children.ray_bundles import place_in
 from headway.core.protocols import Placement, Role, RoleLate
-from headway.runtime.ray_cluster import lacking
+from headway.runtimes.ray_cluster import lacking
+from headway.runtimes.ray_cluster_ray_bundles import place_in
 
 SHARE_AFTER_S = 10.0
 """A group that could not be placed by then asks for GPUs alone, and shares the CPUs of others."""

@@ -28,10 +28,10 @@ from headway.core.one_line import said
 from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.refusals import refusal
-from headway.runtime.deadlines import AnswerDeadlines
-from headway.runtime.freeze import PlainPayloads, freeze
-from headway.runtime.landings import Landings
-from headway.runtime.own_thread import beside
+from headway.runtimes.inline_freeze import PlainPayloads, freeze
+from headway.runtimes.loop_threads_deadlines import AnswerDeadlines
+from headway.runtimes.loop_threads_landings import Landings
+from headway.runtimes.loop_threads_own_thread import beside
 
 T = TypeVar("T")
 Inbox = queue.SimpleQueue[tuple[asyncio.Future[RoleAnswer], str, tuple[object, ...]] | None]

@@ -20,7 +20,7 @@ import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import RpcError
 
-from headway.runtime.own_thread import beside
+from headway.runtimes.loop_threads_own_thread import beside
 
 T = TypeVar("T")
 

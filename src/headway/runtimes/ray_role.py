@@ -23,16 +23,16 @@ from ray import cloudpickle
 from ray.exceptions import ObjectLostError, ObjectStoreFullError, OutOfDiskError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from headway.children.child import thread_limits
-from headway.children.ray_errors import how_it_died
 from headway.core.one_line import first_line, said
 from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import NoRoom, PayloadLost, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
 from headway.core.types import Rollout, Snapshot, carriers, map_payloads
-from headway.runtime.landings import Landings
-from headway.runtime.own_thread import settle
-from headway.runtime.ray_payloads import Parts, decode_parts, encode_parts
-from headway.runtime.transport import INLINE_BYTES
+from headway.runtimes.child_process_child import thread_limits
+from headway.runtimes.loop_threads_landings import Landings
+from headway.runtimes.loop_threads_own_thread import settle
+from headway.runtimes.ray_role_ray_errors import how_it_died
+from headway.runtimes.ray_role_ray_payloads import Parts, decode_parts, encode_parts
+from headway.runtimes.shared_memory_transport import INLINE_BYTES
 
 Strategy = Literal["SPREAD"] | PlacementGroupSchedulingStrategy | NodeAffinitySchedulingStrategy
 SPREAD: Strategy = "SPREAD"

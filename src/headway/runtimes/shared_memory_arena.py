@@ -17,7 +17,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from headway.children.memory import create_memory
+from headway.runtimes.child_process_memory import create_memory
 
 FIRST_SEGMENT_BYTES = 8 << 20
 """Segments double from here; pages that were never written cost nothing."""

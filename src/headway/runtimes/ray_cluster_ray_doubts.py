@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import ray
 from ray._private.state import available_resources_per_node
 
-from headway.runtime.ray_notices import draining_nodes
+from headway.runtimes.ray_cluster_ray_notices import draining_nodes
 
 DOUBT_S = 120.0
 """Twice as long as Ray takes by default to find out by itself."""

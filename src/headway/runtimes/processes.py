@@ -29,18 +29,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headway.children.channel import Frame, LoopChannel, not_lost
-from headway.children.child import KILL_S, Child, python_command, thread_limits
-from headway.children.sent_code import pack_function
 from headway.core.one_line import said
 from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import map_payloads
-from headway.runtime.arena import BlockKey, MemorySegment, SharedRef
-from headway.runtime.deadlines import AnswerDeadlines
-from headway.runtime.loans import DRIVER, Loans, Parcel
-from headway.runtime.own_thread import beside
-from headway.runtime.process_host import Call, HostReply, Start
+from headway.runtimes.child_process_channel import Frame, LoopChannel, not_lost
+from headway.runtimes.child_process_child import KILL_S, Child, python_command, thread_limits
+from headway.runtimes.child_process_sent_code import pack_function
+from headway.runtimes.loop_threads_deadlines import AnswerDeadlines
+from headway.runtimes.loop_threads_own_thread import beside
+from headway.runtimes.process_host import Call, HostReply, Start
+from headway.runtimes.shared_memory_arena import BlockKey, MemorySegment, SharedRef
+from headway.runtimes.shared_memory_loans import DRIVER, Loans, Parcel
 
 T = TypeVar("T")
 
@@ -219,7 +219,7 @@ class RoleProcess:
         self._refused = refused
         self._pending: dict[int, _Pending] = {}
         self._numbers = itertools.count(1)
-        command = python_command("headway.runtime.process_host", f"headway role {role.name}")
+        command = python_command("headway.runtimes.process_host", f"headway role {role.name}")
         self.child = Child(command, thread_limits(role.placement.num_threads), own_group=True)
         self.channel = LoopChannel(self.child.socket, self._receive, self._end)
         loans.join(owner)

@@ -22,22 +22,22 @@ import threading
 import traceback
 from typing import NamedTuple
 
-from headway.children.channel import Channel, not_lost
-from headway.children.in_child import begin
-from headway.children.sent_code import unpack_function
 from headway.core.one_line import said
 from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import explain
 from headway.core.types import Snapshot, map_payloads
-from headway.runtime.arena import Arena, BlockKey, GuardedArena, SegmentKey, SharedRef
-from headway.runtime.transport import INLINE_BYTES, Views, encode
+from headway.runtimes.child_process_channel import Channel, not_lost
+from headway.runtimes.child_process_in_child import begin
+from headway.runtimes.child_process_sent_code import unpack_function
+from headway.runtimes.shared_memory_arena import Arena, BlockKey, GuardedArena, SegmentKey, SharedRef
+from headway.runtimes.shared_memory_transport import INLINE_BYTES, Views, encode
 
 
 class Start(NamedTuple):
     """The first message to a process."""
 
     owner: int
-    factory: bytes  # of children/sent_code.py
+    factory: bytes  # of runtimes/child_process_sent_code.py
     num_threads: int
     lanes: int
 

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 from headway.core.opaque import CoroutineOf, JsonObject, RoleAnswer, Station
 from headway.core.protocols import PayloadLost, Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import Rollout, Snapshot, carriers
-from headway.runtime.freeze import PlainPayloads, freeze
+from headway.runtimes.inline_freeze import PlainPayloads, freeze
 
 T = TypeVar("T")
 

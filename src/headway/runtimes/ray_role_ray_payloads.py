@@ -12,7 +12,7 @@ from typing import Any
 from ray import cloudpickle
 
 from headway.core.opaque import Payload
-from headway.runtime.transport import INLINE_BYTES, PayloadPickler
+from headway.runtimes.shared_memory_transport import INLINE_BYTES, PayloadPickler
 
 Parts = tuple[bytes, Sequence[bytes | memoryview | pickle.PickleBuffer]]
 """A payload: its pickled frame and the memory of its arrays."""

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from headway.children.daemon_thread import daemon_thread, in_daemon_thread
 from headway.core.opaque import CoroutineOf
 from headway.core.protocols import Runtime
+from headway.runtimes.loop_threads_daemon_thread import daemon_thread, in_daemon_thread
 
 T = TypeVar("T")
 SIGNALS_S = 0.5

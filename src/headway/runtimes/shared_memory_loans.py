@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headway.core.opaque import Payload
-from headway.runtime.arena import Arena, BlockKey, MemorySegment, SegmentKey, SharedRef
-from headway.runtime.transport import Views, encode
+from headway.runtimes.shared_memory_arena import Arena, BlockKey, MemorySegment, SegmentKey, SharedRef
+from headway.runtimes.shared_memory_transport import Views, encode
 
 DRIVER = 0
 

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from headway.runtime.arena import ALIGNMENT, Arena, BlockKey, SegmentKey, SharedRef
+from headway.runtimes.shared_memory_arena import ALIGNMENT, Arena, BlockKey, SegmentKey, SharedRef
 
 INLINE_BYTES = 1024
 """Values up to this size travel in the ref: frames stay small, and most calls need no block at all."""

@@ -15,20 +15,20 @@ def build_runtime(name: str, *, start_s: float | None = None, **ray_options: Set
     if ray_options and name != "ray":
         raise ValueError(f"{', '.join(ray_options)}: for the runtime 'ray' only, received {name!r}")
     if name == "inline":
-        from headway.runtime.inline import Inline
+        from headway.runtimes.inline import Inline
 
         return Inline()
     if name == "threads":
-        from headway.runtime.threads import Threads
+        from headway.runtimes.threads import Threads
 
         return Threads()
     if name == "processes":
-        from headway.runtime.processes import Processes
+        from headway.runtimes.processes import Processes
 
         return Processes() if start_s is None else Processes(start_s)
     if name == "ray":
         try:
-            from headway.runtime.ray_actors import RayActors
+            from headway.runtimes.ray_actors import RayActors
         except ModuleNotFoundError as error:
             raise ValueError(f"the runtime 'ray' needs {error.name}: pip install 'headway[ray]'") from None
         if start_s is not None:  # before the coordinator gives up: it can say what was lacking
