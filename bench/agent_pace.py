@@ -41,8 +41,8 @@ from headway.agents.episodes_episode_player import game_seed, seed_of_turn
 from headway.agents.games.lights import Lights
 from headway.agents.loading import load_env
 from headway.agents.recipe import build_conversation, build_player, stations
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
 from headway.core.types import MEASURES, Batch, LearnReport, derive_seed
 from headway.llm.engine.protocol_engine import Engine, Sampling
 from headway.llm.model.conversation import Conversation

@@ -145,7 +145,7 @@ def processor_s() -> float:
 
 def run_ours(job: Job, lead: float, threads: int, where: str) -> dict[str, Any]:
     from headway.agents.recipe import AgentConfig, stations
-    from headway.coordinate.coordinator import Coordinator
+    from headway.coordinator.coordinator import Coordinator
     from headway.runs.event_log import MemoryRecorder
     from headway.runtimes.build import build_runtime
 

@@ -74,7 +74,7 @@ def run_headway(seed: int, limit_s: float, lead: float, settings: dict[str, Any]
     import numpy as np
     import torch
 
-    from headway.coordinate.coordinator import Coordinator
+    from headway.coordinator.coordinator import Coordinator
     from headway.ppo.cartpole import CartPoleConfig
     from headway.ppo.mlp_kernels import advantage_moments
     from headway.ppo.recipe_ppo import stations

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 from figures import spread
 
-from headway.coordinate.roles import LEARNER, Stations
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.roles import LEARNER, Stations
+from headway.coordinator.run_result import RunResult
 from headway.core.types import derive_seed
 from headway.ppo.colorlines.recipe import ColorLinesConfig, policy, stations
 from headway.ppo.colorlines.vector_gymnasium_vector import ColorLinesVector

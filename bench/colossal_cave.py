@@ -73,8 +73,8 @@ def by_prior(settings: dict[str, Any], episodes: int) -> dict[str, Any]:
 
 def by_learning(settings: dict[str, Any], cpu_s: float) -> dict[str, Any]:
     """Trains until the processor's time is spent."""
-    from headway.coordinate.coordinator import Coordinator
-    from headway.coordinate.role_calls import RunFailed
+    from headway.coordinator.coordinator import Coordinator
+    from headway.coordinator.role_calls import RunFailed
     from headway.runs.event_log import EventSink
     from headway.runtimes.build import build_runtime
     from headway.text_games import recipe_priorzero as priorzero

@@ -15,7 +15,7 @@ import statistics
 import time
 from typing import Any
 
-from headway.coordinate.coordinator import Coordinator
+from headway.coordinator.coordinator import Coordinator
 from headway.llm.grpo import GRPOConfig, stations
 from headway.llm.train.grpo_learner_learner import GRPOLearner
 from headway.runs.event_log import MemoryRecorder

@@ -34,7 +34,7 @@ WAYS = {"TRL": None, "headway, lead 0": 0, "headway, lead 1": 1}
 
 
 def run_ours(lead: float, threads: int, updates: int, seed: int) -> dict[str, Any]:
-    from headway.coordinate.coordinator import Coordinator
+    from headway.coordinator.coordinator import Coordinator
     from headway.llm.grpo import GRPOConfig, stations
     from headway.runs.event_log import MemoryRecorder
     from headway.runtimes.threads import Threads

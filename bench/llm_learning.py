@@ -53,7 +53,7 @@ SHARED = {
 
 def run_cell(task: str, lead: float, seed: int, options: dict[str, Any]) -> dict[str, Any]:
     """Train once; a line of the results."""
-    from headway.coordinate.coordinator import Coordinator
+    from headway.coordinator.coordinator import Coordinator
     from headway.llm.grpo import GRPOConfig, stations
     from headway.runs.event_log import MemoryRecorder
     from headway.runtimes.threads import Threads

@@ -28,9 +28,9 @@ import torch
 from figures import Busy, spread
 from generation import Words, load
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Deadlines, Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Deadlines, Plan, Settings
 from headway.llm.collector import GroupCollector, GroupSettings
 from headway.llm.engine.protocol_engine import Sample, Sampling
 from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder

@@ -27,8 +27,8 @@ from pathlib import Path
 from soak_measures import on_disk
 
 from headway import launching
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core import events as ev
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.runs import files_run_files as run_files

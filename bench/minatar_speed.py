@@ -73,7 +73,7 @@ class UntilReached:
 
 def ours(game: str, seed: int, target: float, limit_s: float, lead: float, planes: SparsePlanes) -> dict[str, Any]:
     """In this process: threads for collecting and learning."""
-    from headway.coordinate.coordinator import Coordinator
+    from headway.coordinator.coordinator import Coordinator
     from headway.ppo.recipe_ppo import PPOConfig, stations
     from headway.runtimes.build import build_runtime
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from operator import sub
 from pathlib import Path
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.runs.event_log import EventLog

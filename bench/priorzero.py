@@ -45,7 +45,7 @@ def run_one(prior: str, settings: dict[str, Any]) -> dict[str, Any]:
     """One training, in this process."""
     import torch
 
-    from headway.coordinate.coordinator import Coordinator
+    from headway.coordinator.coordinator import Coordinator
     from headway.runs.config import read_values
     from headway.runs.event_log import MemoryRecorder
     from headway.runtimes.build import build_runtime

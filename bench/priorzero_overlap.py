@@ -29,8 +29,8 @@ import yaml
 from figures import spread
 from runs import recorded
 
-from headway.coordinate.roles import LEARNER
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.roles import LEARNER
+from headway.coordinator.run_result import RunResult
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.what_if_fitting import fit
 from headway.tools.simulate.simulation import simulate

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway import launching
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.runs import files_run_files as run_files
 from headway.runs.folder import RunFolder

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from figures import spread
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport
 from headway.llm.collector import GroupCollector, GroupSettings
 from headway.llm.engine.protocol_engine import EngineHealth, Request, Sample

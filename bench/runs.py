@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headway.coordinate.run_result import RunResult
+    from headway.coordinator.run_result import RunResult
 
 
 def recorded(recipe: str, settings: dict[str, Any]) -> tuple[RunResult, list[dict[str, Any]]]:
     """Train by a recipe here, on one thread of torch: what came of it, and every event."""
     import torch
 
-    from headway.coordinate.coordinator import Coordinator
+    from headway.coordinator.coordinator import Coordinator
     from headway.runs.config import read_values
     from headway.runs.event_log import MemoryRecorder
     from headway.runtimes.build import build_runtime

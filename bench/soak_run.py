@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from headway import launching
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import READY, OnStale
 from headway.core.types import SAMPLES, Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.runs import files_run_files as run_files

@@ -160,9 +160,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     """Train once; a line of the results."""
     import torch
 
-    from headway.coordinate.coordinator import Coordinator
-    from headway.coordinate.role_calls import RunFailed
-    from headway.coordinate.settings import Plan, Settings
+    from headway.coordinator.coordinator import Coordinator
+    from headway.coordinator.role_calls import RunFailed
+    from headway.coordinator.settings import Plan, Settings
     from headway.runs.event_log import MemoryRecorder
     from headway.runs.fingerprint import fingerprint
     from headway.runtimes.inline import Inline
@@ -250,7 +250,7 @@ def _stations(
     policy: Callable[[Any], Any],
 ) -> Any:
     """The recipes' stations without their configuration, which would refuse what is studied here."""
-    from headway.coordinate.roles import Stations
+    from headway.coordinator.roles import Stations
     from headway.core.types import derive_seed
     from headway.envs.evaluator_episodes import EpisodeEvaluator
     from headway.ppo.learner import PPOLearner, PPOSettings

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.coordinate.functions import stations_from_functions
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Settings
+from headway.coordinator.functions import stations_from_functions
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Settings
 from headway.core.types import Ticket
 from headway.runs.bandit import FunctionsConfig
 from headway.runs.bandit import stations as toy_stations

@@ -88,8 +88,8 @@ def run_headway(env: str, seed: int, more: dict[str, Any]) -> dict[str, Any]:
     """Ours, in this process, on the runtime that `headway run` uses."""
     import torch
 
-    from headway.coordinate.best_weights import Kept
-    from headway.coordinate.coordinator import Coordinator
+    from headway.coordinator.checkpoint_best_weights import Kept
+    from headway.coordinator.coordinator import Coordinator
     from headway.ppo.recipe_ppo import PPOConfig, load_policy, stations
     from headway.runs.config import read_values
     from headway.runs.event_log import MemoryRecorder

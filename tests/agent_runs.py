@@ -8,8 +8,8 @@ from typing import Any
 from grpo_runs import START_S
 
 from headway.agents.recipe import AgentConfig, stations
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
 from headway.core.protocols import Runtime
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.runs.config import read_values

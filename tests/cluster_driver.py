@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.protocols import Placement
 from headway.core.types import Batch, Rollout, Snapshot, Ticket
 from headway.testing.fakes import Pause, ToyCollector, ToyLearner

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Deadlines, Plan, Settings
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Deadlines, Plan, Settings
 from headway.core.types import Batch
 from headway.testing.fakes import ToyLearner, toy_stations
 

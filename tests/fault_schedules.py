@@ -15,8 +15,8 @@ from typing import Any
 
 from hash_chain_stations import COLLECTORS, SAMPLES, SECOND, Nature
 
-from headway.coordinate.line_settings import LineSettings
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.settings_line_settings import LineSettings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Ticket

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headway.coordinate.roles import LineStations, Stations
+from headway.coordinator.roles import LineStations, Stations
 from headway.core.protocols import CannotGoOn
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket
 

@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from headway.coordinate.checkpoint import CheckpointStore, RunState
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.scaling import CollectorChange
-from headway.coordinate.settings import Settings
+from headway.coordinator.checkpoint import CheckpointStore, RunState
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.scaling import CollectorChange
+from headway.coordinator.settings import Settings
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 from headway.runs.log_file import Mark

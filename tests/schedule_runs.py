@@ -34,14 +34,14 @@ from typing import Any
 from fault_schedules import Ending, Faults, Scaling, Schedule, draw, traits
 from hash_chain_stations import COLLECTORS, FIRST, SECOND, ChainLearner, Nature, Notes, Weights
 
-from headway.coordinate.checkpoint import CheckpointStore, RunState
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import Replayed, ReplayError, replay
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.scaling import CollectorChange, ScaleRefused
-from headway.coordinate.settings import Settings
-from headway.coordinate.waits import Stalled
+from headway.coordinator.activities_waits import Stalled
+from headway.coordinator.checkpoint import CheckpointStore, RunState
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import Replayed, ReplayError, replay
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.scaling import CollectorChange, ScaleRefused
+from headway.coordinator.settings import Settings
 from headway.core.order import OnStale
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 from headway.runs.log_file import Mark

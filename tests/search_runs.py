@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
 from headway.runs.config import read_values
 from headway.runs.recipes_package import load_recipe
 from headway.runtimes.build import build_runtime

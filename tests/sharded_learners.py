@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from waiting import wait_until
 
-from headway.core.saved_beside import SavedBeside, SavedSoon
+from headway.coordinator.state_files_saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport, Rollout
 from headway.llm.model.adapters import add_adapters
 from headway.llm.model.loading_models import load_model

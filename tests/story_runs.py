@@ -6,10 +6,10 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Settings
 from headway.core.rules import Tally
 from headway.core.types import Batch, Snapshot, Ticket, derive_seed
 from headway.llm.model.tiny_llama import make_word_model

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from headway.coordinate.checkpoint import CheckpointStore, RunState
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.checkpoint import CheckpointStore, RunState
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Settings
 from headway.runs.event_log import MemoryRecorder
 from headway.runtimes.virtual import Virtual, Workload
 from headway.tools.report.recorded_run_run_history import tell

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headway.agents.env import Step
-    from headway.coordinate.coordinator import Coordinator
-    from headway.coordinate.facade import AsyncTrainingCoordinator
-    from headway.coordinate.functions import stations_from_functions
-    from headway.coordinate.line_settings import LineSettings
-    from headway.coordinate.role_calls import RunFailed
-    from headway.coordinate.roles import LineStations, Stations
-    from headway.coordinate.run_result import RunResult
-    from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
-    from headway.coordinate.waits import Stalled
+    from headway.coordinator.activities_waits import Stalled
+    from headway.coordinator.coordinator import Coordinator
+    from headway.coordinator.facade import AsyncTrainingCoordinator
+    from headway.coordinator.functions import stations_from_functions
+    from headway.coordinator.role_calls import RunFailed
+    from headway.coordinator.roles import LineStations, Stations
+    from headway.coordinator.run_result import RunResult
+    from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
+    from headway.coordinator.settings_line_settings import LineSettings
     from headway.core.order import OLDEST, READY, OnStale, Order, window
     from headway.core.protocols import CannotGoOn, Placement
     from headway.core.rules import ReplayRatio
@@ -48,15 +48,15 @@ __version__ = "0.1.0"
 
 
 _HOMES = {
-    "headway.coordinate.coordinator": ("Coordinator",),
-    "headway.coordinate.run_result": ("RunResult",),
-    "headway.coordinate.role_calls": ("RunFailed",),
-    "headway.coordinate.facade": ("AsyncTrainingCoordinator",),
-    "headway.coordinate.functions": ("stations_from_functions",),
-    "headway.coordinate.line_settings": ("LineSettings",),
-    "headway.coordinate.roles": ("LineStations", "Stations"),
-    "headway.coordinate.settings": ("Deadlines", "Plan", "Retries", "Settings"),
-    "headway.coordinate.waits": ("Stalled",),
+    "headway.coordinator.coordinator": ("Coordinator",),
+    "headway.coordinator.run_result": ("RunResult",),
+    "headway.coordinator.role_calls": ("RunFailed",),
+    "headway.coordinator.facade": ("AsyncTrainingCoordinator",),
+    "headway.coordinator.functions": ("stations_from_functions",),
+    "headway.coordinator.settings_line_settings": ("LineSettings",),
+    "headway.coordinator.roles": ("LineStations", "Stations"),
+    "headway.coordinator.settings": ("Deadlines", "Plan", "Retries", "Settings"),
+    "headway.coordinator.activities_waits": ("Stalled",),
     "headway.core.order": ("OLDEST", "READY", "OnStale", "Order", "window"),
     "headway.core.protocols": ("CannotGoOn", "Placement"),
     "headway.core.rules": ("ReplayRatio",),

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from headway.cli.report import write_report
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.line_settings import LineSettings
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.settings import Plan, Settings
+from headway.coordinator.settings_line_settings import LineSettings
 from headway.core.order import READY, OnStale
 from headway.runs.event_log import MemoryRecorder
 from headway.runtimes.virtual import Virtual

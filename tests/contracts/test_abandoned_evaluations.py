@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Settings
 from headway.core.types import Score, Snapshot
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.files_run_summary import statistics_rows

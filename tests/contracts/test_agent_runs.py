@@ -21,8 +21,8 @@ from headway.agents.collector_agent_episodes import EpisodeCollector  # noqa: E4
 from headway.agents.episodes_episode_player import PausableClock  # noqa: E402
 from headway.agents.loading import load_env  # noqa: E402
 from headway.agents.recipe import AgentConfig, stations  # noqa: E402
-from headway.coordinate.coordinator import Coordinator  # noqa: E402
-from headway.coordinate.role_calls import RunFailed  # noqa: E402
+from headway.coordinator.coordinator import Coordinator  # noqa: E402
+from headway.coordinator.role_calls import RunFailed  # noqa: E402
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed  # noqa: E402
 from headway.llm.build_language_model import build_engine  # noqa: E402
 from headway.llm.engine.protocol_engine import Sampling  # noqa: E402

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headway import CannotGoOn, Plan, Retries, RunFailed, Settings, Stations
-from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinator.checkpoint import CheckpointStore
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import ReplayError, replay
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import ReplayError, replay
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Settings
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
 from headway.runs.event_log import MemoryRecorder

@@ -10,11 +10,11 @@ from fault_schedules import Ending
 from hash_chain_stations import SAMPLES, Nature, Notes
 from schedule_runs import Killed, Log, MemoryCheckpoints
 
-from headway.coordinate.checkpoint import RunState
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import replay
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Retries, Settings
+from headway.coordinator.checkpoint import RunState
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import replay
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Retries, Settings
 from headway.core.order import OLDEST, OnStale, Order, window
 from headway.core.rules import ReplayRatio
 from headway.runtimes.virtual import Fault, Virtual, Workload

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket

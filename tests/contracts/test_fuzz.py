@@ -16,13 +16,13 @@ import pytest
 from fault_schedules import Faults, draw
 from schedule_runs import PROMISES, run_schedule, unexplained
 
-from headway.coordinate.evaluations import Evaluations
-from headway.coordinate.feed import QueueFeed
-from headway.coordinate.flights import Flights
-from headway.coordinate.line import Line
-from headway.coordinate.scaling import Scaling
-from headway.coordinate.settings import Settings
-from headway.coordinate.ticket_queue import TicketQueue
+from headway.coordinator.learning_feed import QueueFeed
+from headway.coordinator.line import Line
+from headway.coordinator.run_result_evaluations import Evaluations
+from headway.coordinator.scaling import Scaling
+from headway.coordinator.settings import Settings
+from headway.coordinator.tickets_flights import Flights
+from headway.coordinator.tickets_ticket_queue import TicketQueue
 from headway.core import choosing as choosing_module
 from headway.core.choosing import Choice, Chooser
 from headway.core.ledger import Ledger

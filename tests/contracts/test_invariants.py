@@ -16,14 +16,14 @@ import pytest
 from log_totals import Audit, audit
 from waiting import patient, slowness
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.flights import Flights
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
-from headway.coordinate.waits import Stalled
+from headway.coordinator.activities_waits import Stalled
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.tickets_flights import Flights
 from headway.core.order import READY, OnStale, window
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket

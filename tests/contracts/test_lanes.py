@@ -21,15 +21,15 @@ from typing import Any
 import pytest
 from log_totals import audit
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.collecting import Collecting
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import ReplayError, replay
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
-from headway.coordinate.waits import Stalled
+from headway.coordinator.activities_waits import Stalled
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.collecting import Collecting
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import ReplayError, replay
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import READY
 from headway.core.protocols import Runtime
 from headway.core.types import Rollout, Snapshot, Span, Ticket

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from log_totals import audit
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.settings import Deadlines, Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.settings import Deadlines, Plan, Settings
 from headway.core.order import READY
 from headway.core.protocols import NoRoom
 from headway.core.types import Batch, Rollout

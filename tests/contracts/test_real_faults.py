@@ -14,10 +14,10 @@ from log_totals import audit
 from running_processes import assert_no_more_shared_memory
 from waiting import patient, wait_until
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Deadlines, Plan, Settings
 from headway.core.order import READY
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint

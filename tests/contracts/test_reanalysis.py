@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import ReplayError, replay
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import ReplayError, replay
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Rollout

@@ -18,10 +18,10 @@ from log_totals import audit
 from waiting import patient, wait_until
 
 from headway.cli import main
-from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.checkpoint import CheckpointError, CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.rules import ReplayRatio
 from headway.runs.event_log import EventLog, read_events

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Settings
-from headway.core.saved_beside import SavedBeside, SavedSoon
+from headway.coordinator.checkpoint import CheckpointError, CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Deadlines, Plan, Settings
+from headway.coordinator.state_files_saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint

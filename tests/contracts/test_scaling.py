@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from scaled_runs import ScaledRun, scaled_loop
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.checkpointing import check_same_run, with_number_in_force
-from headway.coordinate.rerun import replay
-from headway.coordinate.scaling import MOST, ScaleRefused
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.rerun import replay
+from headway.coordinator.saving import check_same_run, with_number_in_force
+from headway.coordinator.scaling import MOST, ScaleRefused
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import READY
 from headway.core.protocols import Runtime
 from headway.runs.fingerprint import fingerprint

@@ -8,10 +8,10 @@ from typing import Literal
 
 import pytest
 
-from headway.coordinate.collecting import NOT_BEGUN
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Retries, Settings
+from headway.coordinator.collecting import NOT_BEGUN
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Retries, Settings
 from headway.core.opaque import RoleAnswer
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket

@@ -21,11 +21,11 @@ from command_runs import refused, run_of
 from waiting import patient, wait_until
 
 from headway.cli import main
-from headway.coordinate.best_weights import kept_weights
-from headway.coordinate.checkpoint import CheckpointStore, RunState
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.settings import Deadlines, Plan, Settings
+from headway.coordinator.checkpoint import CheckpointStore, RunState
+from headway.coordinator.checkpoint_best_weights import kept_weights
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.settings import Deadlines, Plan, Settings
 from headway.runs.event_log import MemoryRecorder, read_events
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import FolderInUse, RunFolder

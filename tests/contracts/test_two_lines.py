@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 from waiting import patient, wait_until
 
-from headway.coordinate.best_weights import BestWeights, kept_weights
-from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.line_settings import LineSettings
-from headway.coordinate.rerun import ReplayError, replay
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Retries, Settings
+from headway.coordinator.checkpoint import CheckpointError, CheckpointStore, RunState
+from headway.coordinator.checkpoint_best_weights import BestWeights, kept_weights
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import ReplayError, replay
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Retries, Settings
+from headway.coordinator.settings_line_settings import LineSettings
 from headway.core.history import RunHistory
 from headway.core.order import READY, OnStale
 from headway.core.protocols import PayloadLost, Runtime
@@ -504,8 +504,8 @@ def test_a_report_has_a_section_for_the_lines(recorded: Path) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-from headway.coordinate.line_settings import LineSettings
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.settings_line_settings import LineSettings
+from headway.coordinator.settings import Plan, Settings
 from headway.runs.launch_session import launch
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder

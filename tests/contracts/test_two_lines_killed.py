@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.line_settings import LineSettings
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Settings
+from headway.coordinator.settings_line_settings import LineSettings
 from headway.core.rules import ReplayRatio
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint

@@ -28,8 +28,8 @@ import headway
 from headway import cli
 from headway.cli.demo import demo
 from headway.cli.words import read_options
-from headway.coordinate.facade import AsyncTrainingCoordinator
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.facade import AsyncTrainingCoordinator
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.types import DropReason, Rollout
 from headway.core.written_events import KINDS, WRITTEN
 from headway.runs.config import RunConfig, read_values

@@ -19,11 +19,11 @@ from bigram_engine import WEIGHT, bigram_engine, log_softmax, table
 from log_totals import audit
 from running_processes import all_children, title, wait_until_gone
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Retries, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Retries, Settings
 from headway.core.types import Batch, LearnReport
 from headway.llm.collector import GroupCollector, GroupSettings
 from headway.llm.engine.protocol_engine import Engine, Sampling

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from headway.coordinate.roles import LearnerRole  # noqa: E402
+from headway.coordinator.roles import LearnerRole  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.llm.model.adapters import add_adapters, plain_weights  # noqa: E402
 from headway.llm.rollouts_group import Group  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from running_processes import title, wait_until_gone
 
-from headway.coordinate.coordinator import Coordinator
+from headway.coordinator.coordinator import Coordinator
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint

@@ -13,10 +13,10 @@ import ray
 from log_totals import audit
 from waiting import patient
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Deadlines, Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Deadlines, Plan, Settings
 from headway.core.protocols import Placement
 from headway.core.types import Batch, Rollout, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder

@@ -15,10 +15,10 @@ from log_totals import audit
 from ray.cluster_utils import Cluster
 from waiting import wait_until
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.protocols import PayloadLost, Placement, Role, RoleDied, RoleLate
 from headway.core.types import Batch, Rollout, Snapshot, Ticket

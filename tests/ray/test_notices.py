@@ -20,11 +20,11 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from running_processes import all_children
 from waiting import patient
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core.protocols import Placement
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from waiting import patient
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import replay
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import replay
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Settings
 from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio
 from headway.core.types import Rollout, Snapshot, Ticket

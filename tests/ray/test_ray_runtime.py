@@ -25,11 +25,11 @@ from running_processes import all_children, is_running, title, wait_until_gone
 from scaled_runs import ScaledRun, scaled_loop
 from waiting import patient
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import replay
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import replay
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, Rollout, Snapshot

@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from grpo_runs import make_material, tiny_values
 
-from headway.coordinate.coordinator import Coordinator
+from headway.coordinator.coordinator import Coordinator
 from headway.llm.grpo import GRPOConfig, stations
 from headway.runs.config import read_values
 from headway.runs.fingerprint import fingerprint

@@ -15,8 +15,8 @@ from gymnasium import spaces
 from waiting import patient
 
 import headway
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
 from headway.core.types import Snapshot, Ticket
 from headway.envs.atari import EpisodePerLife, FireFirst, NoOpStarts
 from headway.envs.resumable import can_be_carried

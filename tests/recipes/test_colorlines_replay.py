@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from headway import cli
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.rerun import replay
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.rerun import replay
+from headway.coordinator.run_result import RunResult
 from headway.core.types import Batch, Snapshot, Ticket
 from headway.ppo.colorlines.recipe import ColorLinesConfig, stations
 from headway.runs.config import ConfigError, read_values

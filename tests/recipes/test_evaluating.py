@@ -169,7 +169,7 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(functions: RunFolder, tmp_
 
 
 def test_a_recipe_without_an_evaluator_says_so(tmp_path: Path, capsys: Output) -> None:
-    source = "from headway.coordinate.functions import stations_from_functions\n"
+    source = "from headway.coordinator.functions import stations_from_functions\n"
     source += "from headway.runs.bandit import FunctionsConfig as CONFIG\n"
     source += "def one(weights, ticket):\n    return 1\ndef more(weights, rollouts):\n    return weights + 1\n"
     source += "def stations(config):\n    return stations_from_functions(one, more, weights=0)\n"

@@ -21,8 +21,8 @@ from system_limits import file_size_limit  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from headway.cli import main  # noqa: E402
-from headway.coordinate.best_weights import kept_weights  # noqa: E402
-from headway.coordinate.checkpoint import CheckpointStore  # noqa: E402
+from headway.coordinator.checkpoint import CheckpointStore  # noqa: E402
+from headway.coordinator.checkpoint_best_weights import kept_weights  # noqa: E402
 from headway.llm.model.loading_models import ModelError  # noqa: E402
 from headway.llm.model.loading_saving import save_model  # noqa: E402
 from headway.runs.fingerprint import fingerprint  # noqa: E402

@@ -23,7 +23,7 @@ from log_totals import audit
 from running_processes import all_children, title, wait_until_gone
 from with_vllm import needs_vllm, vllm_python
 
-from headway.coordinate.coordinator import Coordinator
+from headway.coordinator.coordinator import Coordinator
 from headway.llm.grpo import GRPOConfig, stations
 from headway.runs.config import read_values
 from headway.runs.event_log import MemoryRecorder, read_events

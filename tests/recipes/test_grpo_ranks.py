@@ -21,7 +21,7 @@ from running_processes import wait_until_gone  # noqa: E402
 from test_learner_ranks import descendants  # noqa: E402
 
 from headway import cli  # noqa: E402
-from headway.coordinate.checkpoint import CheckpointStore  # noqa: E402
+from headway.coordinator.checkpoint import CheckpointStore  # noqa: E402
 from headway.testing.tiny_models import save_tiny_model  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

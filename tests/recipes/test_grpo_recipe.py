@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from grpo_runs import make_material, tiny  # noqa: E402
 
-from headway.coordinate.run_result import RunResult  # noqa: E402
+from headway.coordinator.run_result import RunResult  # noqa: E402
 from headway.core.types import Batch, Snapshot, Span, Ticket, derive_seed  # noqa: E402
 from headway.llm.grpo import GRPOConfig, stations  # noqa: E402
 from headway.llm.gsm8k import GSM8KConfig  # noqa: E402

@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from grpo_runs import make_material, tiny, tiny_values  # noqa: E402
 from waiting import patient, wait_until  # noqa: E402
 
-from headway.coordinate.run_result import RunResult  # noqa: E402
+from headway.coordinator.run_result import RunResult  # noqa: E402
 from headway.core.types import SAMPLES, Snapshot, Ticket  # noqa: E402
 from headway.llm.grpo import GRPOConfig, stations  # noqa: E402
 from headway.runs.config import ConfigError, read_values  # noqa: E402

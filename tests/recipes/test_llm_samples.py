@@ -17,7 +17,7 @@ from grpo_runs import make_material, tiny, tiny_values
 
 from headway.cli import main
 from headway.cli.report import write_report
-from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinator.checkpoint import CheckpointStore
 from headway.core.types import SAMPLES, Snapshot, Ticket
 from headway.llm.grpo import GRPOConfig, stations
 from headway.llm.tasks.rewards import overlong_penalty

@@ -20,7 +20,7 @@ from search_runs import TINY, TINY_MODEL
 import headway
 from headway.cli import main
 from headway.cli.evaluate import evaluate
-from headway.coordinate.checkpoint import CheckpointError
+from headway.coordinator.checkpoint import CheckpointError
 from headway.llm.grpo import GRPOConfig
 from headway.llm.prompts import Encoder
 from headway.llm.tasks.tasks import Prompt
@@ -70,7 +70,7 @@ def test_a_policy_plays_the_episode_that_the_evaluation_played(name: str, runs: 
     (score,) = measured.scores
     policy = headway.load(folder.path, "last")
     cut = folder.read_config()[1]["eval_max_steps"]
-    from headway.coordinate.evaluations import evaluation_seed
+    from headway.coordinator.run_result_evaluations import evaluation_seed
 
     seed = evaluation_seed(measured.seeds[0], measured.kept.version) % 2**31
     (episode,) = policy.play(seed=seed, max_steps=cut)
@@ -160,7 +160,7 @@ def test_nested_observations_are_taken_as_the_environment_gives_them(kind: str, 
 
 
 def test_the_network_is_a_torch_module_with_the_weights_of_the_version(runs: dict[str, RunFolder]) -> None:
-    from headway.coordinate.best_weights import kept_weights
+    from headway.coordinator.checkpoint_best_weights import kept_weights
 
     folder = runs["Pendulum"]
     policy, kept = headway.load(folder, "last"), kept_weights(folder.checkpoints, "last")
@@ -176,7 +176,7 @@ def test_the_network_is_a_torch_module_with_the_weights_of_the_version(runs: dic
 
 def test_the_best_weights_are_loaded_unless_others_are_named(runs: dict[str, RunFolder], tmp_path: Path) -> None:
     folder = runs["Pendulum"]
-    from headway.coordinate.best_weights import BestWeights
+    from headway.coordinator.checkpoint_best_weights import BestWeights
 
     best = BestWeights(folder.checkpoints)
     assert (headway.load(folder).facts.version, headway.load(folder).facts.score) == (best.version, best.score)

@@ -15,10 +15,10 @@ from command_runs import refused, run_of
 
 import headway
 from headway.cli import main
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import replay
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import replay
+from headway.coordinator.run_result import RunResult
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runs.config import ConfigError, read_values
 from headway.runs.event_log import MemoryRecorder

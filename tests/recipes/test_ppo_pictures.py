@@ -13,8 +13,8 @@ pytest.importorskip("gymnasium")
 
 from gymnasium import spaces
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
 from headway.core.types import Snapshot, Ticket
 from headway.envs.gymnasium_vector import Discrete, Spec, as_features, describe_spaces
 from headway.ppo.policy import Actor, ActorCritic

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import replay
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import replay
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.run_result import RunResult
 from headway.ppo.cartpole import CartPoleConfig
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runs.config import ConfigError, read_values

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from story_runs import bits, plain_loop, run, tiny, tiny_model
 
-from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinator.checkpoint import CheckpointStore
 from headway.core.types import MEASURES, Batch, Snapshot, Ticket
 from headway.runs.config import ConfigError, read_values
 from headway.text_games import recipe_priorzero as priorzero

@@ -16,8 +16,8 @@ pytest.importorskip("gymnasium")
 from running_processes import wait_until_gone
 from search_runs import run, tiny
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runs.recipes_package import load_recipe

@@ -13,7 +13,7 @@ pytest.importorskip("gymnasium")
 
 from search_runs import read, run, tiny
 
-from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinator.checkpoint import CheckpointStore
 from headway.core.types import Snapshot, Ticket
 from headway.ranks.rank import device_for
 from headway.replay.records import record_of

@@ -19,8 +19,8 @@ from waiting import patient  # noqa: E402
 
 from headway.agents.games.corridor import Corridor  # noqa: E402
 from headway.agents.games.lights import Lights  # noqa: E402
-from headway.coordinate.role_calls import RunFailed  # noqa: E402
-from headway.coordinate.run_result import RunResult  # noqa: E402
+from headway.coordinator.role_calls import RunFailed  # noqa: E402
+from headway.coordinator.run_result import RunResult  # noqa: E402
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket, derive_seed  # noqa: E402
 from headway.llm.model.loading_models import load_model, load_tokenizer, locate  # noqa: E402
 from headway.llm.model.tiny_llama import make_word_model  # noqa: E402

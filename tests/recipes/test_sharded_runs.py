@@ -26,8 +26,8 @@ from test_grpo_ranks import run, words  # noqa: E402, F401
 from test_learner_ranks import descendants  # noqa: E402
 
 from headway import cli  # noqa: E402
-from headway.coordinate.checkpoint import CheckpointStore  # noqa: E402
-from headway.core.saved_beside import SavedBeside  # noqa: E402
+from headway.coordinator.checkpoint import CheckpointStore  # noqa: E402
+from headway.coordinator.state_files_saved_beside import SavedBeside  # noqa: E402
 from headway.llm.train.shard_files import SavedShards  # noqa: E402
 
 

@@ -13,8 +13,8 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 
 from grpo_runs import make_material, tiny
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
 from headway.core.protocols import Runtime
 from headway.llm.grpo import stations
 from headway.llm.memory.check import planned_run

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("gymnasium")
 
 import headway
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
 from headway.ppo.recipe_ppo import PPOConfig, stations
 from headway.runs.config import ConfigError, read_values
 from headway.runs.fingerprint import fingerprint

@@ -176,7 +176,7 @@ def test_a_run_whose_process_is_killed_is_started_again_from_its_checkpoint(tmp_
 
 OWN = """
 from headway.runs import bandit as functions
-from headway.coordinate.roles import Stations
+from headway.coordinator.roles import Stations
 import os
 CONFIG = functions.CONFIG
 

@@ -17,11 +17,11 @@ pytest.importorskip("transformers", reason="needs headway[llm]")
 from grpo_runs import make_material, tiny
 from log_totals import audit
 
-from headway.coordinate.best_weights import BestWeights, kept_weights
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.rerun import replay
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.checkpoint_best_weights import BestWeights, kept_weights
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.rerun import replay
+from headway.coordinator.run_result import RunResult
 from headway.llm.grpo import GRPOConfig, stations
 from headway.llm.weights.receiver_weight_link import LinkedWeights
 from headway.runs.config import ConfigError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from virtual_runs import record, story_of
 
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Retries
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Retries
 from headway.core.history_records import FinishedUpdate
 from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio

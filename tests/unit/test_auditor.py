@@ -14,10 +14,10 @@ import pytest
 from virtual_runs import record
 
 import headway.testing.auditor as auditor_module
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Retries
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Retries
 from headway.core.order import READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.runtimes.virtual import Workload

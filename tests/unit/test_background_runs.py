@@ -18,8 +18,8 @@ from notebook_kernels import in_a_kernel
 from waiting import patient
 
 import headway
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.role_calls import RunFailed
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.role_calls import RunFailed
 from headway.core.types import Ticket
 from headway.runs.config import ConfigError, read_values
 from headway.runs.console import Status, progress_bar

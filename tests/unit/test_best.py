@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from headway.cli import main
-from headway.coordinate.best_weights import BestWeights, Kept, kept_weights
-from headway.coordinate.checkpoint import CheckpointError, CheckpointStore
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.checkpoint import CheckpointError, CheckpointStore
+from headway.coordinator.checkpoint_best_weights import BestWeights, Kept, kept_weights
+from headway.coordinator.run_result import RunResult
 from headway.core.protocols import PayloadLost
 from headway.core.types import Score
 from headway.runs.event_log import read_events

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.coordinate.waits import BETWEEN, Board, Stalled, TimeSpent
+from headway.coordinator.activities_waits import BETWEEN, Board, Stalled, TimeSpent
 from headway.runtimes.virtual import Deadlock, VirtualLoop
 
 stable = settings(max_examples=100, deadline=None, derandomize=True)

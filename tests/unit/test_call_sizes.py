@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.coordinate.call_sizes import MOST, FixedSize, MeasuredSizes
+from headway.coordinator.collectors_call_sizes import MOST, FixedSize, MeasuredSizes
 
 COLLECT_S = 100.0
 

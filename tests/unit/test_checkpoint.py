@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.coordinate.checkpoint import FORMAT, CheckpointError, CheckpointStore, RunState
+from headway.coordinator.checkpoint import FORMAT, CheckpointError, CheckpointStore, RunState
 from headway.core.types import Rollout, Score, Span
 
 

@@ -25,9 +25,9 @@ from waiting import patient, wait_until
 from headway.cli import COMMANDS, main
 from headway.cli.output import print_table, say
 from headway.cli.words import read_options
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.runs.bandit import FunctionsConfig
 from headway.runs.config import RunConfig, in_our_words
 from headway.runs.console_run_status import status_of
@@ -825,7 +825,7 @@ def _collector(number: int) -> SimulatedCollector:
     ],
 )
 def test_the_status_counts_towards_the_end_of_the_plan(plan: Plan, unit: str, total_: float | None) -> None:
-    from headway.coordinate.coordinator import Coordinator
+    from headway.coordinator.coordinator import Coordinator
 
     runtime = Virtual(SteadyWorkload(Constant(1.0), Constant(1.0)))
     coordinator = Coordinator(Stations(_collector, SimulatedLearner), Settings(plan=plan), runtime)

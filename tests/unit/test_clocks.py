@@ -13,7 +13,7 @@ from log_totals import audit
 from waiting import patient
 
 import headway
-from headway.coordinate.settings import Deadlines, Plan, Settings
+from headway.coordinator.settings import Deadlines, Plan, Settings
 from headway.runs.event_log import read_events
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from headway.coordinate.roles import CollectorRole, EvaluatorRole
+from headway.coordinator.roles import CollectorRole, EvaluatorRole
 from headway.core.protocols import Role, Runtime
 from headway.runtimes.inline import Inline
 from headway.runtimes.threads import Threads

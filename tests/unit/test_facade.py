@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from waiting import patient
 
-from headway.coordinate.facade import AsyncTrainingCoordinator, CollectFailed, EvalFailed
-from headway.coordinate.facade_times import LOOK_EVERY
-from headway.coordinate.waits import Stalled
+from headway.coordinator.activities_waits import Stalled
+from headway.coordinator.facade import AsyncTrainingCoordinator, CollectFailed, EvalFailed
+from headway.coordinator.facade_times import LOOK_EVERY
 from headway.core.types import Score
 
 pytestmark = pytest.mark.timeout(30)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from waiting import patient
 
-from headway.coordinate.facade import AsyncTrainingCoordinator, CollectFailed, EvalFailed
-from headway.coordinate.waits import Stalled
+from headway.coordinator.activities_waits import Stalled
+from headway.coordinator.facade import AsyncTrainingCoordinator, CollectFailed, EvalFailed
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -24,7 +24,7 @@ from random_walk_envs import ACTIONS, Broken, Hanging, Mortal, Unpicklable, Wand
 from running_processes import is_running, wait_until_gone
 from waiting import patient, wait_until
 
-from headway.coordinate.role_calls import RunFailed
+from headway.coordinator.role_calls import RunFailed
 from headway.core.protocols import Stateful
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.envs.gymnasium_vector import Continuous, Discrete, Spec, describe_spaces

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_runs import record
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
 from headway.core.order import OnStale, parse_order
 from headway.core.rules import ReplayRatio
 from headway.core.types import Rollout, Snapshot, Ticket

@@ -17,8 +17,8 @@ import pytest
 from notebook_kernels import in_a_kernel
 
 import headway
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.role_calls import RunFailed
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.role_calls import RunFailed
 from headway.core.types import Ticket
 from headway.runs.config import read_values
 from headway.runs.fingerprint import fingerprint

@@ -135,7 +135,7 @@ def test_functions_may_name_and_take_their_arguments_as_they_like() -> None:
 
 
 def test_a_coroutine_that_comes_back_is_not_trained_on() -> None:
-    from headway.coordinate.role_calls import RunFailed
+    from headway.coordinator.role_calls import RunFailed
 
     with pytest.raises(RunFailed, match="collect returned a coroutine, which nobody awaits"):
         headway.run(lambda weights, ticket: later(weights, ticket), train, weights=0.0, updates=1)

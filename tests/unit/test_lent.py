@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.best_weights import BestWeights, kept_weights
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Retries, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.checkpoint_best_weights import BestWeights, kept_weights
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Retries, Settings
 from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder

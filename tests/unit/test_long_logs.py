@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.functions import stations_from_functions
-from headway.coordinate.rerun import ReplayError, replay
+from headway.coordinator.functions import stations_from_functions
+from headway.coordinator.rerun import ReplayError, replay
 from headway.runs.bandit import FunctionsConfig
 from headway.runs.event_log import EventLog, read_events
 from headway.runs.files_recording import Recording

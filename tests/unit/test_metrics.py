@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.activities import WAITS, WAITS_FOR
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.core.written_events import read_event
-from headway.observe.activities import WAITS, WAITS_FOR
 from headway.runs.event_log import read_events
 from headway.runs.folder import RunFolder
 from headway.runs.launch_session import launch

@@ -14,7 +14,7 @@ from replay_draws import a_batch, drawn
 from test_muzero import SMALL
 from torch import nn
 
-from headway.coordinate.roles import LearnerRole
+from headway.coordinator.roles import LearnerRole
 from headway.core.types import Batch
 from headway.envs.input_scale import InputScale
 from headway.runs.fingerprint import fingerprint

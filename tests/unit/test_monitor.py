@@ -16,9 +16,9 @@ from waiting import patient
 
 import headway
 from headway.cli import main
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.settings import Plan, Settings
 from headway.core.types import HEALTH, Rollout, Snapshot, Ticket
 from headway.runs.config import ConfigError, RunConfig, read_values
 from headway.runs.monitor import Monitor, MonitorThread, StopRun, load_monitor

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.coordinate.lanes import Post
-from headway.coordinate.ticket_queue import TicketQueue
+from headway.coordinator.collectors_lanes import Post
+from headway.coordinator.tickets_ticket_queue import TicketQueue
 from headway.core.ledger import Ledger
 from headway.core.naming import seat_name
 from headway.core.protocols import Role

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.coordinate.roles import LearnerRole
+from headway.coordinator.roles import LearnerRole
 from headway.core.types import Batch, Rollout, Span
 from headway.envs.gymnasium_vector import Continuous, Discrete, MultiDiscrete, Spec
 from headway.ppo.learner import PPOLearner, PPOSettings

@@ -16,7 +16,7 @@ from prior_segments import random_segment, text_segment
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="needs headway[llm]")
 
-from headway.coordinate.roles import LearnerRole  # noqa: E402
+from headway.coordinator.roles import LearnerRole  # noqa: E402
 from headway.core.types import Batch, Rollout  # noqa: E402
 from headway.llm.model.adapters import add_adapters, plain_weights  # noqa: E402
 from headway.llm.train.ragged import Ragged  # noqa: E402

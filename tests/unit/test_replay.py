@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport
 from headway.replay.prioritized import PrioritizedReplay

@@ -28,9 +28,9 @@ from waiting import patient
 import headway
 from headway.cli import main
 from headway.cli.doctor import examine
+from headway.coordinator.activities import CAUSES
 from headway.core.events import Looked
 from headway.core.types import Ticket
-from headway.observe.activities import CAUSES
 from headway.runs.folder import RunFolder
 from headway.runs.folder_environment import describe_environment, git_commit
 from headway.tools.report.recorded_run_run_history import read_story, tell

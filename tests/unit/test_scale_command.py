@@ -19,7 +19,7 @@ from waiting import patient, wait_until
 
 import headway
 from headway.cli import main
-from headway.coordinate.scaling import ScaleRefused
+from headway.coordinator.scaling import ScaleRefused
 from headway.core.types import Ticket
 from headway.runs import requests as run_requests
 from headway.runs.event_log import read_events

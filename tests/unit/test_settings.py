@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.lead import AutoLead, FixedLead
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import MaxLead, ReplayRatio

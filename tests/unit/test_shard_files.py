@@ -13,8 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from headway.coordinate.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
-from headway.core.saved_beside import SavedBeside  # noqa: E402
+from headway.coordinator.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
+from headway.coordinator.state_files_saved_beside import SavedBeside  # noqa: E402
 from headway.llm.train import shard_files  # noqa: E402
 from headway.llm.train.shard_files import Rows, SavedShards, ShardError, write_shard  # noqa: E402
 
@@ -104,8 +104,8 @@ from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[2])
 from test_checkpoint import state
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.core.saved_beside import SavedSoon
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.state_files_saved_beside import SavedSoon
 from headway.llm.train.shard_files import Rows, write_shard
 from headway.llm.train.shard_files_shard_writer import ShardWriter
 writers = [ShardWriter(), ShardWriter()]

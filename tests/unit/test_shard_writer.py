@@ -17,7 +17,7 @@ from waiting import wait_until
 
 torch = pytest.importorskip("torch")
 
-from headway.core.saved_beside import SavedSoon  # noqa: E402
+from headway.coordinator.state_files_saved_beside import SavedSoon  # noqa: E402
 from headway.llm.train import shard_files_shard_writer as shard_writer  # noqa: E402
 from headway.llm.train.shard_files import Rows, SavedShards  # noqa: E402
 from headway.llm.train.shard_files_shard_writer import ShardWriter  # noqa: E402

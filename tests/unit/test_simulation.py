@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core.order import READY
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket
 from headway.runs.event_log import MemoryRecorder

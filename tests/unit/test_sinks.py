@@ -25,12 +25,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from waiting import patient
 
 from headway.cli import main
-from headway.coordinate.best_weights import BestWeights
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.functions import stations_from_functions
-from headway.coordinate.rerun import ReplayError, replay
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.checkpoint_best_weights import BestWeights
+from headway.coordinator.functions import stations_from_functions
+from headway.coordinator.rerun import ReplayError, replay
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core.types import Rollout, Score, Snapshot, Ticket
 from headway.runs.bandit import FunctionsConfig
 from headway.runs.event_log import read_events

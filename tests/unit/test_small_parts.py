@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.coordinate.evaluations import Evaluations
-from headway.coordinate.functions import stations_from_functions
-from headway.coordinate.idle_seats import IdleSeats
-from headway.coordinate.roles import LEARNER, Stations
-from headway.coordinate.snapshots import HeldSnapshots
-from headway.coordinate.ticket_queue import TicketQueue
+from headway.coordinator.functions import stations_from_functions
+from headway.coordinator.publishing_snapshots import HeldSnapshots
+from headway.coordinator.roles import LEARNER, Stations
+from headway.coordinator.run_result_evaluations import Evaluations
+from headway.coordinator.tickets_idle_seats import IdleSeats
+from headway.coordinator.tickets_ticket_queue import TicketQueue
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 
 stable = settings(max_examples=150, deadline=None, derandomize=True)

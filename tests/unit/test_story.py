@@ -22,15 +22,15 @@ from waiting import patient, slowness, wait_until
 
 import headway
 from headway.cli import main
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.activities import BETWEEN, CAUSES, in_words
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
-from headway.observe.activities import BETWEEN, CAUSES, in_words
 from headway.runs.console import duration
 from headway.runs.event_log import MemoryRecorder, read_events
 from headway.runs.metrics import metrics_of

@@ -14,7 +14,7 @@ from system_limits import file_size_limit, no_descriptor_left
 
 from headway import RunFailed
 from headway.cli import main
-from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinator.checkpoint import CheckpointStore
 from headway.runs.files_system_failures import SystemFailed, way_back
 from headway.runs.launch_of_functions import run
 
@@ -142,7 +142,7 @@ def test_a_config_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, c
 SPOILED = """
 from pathlib import Path
 
-from headway.coordinate.functions import stations_from_functions
+from headway.coordinator.functions import stations_from_functions
 from headway.runs.config import RunConfig
 
 

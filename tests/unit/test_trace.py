@@ -14,10 +14,10 @@ import pytest
 
 import headway
 from headway.cli import main
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Plan, Settings
 from headway.core.events import Alarmed
 from headway.core.rules import ReplayRatio
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket

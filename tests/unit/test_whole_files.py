@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from system_limits import file_size_limit, no_descriptor_left
 
-from headway.observe.whole_files import write_whole, written_beside
+from headway.coordinator.state_files_whole_files import write_whole, written_beside
 
 
 def test_a_file_takes_the_place_of_the_one_before(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.agents.loading import env_options, load_env
-from headway.coordinate.checkpoint import LAST, CheckpointStore
+from headway.coordinator.checkpoint import LAST, CheckpointStore
 from headway.llm.model.loading_models import written_once
 from headway.llm.model.tiny_llama import WordModel, kept_word_model
 from headway.llm.model.types import ModelError

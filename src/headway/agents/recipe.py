@@ -33,8 +33,8 @@ from headway.agents.evaluator_agent_games import AgentEvaluator
 from headway.agents.evaluator_held_out_games import HeldOutGames
 from headway.agents.loading import load_env
 from headway.agents.stepping import build_stepping, env_facts
-from headway.coordinate.best_weights import Kept
-from headway.coordinate.roles import Stations
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.roles import Stations
 from headway.core.types import derive_seed
 from headway.llm.build_language_model import build_engine, check_engine, learner_of
 from headway.llm.build_trained_models import export_model, with_gpus

@@ -13,10 +13,10 @@ from importlib import import_module
 import headway
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError, asks_for_help
-from headway.coordinate.checkpoint import CheckpointError
-from headway.coordinate.rerun import ReplayError
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.waits import Stalled
+from headway.coordinator.activities_waits import Stalled
+from headway.coordinator.checkpoint import CheckpointError
+from headway.coordinator.rerun import ReplayError
+from headway.coordinator.role_calls import RunFailed
 from headway.core.naming import unknown
 from headway.core.one_line import said
 from headway.core.refusals import refusal

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from headway.cli.output import say
 from headway.cli.words import UsageError, read_options
-from headway.coordinate.roles import LEARNER, Stations
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.roles import LEARNER, Stations
+from headway.coordinator.run_result import RunResult
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject
 from headway.core.types import Snapshot, Ticket, derive_seed

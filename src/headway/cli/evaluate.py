@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from headway.cli.output import print_table, say
 from headway.cli.words import one_run, read_options, whole_numbers
-from headway.coordinate.best_weights import LAST, Kept, kept_weights
-from headway.coordinate.evaluations import evaluation_seed
-from headway.coordinate.roles import EvaluatorRole
+from headway.coordinator.checkpoint_best_weights import LAST, Kept, kept_weights
+from headway.coordinator.roles import EvaluatorRole
+from headway.coordinator.run_result_evaluations import evaluation_seed
 from headway.core.types import Score
 from headway.runs.config import RunConfig, read_values, understand
 from headway.runs.folder import RunFolder

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headway.cli.output import say
 from headway.cli.words import UsageError, one_run, read_options
-from headway.coordinate.best_weights import LAST
+from headway.coordinator.checkpoint_best_weights import LAST
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject
 from headway.runs.fingerprint import fingerprint

@@ -31,7 +31,7 @@ from headway.runs.recipes_package import load_recipe
 from headway.tools.names.lightzero import RECIPES
 
 if TYPE_CHECKING:
-    from headway.coordinate.run_result import RunResult
+    from headway.coordinator.run_result import RunResult
 
 Config = Mapping[str, SettingValue]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.cli.lightzero import Config, run_of
-from headway.coordinate.best_weights import BEST, LAST, BestWeights
+from headway.coordinator.checkpoint_best_weights import BEST, LAST, BestWeights
 from headway.runs.recipes_loading import load
 
 

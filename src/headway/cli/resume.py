@@ -13,7 +13,7 @@ from headway.cli.output import say
 from headway.cli.starting import launch_recipe, show_memory
 from headway.cli.sweep import resume as resume_sweep
 from headway.cli.words import UsageError, read_options
-from headway.coordinate.checkpoint import CheckpointStore
+from headway.coordinator.checkpoint import CheckpointStore
 from headway.core.opaque import JsonObject
 from headway.runs.config import RunConfig, read_values, understand
 from headway.runs.folder import RunFolder

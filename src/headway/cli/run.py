@@ -15,8 +15,8 @@ from headway.cli.output import print_table, say
 from headway.cli.recipe_help import explain_recipe
 from headway.cli.starting import start
 from headway.cli.words import UsageError, config_file, read_options
-from headway.coordinate.rerun import replay
-from headway.coordinate.roles import Stations
+from headway.coordinator.rerun import replay
+from headway.coordinator.roles import Stations
 from headway.core.opaque import SettingValue
 from headway.runs.config import read_values
 from headway.runs.event_log import read_events

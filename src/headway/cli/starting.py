@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from headway.cli.output import print_table, say
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.waits import Stalled
+from headway.coordinator.activities_waits import Stalled
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
 from headway.core.protocols import RoleRaised
 from headway.core.refusals import refusal
 from headway.llm.memory.planned_run_fit_report import table_rows

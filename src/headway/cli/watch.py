@@ -22,7 +22,7 @@ from pathlib import Path
 from headway.cli import output
 from headway.cli.output import say
 from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
-from headway.coordinate.best_weights import LAST
+from headway.coordinator.checkpoint_best_weights import LAST
 from headway.core.naming import unknown
 from headway.core.opaque import JsonObject
 from headway.runs.folder import RunFolder

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
+from headway.coordinator.state_files_saved_beside import SavedBeside
 from headway.core.one_line import said
 from headway.core.opaque import CoroutineOf, Payload, RoleAnswer, SavedState, Station, Weights
 from headway.core.refusals import limit_reached
-from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 
 T = TypeVar("T")

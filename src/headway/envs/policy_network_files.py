@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from headway.coordinator.state_files_whole_files import written_beside
 from headway.core.naming import unknown
-from headway.observe.whole_files import written_beside
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import torch
 
-from headway.coordinate.best_weights import Kept
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.state_files_saved_beside import SavedBeside
 from headway.core.protocols import Learner, Placement
-from headway.core.saved_beside import SavedBeside
 from headway.core.types import derive_seed
 from headway.llm.model.adapters import add_adapters
 from headway.llm.model.types import CausalModel, NamedWeights

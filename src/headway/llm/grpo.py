@@ -16,8 +16,8 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
-from headway.coordinate.best_weights import Kept
-from headway.coordinate.roles import Stations
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.roles import Stations
 from headway.llm.build_language_model import build_engine, check_engine, check_model, learner_of
 from headway.llm.build_trained_models import export_model, with_gpus
 from headway.llm.collector import GroupCollector, GroupSettings

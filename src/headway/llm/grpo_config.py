@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from headway.coordinate.settings import Settings
+from headway.coordinator.settings import Settings
 from headway.core.opaque import JsonObject
 from headway.llm.config import ComparisonSettings, LanguageModelConfig
 from headway.llm.grpo_config_reward_settings import RewardSettings

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from headway.coordinate.best_weights import Kept
+from headway.coordinator.checkpoint_best_weights import Kept
 from headway.core.opaque import JsonObject
 from headway.llm.build_trained_models import TrainsAModel, device_of, frozen_model
 from headway.llm.engine.protocol_engine import Sampling

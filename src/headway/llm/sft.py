@@ -18,8 +18,8 @@ import torch
 
 from headway.agents import recipe as agent
 from headway.agents.config import AgentConfig
-from headway.coordinate.best_weights import Kept
-from headway.coordinate.roles import Stations
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.roles import Stations
 from headway.core.protocols import Evaluator
 from headway.llm.build_trained_models import (
     device_of,

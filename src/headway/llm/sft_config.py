@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from headway.coordinate.settings import Settings
+from headway.coordinator.settings import Settings
 from headway.core.opaque import JsonObject, SettingValue
 from headway.llm.config import ChatSettings, LanguageModelSettings, MemorySettings
 from headway.llm.train.imitation_settings import ImitationSettings

@@ -19,8 +19,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from pydantic import Field, field_validator, model_validator
 
-from headway.coordinate.best_weights import Kept
-from headway.coordinate.roles import Stations
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.roles import Stations
 from headway.core.opaque import SettingValue
 from headway.core.protocols import Collector
 from headway.core.types import derive_seed

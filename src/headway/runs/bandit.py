@@ -16,8 +16,8 @@ from functools import partial
 import numpy as np
 from pydantic import Field
 
-from headway.coordinate.functions import stations_from_functions
-from headway.coordinate.roles import Stations
+from headway.coordinator.functions import stations_from_functions
+from headway.coordinator.roles import Stations
 from headway.core.opaque import Payload
 from headway.core.types import Rollout, Ticket
 from headway.runs.config import RunConfig, with_defaults

@@ -18,7 +18,7 @@ from typing import ClassVar, TypeVar, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError, model_validator
 
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.opaque import SettingValue
 from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime

@@ -28,8 +28,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from headway.coordinator.activities import WAITS, in_words, were_in_words
 from headway.core.one_line import shortened, visible
-from headway.observe.activities import WAITS, in_words, were_in_words
 from headway.observe.messages import to_stderr
 from headway.runs.console_notebook_cells import replaceable_text
 from headway.runs.log_file import TextLog

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.line import Line
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.line import Line
+from headway.coordinator.run_result import RunResult
 from headway.core.opaque import CoroutineOf
 from headway.runs import console_episodes_in_words as episodes_in_words
 from headway.runs.console import REFRESH_S, LineStatus, RoleStatus, Status

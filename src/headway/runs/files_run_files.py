@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from headway.coordinate.best_weights import FILE, BestWeights
-from headway.coordinate.checkpoint import CheckpointError, CheckpointStore, RunState
-from headway.coordinate.checkpointing import check_same_run, with_number_in_force
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Settings
+from headway.coordinator.checkpoint import CheckpointError, CheckpointStore, RunState
+from headway.coordinator.checkpoint_best_weights import FILE, BestWeights
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.saving import check_same_run, with_number_in_force
+from headway.coordinator.settings import Settings
 from headway.core.opaque import SettingValue
 from headway.core.refusals import refusal
 from headway.core.written_events import as_event

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headway.coordinate.roles import LEARNER
-from headway.coordinate.run_result import LineResult, RunResult
+from headway.coordinator.roles import LEARNER
+from headway.coordinator.run_result import LineResult, RunResult
 from headway.core.ledger_counts import LedgerStatistics
 from headway.core.naming import learner_name
 from headway.core.opaque import JsonObject

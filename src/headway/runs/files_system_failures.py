@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.coordinate.checkpoint import CheckpointStore
-from headway.coordinate.role_calls import RunFailed
+from headway.coordinator.checkpoint import CheckpointStore
+from headway.coordinator.role_calls import RunFailed
 from headway.core.refusals import refusal
 
 

@@ -23,11 +23,11 @@ from concurrent.futures import wait as wait_for
 from types import TracebackType
 from typing import Any, TypeVar
 
-from headway.coordinate.control import INTERRUPTED
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.scaling import CollectorChange, ScaleRefused
-from headway.coordinate.waits import Stalled
+from headway.coordinator.activities_waits import Stalled
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.run_result_control import INTERRUPTED
+from headway.coordinator.scaling import CollectorChange, ScaleRefused
 from headway.core.types import Score
 from headway.observe.messages import to_stderr
 from headway.runs.console import Status

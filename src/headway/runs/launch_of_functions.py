@@ -9,10 +9,10 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from headway.coordinate.functions import CollectFunction, EvaluateFunction, TrainFunction, stations_from_functions
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Plan, Settings
+from headway.coordinator.functions import CollectFunction, EvaluateFunction, TrainFunction, stations_from_functions
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Plan, Settings
 from headway.core.naming import unknown
 from headway.core.opaque import SettingValue, Weights
 from headway.core.order import parse_on_stale, parse_order

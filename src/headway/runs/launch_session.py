@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from headway.coordinate.control import INTERRUPTED
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.roles import Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.run_result_control import INTERRUPTED
+from headway.coordinator.settings import Settings
 from headway.core.opaque import CoroutineOf, SettingValue
 from headway.core.protocols import Runtime
 from headway.observe.messages import to_stderr

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from headway.coordinate.control import INTERRUPTED
-from headway.coordinate.coordinator import Coordinator
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result_control import INTERRUPTED
 from headway.observe.messages import to_stderr
 
 

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headway.coordinator.activities import BETWEEN, CAUSES
 from headway.core import events as ev
 from headway.core.history import FIRST_LINE, RunHistory, RunListener
 from headway.core.history_records import Evaluation, RunSession, settings_of_line
 from headway.core.naming import learner_name
 from headway.core.written_events import as_event
-from headway.observe.activities import BETWEEN, CAUSES
 from headway.runs.metrics_line_metrics import LineMetrics, as_number, place
 from headway.runs.metrics_metric_names import ALIASES as ALIASES
 from headway.runs.metrics_metric_names import MEANINGS as MEANINGS

@@ -19,8 +19,8 @@ import math
 import time
 from collections.abc import Mapping
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.run_result import RunResult
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.run_result import RunResult
 from headway.core.opaque import CoroutineOf, JsonObject
 from headway.runs.log_file import TextLog
 from headway.runs.monitor import MonitorThread, Statistics

@@ -12,8 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from headway.coordinate.best_weights import BEST, kept_weights
-from headway.coordinate.checkpoint import CheckpointError
+from headway.coordinator.checkpoint import CheckpointError
+from headway.coordinator.checkpoint_best_weights import BEST, kept_weights
 from headway.runs.config import read_values
 from headway.runs.folder import RunFolder
 from headway.runs.recipes_package import load_recipe

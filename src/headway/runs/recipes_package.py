@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from headway.coordinate.best_weights import Kept
-from headway.coordinate.roles import Stations
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.roles import Stations
 from headway.core.naming import unknown
 from headway.core.one_line import in_a_line
 from headway.core.opaque import SettingValue

@@ -22,9 +22,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.scaling import CollectorChange, ScaleRefused
-from headway.coordinate.waits import Stalled
+from headway.coordinator.activities_waits import Stalled
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.scaling import CollectorChange, ScaleRefused
 from headway.core.opaque import JsonObject
 from headway.observe.messages import to_stderr
 from headway.runs.folder import RunFolder

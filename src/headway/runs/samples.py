@@ -20,11 +20,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import NamedTuple
 
+from headway.coordinator.state_files_whole_files import written_beside
 from headway.core.one_line import visible
 from headway.core.opaque import JsonObject
 from headway.core.types import SAMPLES, Batch, Score
 from headway.observe.messages import Say, to_stderr
-from headway.observe.whole_files import written_beside
 from headway.runs.log_worker import Worker
 from headway.runs.parsed_json import parsed
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from headway.observe.whole_files import written_beside
+from headway.coordinator.state_files_whole_files import written_beside
 from headway.runs.metrics import Moment
 from headway.runs.parsed_json import parsed
 

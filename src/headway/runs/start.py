@@ -9,9 +9,9 @@ from numbers import Number
 from pathlib import Path
 from typing import Any
 
-from headway.coordinate.best_weights import BEST, LAST, BestWeights
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Settings
+from headway.coordinator.checkpoint_best_weights import BEST, LAST, BestWeights
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Settings
 from headway.core.opaque import SettingValue
 from headway.runs import launch_of_functions as of_functions
 from headway.runs.config import ConfigError, RunConfig, read_values

@@ -15,8 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Settings
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Settings
 from headway.core.opaque import SavedState
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket, derive_seed
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Settings
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Settings
 from headway.core.opaque import Payload, SavedState, Weights
 from headway.core.rules import Tally
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, derive_seed

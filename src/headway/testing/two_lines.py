@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from headway.coordinate.roles import LineStations, Stations
-from headway.coordinate.settings import Settings
+from headway.coordinator.roles import LineStations, Stations
+from headway.coordinator.settings import Settings
 from headway.core.opaque import SavedState, Weights
 from headway.core.protocols import Learner
 from headway.core.types import Batch, Rollout, Score, Snapshot, Ticket, derive_seed

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from headway.agents.loading import env_options
-from headway.coordinate.line_settings import LineSettings
-from headway.coordinate.settings import Settings
+from headway.coordinator.settings import Settings
+from headway.coordinator.settings_line_settings import LineSettings
 from headway.core.opaque import JsonObject, SettingValue
 from headway.core.order import OnStale
 from headway.llm.config import ChatSettings, LanguageModelSettings, ReachableEngine

@@ -25,7 +25,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from headway.coordinate.roles import LineStations, Stations
+from headway.coordinator.roles import LineStations, Stations
 from headway.core.protocols import Placement
 from headway.core.types import derive_seed
 from headway.llm.build_language_model import build_engine, check_engine, check_model

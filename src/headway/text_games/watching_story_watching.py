@@ -16,10 +16,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from headway.coordinate.best_weights import LAST, kept_weights
+from headway.coordinator.checkpoint_best_weights import LAST, kept_weights
+from headway.coordinator.state_files_whole_files import write_whole
 from headway.core.naming import unknown
 from headway.core.types import Snapshot
-from headway.observe.whole_files import write_whole
 from headway.runs.config import read_values
 from headway.runs.folder import RunFolder
 from headway.runs.recipes_package import load_recipe

@@ -17,8 +17,8 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from headway.coordinate.best_weights import Kept
-from headway.coordinate.roles import Stations
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.roles import Stations
 from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
 from headway.envs.policy_env_policy import EnvPolicy

@@ -19,8 +19,8 @@ import numpy as np
 from gymnasium import spaces
 from torch import nn
 
-from headway.coordinate.best_weights import Kept
-from headway.coordinate.roles import Stations
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.roles import Stations
 from headway.core.protocols import Learner
 from headway.core.types import derive_seed
 from headway.envs.evaluator_episodes import EpisodeEvaluator

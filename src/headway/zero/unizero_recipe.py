@@ -13,8 +13,8 @@ from functools import partial
 import torch
 from pydantic import Field, model_validator
 
-from headway.coordinate.best_weights import Kept
-from headway.coordinate.roles import Stations
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.roles import Stations
 from headway.core.types import derive_seed
 from headway.envs.policy_env_policy import EnvPolicy
 from headway.ranks.rank import device_for

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.core.saved_beside import SavedBeside, SavedSoon
+from headway.coordinator.state_files_saved_beside import SavedBeside, SavedSoon
 from headway.core.types import Batch, LearnReport, State
 from headway.llm.model.types import CausalModel
 from headway.llm.train import grpo_loss_diagnostics as diagnostics

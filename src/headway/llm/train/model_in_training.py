@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.core.saved_beside import SavedBeside, SavedSoon
+from headway.coordinator.state_files_saved_beside import SavedBeside, SavedSoon
 from headway.core.types import State
 from headway.llm.engine.gpu_share import GpuShare
 from headway.llm.model.adapters import plain_weights

@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from headway.coordinator.state_files_whole_files import write_whole
 from headway.llm.train.shard_files import Rows, as_rows, write_shard
-from headway.observe.whole_files import write_whole
 
 AHEAD_BYTES = 1 << 30
 """Of a state that a rank keeps in the machine's memory so that a step need not wait for the disk."""

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from headway.coordinator.state_files_saved_beside import SavedBeside
 from headway.core.opaque import SavedState, Weights
-from headway.core.saved_beside import SavedBeside
 from headway.core.types import Batch, LearnReport
 from headway.llm.weights.receiver_weight_layout import dtype_name
 from headway.llm.weights.receiver_weight_link import LinkedRows, ShardedWeights

@@ -25,9 +25,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from headway.coordinate.best_weights import Kept
-from headway.coordinate.roles import Stations
-from headway.coordinate.settings import Settings
+from headway.coordinator.checkpoint_best_weights import Kept
+from headway.coordinator.roles import Stations
+from headway.coordinator.settings import Settings
 from headway.core.opaque import SettingValue
 from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed

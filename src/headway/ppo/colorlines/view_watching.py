@@ -11,8 +11,8 @@ import sys
 import numpy as np
 from rich.console import Console
 
-from headway.coordinate.best_weights import LAST, kept_weights
-from headway.observe.whole_files import write_whole
+from headway.coordinator.checkpoint_best_weights import LAST, kept_weights
+from headway.coordinator.state_files_whole_files import write_whole
 from headway.ppo.colorlines import recipe as colorlines
 from headway.ppo.colorlines.network_cells import CellsActor
 from headway.ppo.colorlines.vector import ColorLines

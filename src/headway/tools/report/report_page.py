@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from headway.coordinator.state_files_whole_files import write_whole
 from headway.core.refusals import refusal
-from headway.observe.whole_files import write_whole
 from headway.runs.config import RunConfig
 from headway.runs.folder import RunFolder
 from headway.runs.folder_environment import process_is_alive

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headway.coordinator.activities import in_words, were_in_words
 from headway.core.history_records import RoleInterval
-from headway.observe.activities import in_words, were_in_words
 from headway.runs.console import LineStatus, RoleStatus, Status, duration
 from headway.runs.console_episodes_in_words import in_words as in_words_of
 from headway.runs.folder import RunFolder

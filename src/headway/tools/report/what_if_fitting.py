@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import fmean, median, pstdev
 from typing import Any, TypeVar
 
-from headway.coordinate.line_settings import LineSettings
+from headway.coordinator.settings_line_settings import LineSettings
 from headway.core.history_records import TicketLife
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.rules import ReplayRatio

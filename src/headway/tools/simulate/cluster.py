@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.coordinate.roles import LEARNER
+from headway.coordinator.roles import LEARNER
 from headway.core.naming import unknown
 from headway.core.protocols import Collector
 from headway.core.types import Rollout, Snapshot, Ticket, derive_seed

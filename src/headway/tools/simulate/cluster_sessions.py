@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.coordinate.checkpoint import CheckpointStore, RunState
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.role_calls import RunFailed
-from headway.coordinate.roles import LEARNER, Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Settings
+from headway.coordinator.checkpoint import CheckpointStore, RunState
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.role_calls import RunFailed
+from headway.coordinator.roles import LEARNER, Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Settings
 from headway.runtimes.virtual import Virtual
 from headway.tools.simulate.cluster import ClusterWorkload
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from headway.coordinate.coordinator import Coordinator
-from headway.coordinate.line_settings import LineSettings
-from headway.coordinate.roles import LEARNER, LineStations, Stations
-from headway.coordinate.run_result import RunResult
-from headway.coordinate.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.coordinator import Coordinator
+from headway.coordinator.roles import LEARNER, LineStations, Stations
+from headway.coordinator.run_result import RunResult
+from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
+from headway.coordinator.settings_line_settings import LineSettings
 from headway.core.naming import learner_name
 from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Collector, Learner
